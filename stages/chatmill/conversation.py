@@ -1,0 +1,174 @@
+r"""Conversations, and the ChatML text they are stored and read as.
+
+One question, answered with the help of the calculator (line breaks are literal):
+
+    <|im_start|>user
+    What is 12 * 3?<|im_end|>
+    <|im_start|>assistant
+    <|python_start|>12*3<|python_end|><|output_start|>36<|output_end|>It is 36.<|im_end|>
+
+`render` and `parse` are inverses for any content: `escape` puts a backslash after every `<` that is followed by a
+backslash or a bar, so no content ever contains `<|`, and every `<|` in rendered text belongs to a control token.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+BOS, START, END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
+CALL_START, CALL_END = "<|python_start|>", "<|python_end|>"
+OUTPUT_START, OUTPUT_END = "<|output_start|>", "<|output_end|>"
+CONTROL_TOKENS = (BOS, START, END, CALL_START, CALL_END, OUTPUT_START, OUTPUT_END, PAD)  # in the order of their ids
+ROLES = ("system", "user", "assistant")
+
+_PLAIN = r"([^<]*(?:<(?!\|)[^<]*)*)"  # no control token in it
+_MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n([^<]*(?:<(?!\|im_)[^<]*)*)<\|im_end\|>\n")
+_TOOL = re.compile(rf"<\|python_start\|>{_PLAIN}<\|python_end\|>(?:<\|output_start\|>{_PLAIN}<\|output_end\|>)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of one message: text that is said, a call of the tool, or the tool's output."""
+
+    kind: Literal["text", "call", "output"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn: who speaks, and what they say. Text parts are neither empty nor adjacent; an output follows a call."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"unknown role {self.role!r}: expected one of {', '.join(ROLES)}")
+        previous = None
+        for part in self.parts:
+            if part.kind != "text" and self.role != "assistant":
+                raise ValueError(f"a {self.role} message holds a tool {part.kind}: only the assistant uses tools")
+            if part.kind == "text" and (not part.text or previous == "text"):
+                raise ValueError("text parts of a message must be joined, and not empty")
+            if part.kind == "output" and previous != "call":
+                raise ValueError("a tool output must follow its call")
+            previous = part.kind
+
+    @classmethod
+    def plain(cls, role: str, text: str) -> "Message":
+        """A message of text alone."""
+        return cls(role, (Part("text", text),) if text else ())
+
+    @property
+    def text(self) -> str:
+        """What is said, without calls and their outputs."""
+        return "".join(part.text for part in self.parts if part.kind == "text")
+
+
+Conversation = list[Message]
+
+
+def escape(text: str) -> str:
+    r"""Text without `<|`: `a<|b` becomes `a<\|b`. `unescape` inverts it."""
+    return text.replace("<\\", "<\\\\").replace("<|", "<\\|")
+
+
+def unescape(text: str) -> str:
+    """The text that was escaped."""
+    return text.replace("<\\", "<")
+
+
+def render_message(message: Message) -> str:
+    """One message as ChatML, escaped."""
+    return f"{START}{message.role}\n{''.join(map(_render_part, message.parts))}{END}\n"
+
+
+def render(conversation: Iterable[Message]) -> str:
+    """The conversation as ChatML, escaped; `parse` is its exact inverse."""
+    return "".join(map(render_message, conversation))
+
+
+def _render_part(part: Part) -> str:
+    if part.kind == "text":
+        return escape(part.text)
+    start, end = (CALL_START, CALL_END) if part.kind == "call" else (OUTPUT_START, OUTPUT_END)
+    return f"{start}{escape(part.text)}{end}"
+
+
+def parse(text: str) -> Conversation:
+    """The messages in rendered text. Raises ValueError where it is not what `render` writes."""
+    messages, position = [], 0
+    while position < len(text):
+        match = _MESSAGE.match(text, position)
+        if match is None:
+            raise ValueError(f"not a rendered conversation at character {position}: {text[position : position + 60]!r}")
+        messages.append(Message(match[1], tuple(_parse_parts(match[2]))))
+        position = match.end()
+    return messages
+
+
+def _parse_parts(text: str) -> Iterator[Part]:
+    position = 0
+    for match in _TOOL.finditer(text):
+        if match.start() > position:
+            yield _text_part(text[position : match.start()])
+        yield Part("call", unescape(match[1]))
+        if match[2] is not None:
+            yield Part("output", unescape(match[2]))
+        position = match.end()
+    if position < len(text):
+        yield _text_part(text[position:])
+
+
+def _text_part(text: str) -> Part:
+    if "<|" in text:
+        raise ValueError(f"a control token out of place: {text[text.index('<|') :][:60]!r}")
+    return Part("text", unescape(text))
+
+
+def check_turns(conversation: Conversation) -> None:
+    """Raise ValueError unless it is [system], user, assistant, user, assistant … with something said in every turn."""
+    turns = conversation[1:] if conversation and conversation[0].role == "system" else conversation
+    for index, message in enumerate(turns):
+        expected = ("user", "assistant")[index % 2]
+        if message.role != expected:
+            raise ValueError(f"role out of order: message {index + 1} is from {message.role}, expected {expected}")
+    for message in conversation:
+        if not any(part.text.strip() for part in message.parts):
+            raise ValueError(f"empty turn of {message.role}")
+    if len(turns) < 2:
+        raise ValueError("no answer: a conversation needs a user's and an assistant's message")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A conversation on disk: one JSON line.
+
+    `group` keeps together what must land on the same side of the split. `skill` says how an answer is scored
+    (chatmill.skills), for the conversations that have a right one.
+    """
+
+    source: str
+    group: str
+    text: str
+    skill: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        """The record as one line, newline included."""
+        fields = {"source": self.source, "group": self.group, "text": self.text}
+        if self.skill is not None:
+            fields["skill"] = self.skill
+        return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def read_records(file: Path) -> Iterator[Record]:
+    """The records of a file that `prepare` or `mix` wrote. Raises ValueError with file and line."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield Record(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{file}:{number}: not a record of a conversation: {error}") from error

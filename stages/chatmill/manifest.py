@@ -1,0 +1,47 @@
+"""The list of files that every artefact folder carries, with their checksums.
+
+    {"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}}
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
+    """List the files of a finished folder; `fingerprint` is that of the tokenizer it belongs to."""
+    files = {str(f.relative_to(folder)): _sha256(f) for f in sorted(folder.rglob("*")) if f.is_file() and f.name != NAME}
+    content = {"format": FORMAT, "kind": kind, "fingerprint": fingerprint, "files": files}
+    (folder / NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def check_manifest(folder: Path) -> str | None:
+    """The fingerprint in a folder's manifest, or None where there is none: a folder made elsewhere.
+
+    Raises ValueError where a file is missing or is not what was written.
+    """
+    manifest = folder / NAME
+    if not manifest.exists():
+        return None
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        version, files, fingerprint = content["format"], dict(content["files"]), content["fingerprint"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{manifest}: not a manifest: {error}") from error
+    if version != FORMAT:
+        raise ValueError(f"{manifest}: format {version}, but this chatmill reads {FORMAT}: make the folder anew")
+    for name, expected in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{file} is missing: make the folder anew (dvc repro or dvc checkout)")
+        if _sha256(file) != expected:
+            raise ValueError(f"{file} is damaged or was edited: make the folder anew (dvc repro or dvc checkout)")
+    return fingerprint
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

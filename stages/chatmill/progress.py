@@ -1,0 +1,22 @@
+"""Progress bars on a terminal, on stderr; silence elsewhere."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+
+def progress(items: Iterable[T], description: str, *, total: int | None = None, unit: str = "it") -> "tqdm[T]":
+    """`items` with a bar that counts them; the bar has tqdm's `update` and `set_postfix_str`."""
+    return tqdm(items, desc=description, total=total, unit=unit, **_quiet())
+
+
+def bar(total: int, description: str, *, unit: str = "it", scale: bool = False) -> "tqdm[Any]":
+    """A bar that is moved by hand with `update`."""
+    return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, **_quiet())
+
+
+def _quiet() -> dict[str, Any]:
+    return {"disable": None, "leave": False, "dynamic_ncols": True, "mininterval": 0.2}  # None: off where no terminal
