@@ -1,0 +1,96 @@
+"""The tool that the assistant calls: arithmetic, and nothing else."""
+
+import re
+from fractions import Fraction
+
+MAX_LENGTH = 200  # characters; bounds the digits of the result, and the time
+MAX_DEPTH = 20  # nested parentheses
+DECIMALS = 6
+
+_TOKEN = re.compile(r"\s*(?:([0-9]+\.?[0-9]*|\.[0-9]+)|([-+*/()]))")
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression of numbers, `+ - * / ( )` and signs, or what is wrong with it; never raises.
+
+    `2*(3+4)` gives `14`, `1/3` gives `0.333333`, `1/0` gives `error: division by zero`, and what is no such expression
+    gives `error: not arithmetic`. Exact inside; the result is rounded to six decimals.
+    """
+    if len(expression) > MAX_LENGTH:
+        return f"error: longer than {MAX_LENGTH} characters"
+    try:
+        return _format(_Reader(expression).read())
+    except ZeroDivisionError:
+        return "error: division by zero"
+    except _NotArithmetic:
+        return "error: not arithmetic"
+
+
+class _NotArithmetic(Exception):
+    """The text is no expression."""
+
+
+class _Reader:
+    """Recursive descent over the tokens of one expression."""
+
+    def __init__(self, expression: str) -> None:
+        self.tokens = self._split(expression.rstrip())
+        self.depth = 0
+
+    @staticmethod
+    def _split(text: str) -> list[str | Fraction]:
+        tokens, position = [], 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise _NotArithmetic
+            tokens.append(Fraction(match[1]) if match[1] else match[2])
+            position = match.end()
+        return tokens[::-1]
+
+    def read(self) -> Fraction:
+        value = self._sum()
+        if self.tokens:
+            raise _NotArithmetic
+        return value
+
+    def _next_of(self, *symbols: str) -> str | None:
+        return self.tokens.pop() if self.tokens and self.tokens[-1] in symbols else None
+
+    def _sum(self) -> Fraction:
+        value = self._product()
+        while symbol := self._next_of("+", "-"):
+            value = value + self._product() if symbol == "+" else value - self._product()
+        return value
+
+    def _product(self) -> Fraction:
+        value = self._factor()
+        while symbol := self._next_of("*", "/"):
+            value = value * self._factor() if symbol == "*" else value / self._factor()
+        return value
+
+    def _factor(self) -> Fraction:
+        sign = 1
+        while symbol := self._next_of("+", "-"):
+            sign = -sign if symbol == "-" else sign
+        if self._next_of("("):
+            return sign * self._parenthesis()
+        if not self.tokens or isinstance(self.tokens[-1], str):
+            raise _NotArithmetic
+        return sign * self.tokens.pop()
+
+    def _parenthesis(self) -> Fraction:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _NotArithmetic
+        value = self._sum()
+        if not self._next_of(")"):
+            raise _NotArithmetic
+        self.depth -= 1
+        return value
+
+
+def _format(value: Fraction) -> str:
+    scaled = round(value * 10**DECIMALS)
+    whole, rest = divmod(abs(scaled), 10**DECIMALS)
+    return f"{'-' if scaled < 0 else ''}{whole}.{rest:0{DECIMALS}}".rstrip("0").rstrip(".")

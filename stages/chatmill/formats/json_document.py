@@ -1,0 +1,116 @@
+"""JSON documents, entry by entry: what `json.load` would need the whole of in memory is read as a stream."""
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_CHUNK = 1 << 18
+_BLANKS = " \t\r\n"
+_decode = json.JSONDecoder().raw_decode
+
+
+def entries(file: Path, stream: BinaryIO, limit: int) -> Iterator[tuple[str, str | None, Any]]:
+    """Place, key and value of each entry of an array (its keys are None) or of an object.
+
+    Raises ValueError with file and line where it is not JSON, or where an entry is longer than `limit` characters:
+    after that there is no telling where the next one starts.
+    """
+    text = _Text(file, stream, limit)
+    closing = {"[": "]", "{": "}"}.get(text.take())
+    if closing is None:
+        raise text.error("expected a JSON array or object")
+    if text.peek() == closing:
+        text.take()
+    else:
+        separator = ","
+        while separator == ",":
+            text.peek()
+            place, key = text.place, None
+            if closing == "}":
+                key = text.value()
+                if text.take() != ":":
+                    raise text.error("expected ':' after a key")
+            yield place, key, text.value()
+            separator = text.take()
+        if separator != closing:
+            raise text.error(f"expected ',' or '{closing}'")
+    if text.peek():
+        raise text.error("more text after the JSON document")
+
+
+def values(file: Path, stream: BinaryIO, limit: int) -> Iterator[tuple[str, Any]]:
+    """Place and value of each of the JSON values that follow one another. Raises ValueError as `entries` does."""
+    text = _Text(file, stream, limit)
+    while text.peek():
+        yield text.place, text.value()
+
+
+class _Text:
+    """The text of a stream, of which only the entry at hand is kept."""
+
+    def __init__(self, file: Path, stream: BinaryIO, limit: int) -> None:
+        self._file, self._stream, self._limit = file, stream, limit
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._buffer, self._position, self._bytes = "", 0, 0
+        self._line, self._counted = 1, 0  # newlines are counted up to here in the buffer
+
+    @property
+    def place(self) -> str:
+        """File and line of what comes next."""
+        self._line += self._buffer.count("\n", self._counted, self._position)
+        self._counted = self._position
+        return f"{self._file}:{self._line}"
+
+    def error(self, problem: str) -> ValueError:
+        """A ValueError that names the place."""
+        return ValueError(f"{self.place}: not JSON: {problem}")
+
+    def peek(self) -> str:
+        """The next character that is no blank; empty at the end."""
+        while True:
+            while self._position < len(self._buffer):
+                if self._buffer[self._position] not in _BLANKS:
+                    return self._buffer[self._position]
+                self._position += 1
+            if not self._more():
+                return ""
+
+    def take(self) -> str:
+        """The next character that is no blank, and step over it."""
+        character = self.peek()
+        self._position += len(character)
+        return character
+
+    def value(self) -> Any:
+        """The next JSON value, and step over it. A value that reaches the end of the buffer may go on after it."""
+        self.peek()
+        while True:
+            try:
+                value, end = _decode(self._buffer, self._position)
+            except RecursionError as error:
+                raise self.error("nested too deeply") from error
+            except json.JSONDecodeError as error:
+                if not self._more():
+                    self._position = error.pos
+                    raise self.error(error.msg) from error
+            else:
+                if end < len(self._buffer) or not self._more():
+                    self._position = end
+                    return value
+
+    def _more(self) -> bool:
+        """Read on, dropping what was stepped over; False at the end of the file."""
+        if len(self._buffer) - self._position > self._limit:
+            raise ValueError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
+        data = self._stream.read(max(_CHUNK, len(self._buffer) - self._position))
+        self._bytes += len(data)
+        try:
+            text = self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            at = self._bytes - len(error.object) + error.start
+            raise ValueError(f"{self._file}: not UTF-8 at byte {at}") from error
+        self._line += self._buffer.count("\n", self._counted, self._position)
+        self._buffer, self._position, self._counted = self._buffer[self._position :] + text, 0, 0
+        return bool(data)

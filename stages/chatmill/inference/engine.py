@@ -1,0 +1,62 @@
+"""What every engine does: token ids in, logits out, and a key-value cache that can be rewound.
+
+Shapes: T time (tokens given), V vocabulary.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from chatmill.template import Template
+
+ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
+    "onnx": "model_shared.onnx",
+    "onnx_hf": "model.onnx",
+    "onnx_int8": "model_shared_int8.onnx",
+    "onnx_int4": "model_shared_int4.onnx",
+}
+
+
+class Engine(Protocol):
+    """A model that reads one sequence, in as many calls as the caller likes."""
+
+    name: str
+    vocab_size: int
+    context: int  # tokens that fit
+    length: int  # tokens in the cache
+    fingerprint: str  # of the tokenizer the model was trained with
+    template: Template  # that it was trained with
+
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """Read one or more ids after those in the cache: logits (V,) float32 of what comes next."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+
+    def score(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits (T, V) float32 after each position of a whole sequence. Leaves the cache empty."""
+
+
+def check_append(engine: Engine, ids: Sequence[int]) -> None:
+    """Raise ValueError unless there are ids, they are of the vocabulary, and they fit into what is left."""
+    if not len(ids):
+        raise ValueError("no token ids to read")
+    if min(ids) < 0 or max(ids) >= engine.vocab_size:
+        raise ValueError(f"token ids from {min(ids)} to {max(ids)}: the model knows 0 to {engine.vocab_size - 1}")
+    if engine.length + len(ids) > engine.context:
+        total = engine.length + len(ids)
+        raise ValueError(f"{total} tokens, but the model's context is {engine.context}: give it a shorter text")
+
+
+def check_rewind(engine: Engine, length: int) -> None:
+    """Raise ValueError unless the cache holds `length` tokens."""
+    if not 0 <= length <= engine.length:
+        raise ValueError(f"cannot rewind to {length} tokens: the cache holds {engine.length}")
+
+
+def default_threads() -> int:
+    """One less than the cores this process may use: threads that wait for a busy core are many times slower."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)

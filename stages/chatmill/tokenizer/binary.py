@@ -1,0 +1,223 @@
+r"""tokenizer.bin: a whole tokenizer in one file that is mapped, not parsed.
+
+Little-endian, as the bytes lie (V tokens, M merges):
+
+    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (ids 2^32-1 where there is none)
+    V times:  f32 score   u32 length   the token's bytes
+    ---------------------------------------------------------- sequential readers (qwen3.c) end here
+    u32 x (V + 1)      offsets: where each record starts, and where the last one ends
+    u8 x V             kinds
+    u32 x 2 x M        merges: pairs of ids, by rank
+    ---------------------------------------------------------- the index starts here
+    JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}
+    8 bytes x B        checksums: blake2b of each 4,096 bytes of all that precedes the index
+    ---------------------------------------------------------- footer, 48 bytes
+    8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
+    16 bytes              checksum: blake2b of the index and the footer up to here
+
+Opening checks the footer, the index and the header; every other block is checked when it is first touched.
+"""
+
+import json
+import mmap
+import struct
+from functools import cached_property
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from typing import Self
+
+from chatmill.conversation import BOS, END
+from chatmill.tokenizer.algorithms import Encoder
+from chatmill.tokenizer.llama2c import RECORD, longest_token, records
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+
+MAGIC = b"chatmill"
+VERSION = 1
+BLOCK = 4096  # bytes under one checksum
+NO_ID = 2**32 - 1
+
+_HEADER = struct.Struct("<III")
+_FOOTER = struct.Struct("<8sIQIII")
+_SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
+_SUM, _SEAL = 8, 16  # bytes of a block's and of the footer's checksum
+
+
+def write_binary(vocabulary: Vocabulary, file: Path) -> None:
+    """Write the tokenizer; `read_binary` is the inverse. Equal vocabularies give equal bytes."""
+    rows, special = records(vocabulary), vocabulary.special
+    starts = list(accumulate(map(len, rows), initial=_HEADER.size))
+    body = b"".join(
+        [
+            _HEADER.pack(longest_token(vocabulary), special.get(BOS, NO_ID), special.get(END, NO_ID)),
+            *rows,
+            struct.pack(f"<{len(starts)}I", *starts),
+            bytes(vocabulary.kinds),
+            *(_SPAN.pack(*pair) for pair in vocabulary.merges),
+        ]
+    )
+    description = {
+        "algorithm": vocabulary.algorithm,
+        "controls": special,
+        "fingerprint": vocabulary.fingerprint,
+        "pattern": vocabulary.pattern,
+        "type": vocabulary.type,
+    }
+    text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
+    sums = b"".join(_checksum(body[start : start + BLOCK], _SUM) for start in range(0, len(body), BLOCK))
+    footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
+    file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _SEAL))
+
+
+def read_binary(file: Path) -> Vocabulary:
+    """The vocabulary in a file that `write_binary` wrote, all of it checked."""
+    with open_binary(file) as binary:
+        return binary.vocabulary()
+
+
+def open_binary(file: Path) -> "BinaryTokenizer":
+    """A mapped tokenizer.bin, its footer, index and header checked. Raises ValueError where they are not whole."""
+    with file.open("rb") as stream:
+        if stream.seek(0, 2) < _HEADER.size + _FOOTER.size + _SEAL:
+            raise _error(file, "too short for a tokenizer")
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return BinaryTokenizer(file, mapped)
+    except ValueError:
+        mapped.close()
+        raise
+
+
+class BinaryTokenizer:
+    """A mapped tokenizer.bin: any token in constant time, without reading the rest.
+
+    Raises ValueError, when first touched, where it was altered.
+    """
+
+    def __init__(self, file: Path, mapped: mmap.mmap) -> None:
+        self.file, self._map = file, mapped
+        self._read_index()
+        self._check(0, _HEADER.size)
+        self.longest_token, self.bos, self.end = _HEADER.unpack_from(mapped)
+        self._touched: set[int] = set()
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes of a token; of a control or unused token, its name."""
+        if index not in self._touched:
+            self._touch(index)
+        start, stop = _SPAN.unpack_from(self._map, self._offsets + 4 * index)
+        return self._map[start + RECORD.size : stop]
+
+    def score(self, index: int) -> float:
+        """The score of a token."""
+        if index not in self._touched:
+            self._touch(index)
+        return RECORD.unpack_from(self._map, _SPAN.unpack_from(self._map, self._offsets + 4 * index)[0])[0]
+
+    def kind(self, index: int) -> Kind:
+        """What an id stands for."""
+        if index not in self._touched:
+            self._touch(index)
+        return Kind(self._map[self._kinds + index])
+
+    def vocabulary(self) -> Vocabulary:
+        """All of it. Raises ValueError where the content does not have the fingerprint that the index names."""
+        self._check(self._merges, self._index)
+        ids = range(self.vocab_size)
+        vocabulary = Vocabulary(
+            type=self.type,
+            algorithm=self.algorithm,
+            pattern=self.pattern,
+            tokens=tuple(map(self.token_bytes, ids)),
+            kinds=tuple(map(self.kind, ids)),
+            scores=tuple(map(self.score, ids)),
+            merges=tuple(_SPAN.iter_unpack(self._map[self._merges : self._index])),
+        )
+        if vocabulary.fingerprint != self.fingerprint:
+            raise _error(self.file, "its content has another fingerprint than its index names")
+        return vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        """Text to ids by the algorithm that the index names: equal to the original's, and slow."""
+        return self._encoder.encode(text)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.vocabulary())
+
+    def verify(self) -> None:
+        """Check every block."""
+        self._check(0, self._index)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_index(self) -> None:
+        """Check the footer and the index, and learn from them where everything lies."""
+        seal = len(self._map) - _SEAL
+        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(
+            self._map, seal - _FOOTER.size
+        )
+        if magic != MAGIC:
+            raise _error(self.file, "no footer: it is cut, or another program's file")
+        if version != VERSION:
+            raise _error(self.file, f"version {version} of the format, but this chatmill reads {VERSION}")
+        if self._index > seal or _checksum(self._map[self._index : seal], _SEAL) != self._map[seal:]:
+            raise _error(self.file, "its index is damaged")
+        self._merges = self._index - 8 * merges
+        self._kinds = self._merges - self.vocab_size
+        self._offsets = self._kinds - 4 * (self.vocab_size + 1)
+        self._sums = self._index + length
+        blocks = -(-self._index // BLOCK)
+        if self._offsets < _HEADER.size or self._sums + blocks * _SUM != seal - _FOOTER.size:
+            raise _error(self.file, "its index is not of this format")
+        try:
+            description = json.loads(self._map[self._index : self._sums])
+            self.type, self.algorithm = description["type"], description["algorithm"]
+            self.pattern, self.special = description["pattern"], dict(description["controls"])
+            self.fingerprint = description["fingerprint"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _error(self.file, f"its index is not of this format ({error})") from error
+        self._checked = bytearray(blocks)
+
+    def _touch(self, index: int) -> None:
+        """Check the blocks that hold a token, and that they agree with each other."""
+        if not 0 <= index < self.vocab_size:
+            raise IndexError(f"{self.file}: no token {index}: there are {self.vocab_size}")
+        offset = self._offsets + 4 * index
+        self._check(offset, offset + _SPAN.size)
+        self._check(self._kinds + index, self._kinds + index + 1)
+        start, stop = _SPAN.unpack_from(self._map, offset)
+        if not _HEADER.size <= start <= stop - RECORD.size <= self._offsets - RECORD.size:
+            raise _error(self.file, f"token {index} lies outside the records")
+        self._check(start, stop)
+        if RECORD.unpack_from(self._map, start)[1] != stop - start - RECORD.size or self._map[
+            self._kinds + index
+        ] not in iter(Kind):
+            raise _error(self.file, f"the record of token {index} is not of this format")
+        self._touched.add(index)
+
+    def _check(self, start: int, stop: int) -> None:
+        """Compare the checksums of all blocks in [start, stop) that were not compared before."""
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            if not self._checked[block]:
+                first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
+                expected = self._sums + block * _SUM
+                if _checksum(self._map[first:last], _SUM) != self._map[expected : expected + _SUM]:
+                    raise _error(self.file, f"damaged in bytes {first} to {last - 1}")
+                self._checked[block] = 1
+
+
+def _error(file: Path, problem: str) -> ValueError:
+    return ValueError(f"{file}: not a whole tokenizer.bin: {problem}: export the tokenizer anew")
+
+
+def _checksum(data: bytes, size: int) -> bytes:
+    return blake2b(data, digest_size=size).digest()

@@ -1,0 +1,26 @@
+"""Characters: the most frequent ones beyond ASCII are tokens; any other is spelt in bytes."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pydantic import BaseModel
+
+from chatmill.tokenizer.patterns import CHARACTERS
+from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
+
+MINIMUM = 256  # text tokens
+EXACT = False  # fewer text tokens than asked are no error
+
+
+class Settings(BaseModel, extra="forbid"):
+    """Nothing to choose."""
+
+
+def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
+    """The bytes, and as many characters as there is room for, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        if not text.isascii():
+            counts.update(text)
+    ranked = sorted((-count, character.encode()) for character, count in counts.items() if not character.isascii())
+    return bytes_and([character for _, character in ranked[: num_text - 256]], "char", "lookup", CHARACTERS)

@@ -1,0 +1,32 @@
+"""Words: the most frequent ones are tokens, with the space before them; any other is spelt in bytes.
+
+No word of two bytes is a token: merging by bytes (tiktoken) would then find it inside unknown words. So `is` is two tokens,
+but ` is` is one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import regex
+from pydantic import BaseModel
+
+from chatmill.tokenizer.patterns import WORDS
+from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
+
+MINIMUM = 256  # text tokens
+EXACT = False  # fewer text tokens than asked are no error
+
+
+class Settings(BaseModel, extra="forbid"):
+    """Nothing to choose."""
+
+
+def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
+    """The bytes, and as many words as there is room for, the most frequent first."""
+    find = regex.compile(WORDS).findall
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(find(text))
+    words = ((-count, word.encode()) for word, count in counts.items())
+    ranked = sorted(entry for entry in words if len(entry[1]) > 2)
+    return bytes_and([word for _, word in ranked[: num_text - 256]], "whitespace", "lookup", WORDS)

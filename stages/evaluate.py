@@ -1,0 +1,264 @@
+"""Measure bits per byte and chat skills, with every engine.
+
+Answers are greedy, with the tool, to each conversation up to its last turn. `skills` are those of the main engine, which
+is the one that chats; `engines` compares all of them on the first `engine_prompts` prompts of each skill.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+
+from chatmill.bits_per_byte import Score, baselines, nats_of_logits, token_nats
+from chatmill.conversation import Conversation, Message, parse, read_records
+from chatmill.corpus import Corpus, bytes_per_token
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.engine import Engine
+from chatmill.inference.loading import ONNX_FILES, engines, load, load_engine
+from chatmill.inference.pytorch import PyTorchEngine
+from chatmill.model import ChatModel, load_model
+from chatmill.progress import progress
+from chatmill.skills import score
+from chatmill.stage import Output, stage
+from chatmill.template import Template
+from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.loading import load as load_tokenizer
+
+BATCH_LOGITS = 2**24  # of PyTorch's batches: 64 MB
+DIGITS = 6  # of the numbers in the metrics
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Held-back conversations: what each is from, what is said, and how its last answer is scored."""
+
+    sources: list[str]
+    conversations: list[Conversation]
+    skills: list[dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A conversation to answer, how the answer is scored, and its place among those of its skill and phrasing."""
+
+    conversation: Conversation
+    skill: dict[str, Any]
+    rank: int
+
+
+def read_test(file: Path) -> TestSet:
+    """All records of the file. Raises ValueError with file and line."""
+    result = TestSet([], [], [])
+    for number, record in enumerate(read_records(file), start=1):
+        try:
+            result.conversations.append(parse(record.text))
+        except ValueError as error:
+            raise ValueError(f"{file}:{number}: {error}") from error
+        result.sources.append(record.source)
+        result.skills.append(record.skill)
+    if not result.sources:
+        raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")
+    return result
+
+
+def questions(test: TestSet, limit: int) -> list[Question]:
+    """The first `limit` of each skill and phrasing, in the order of the file."""
+    counts: Counter[tuple[str, str]] = Counter()
+    result = []
+    for conversation, skill in zip(test.conversations, test.skills, strict=True):
+        if skill is None:
+            continue
+        kind = skill["name"], skill["phrasing"]
+        if counts[kind] < limit:
+            result.append(Question(conversation[:-1], skill, counts[kind]))
+            counts[kind] += 1
+    return result
+
+
+def score_in_batches(model: ChatModel) -> Score:
+    """PyTorch on windows of like length together; what fills up a window stands after it, where it changes nothing."""
+
+    @torch.inference_mode()
+    def score_windows(windows: list[np.ndarray]) -> list[np.ndarray]:
+        result = [np.empty(0)] * len(windows)
+        groups = batches([len(ids) for ids in windows], model.config.vocab_size)
+        for group in progress(groups, "pytorch", unit="batch"):
+            rows = [torch.from_numpy(windows[index].astype(np.int64)) for index in group]
+            ids = pad_sequence(rows, batch_first=True)
+            nats = cross_entropy(model(ids).flatten(0, 1), ids.roll(-1, dims=1).flatten(), reduction="none")
+            for index, row in zip(group, nats.view(ids.shape).double().numpy(), strict=True):
+                result[index] = row[: len(windows[index]) - 1]
+        return result
+
+    return score_windows
+
+
+def batches(lengths: list[int], vocab_size: int) -> list[list[int]]:
+    """Indices by length, as many together as BATCH_LOGITS allows, but at least one."""
+    result: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if not result or (len(result[-1]) + 1) * lengths[index] * vocab_size > BATCH_LOGITS:
+            result.append([])
+        result[-1].append(index)
+    return result
+
+
+def score_by_engine(engine: Engine) -> Score:
+    """Any engine, on one window after another."""
+
+    def score_windows(windows: list[np.ndarray]) -> list[np.ndarray]:
+        return [nats_of_logits(engine.score(ids.tolist()), ids) for ids in progress(windows, engine.name, unit="text")]
+
+    return score_windows
+
+
+def answer(session: ChatSession, asked: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
+    """Whether each answer is right, and whether it stopped by itself."""
+    right, stopped = [], []
+    for question in progress(asked, f"skills with {session.engine.name}", unit="question"):
+        message, stop = session.reply(question.conversation, max_tokens)
+        right.append(score(question.skill, message.text))
+        stopped.append(stop)
+    return right, stopped
+
+
+def accuracies(asked: list[Question], right: list[bool], phrasing: str = "known") -> dict[str, float]:
+    """Share of right answers by skill, and `macro`, their mean; empty where nothing was asked."""
+    by_skill = defaultdict(list)
+    for question, is_right in zip(asked, right, strict=True):
+        if question.skill["phrasing"] == phrasing:
+            by_skill[question.skill["name"]].append(is_right)
+    shares = {name: float(np.mean(by_skill[name])) for name in sorted(by_skill)}
+    return {"macro": float(np.mean(list(shares.values()))), **shares} if shares else {}
+
+
+def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, all_trained: bool) -> dict[str, Any]:
+    """The section bits_per_byte of the metrics: of all text, or of assistant text where no other was trained."""
+    of_sources = np.array(sources)
+    result = {
+        "all": corpus.bits_per_byte(nats, trained_only=False) if all_trained else None,
+        "assistant": corpus.bits_per_byte(nats, trained_only=True),
+        "by_source": {
+            name: corpus.bits_per_byte(nats, trained_only=not all_trained, documents=of_sources == name)
+            for name in sorted(set(sources))
+        },
+        "baselines": baselines(corpus.text()),
+    }
+    if not all_trained:
+        result["note"] = "prompt_loss_weight is 0: only assistant text was learnt, so all else is of assistant text"
+    return result
+
+
+def measure_tokenizer(
+    test: TestSet, tokenizer: ChatTokenizer, corpora: dict[Template, Corpus], template: Template, others: Iterable[Path]
+) -> dict[str, Any]:
+    """The section tokenizer of the metrics."""
+    num_messages = sum(map(len, test.conversations))
+
+    def compression(tokenizer: ChatTokenizer) -> float | None:
+        return bytes_per_token(test.conversations, tokenizer, template)
+
+    return {
+        "bytes_per_token": compression(tokenizer),
+        "tokens_per_message": {name: len(corpus.ids) / num_messages for name, corpus in corpora.items()},
+        "fingerprint": tokenizer.fingerprint,
+        "compared": {path.stem: compression(load_tokenizer(path)) for path in others},
+    }
+
+
+def free_answers(session: ChatSession, prompts: Path, max_tokens: int) -> list[dict[str, Any]]:
+    """The answer to each line of a file."""
+    try:
+        lines = prompts.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{prompts}: not UTF-8 at byte {error.start}") from error
+    result = []
+    for line in filter(str.strip, lines):
+        message, stopped = session.reply([Message.plain("user", line)], max_tokens)
+        result.append({"prompt": line, "answer": message.text, "stopped": stopped})
+    return result
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with DIGITS digits after the point, in whatever they stand."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def open_engines(network: ChatModel, model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Score, Path]]:
+    """Each engine, one at a time, with how it scores text and the file of its weights; PyTorch comes first."""
+    yield (
+        PyTorchEngine(network, device="cpu", threads=threads),
+        score_in_batches(network),
+        model / "model.safetensors",
+    )
+    for name in engines(onnx):
+        engine = load_engine(onnx, name, threads=threads)
+        yield engine, score_by_engine(engine), onnx / ONNX_FILES[name]
+
+
+@stage
+def main(
+    test: Path,
+    prompts: Path,
+    model: Path,
+    onnx: Path,
+    samples: Output,
+    metrics: Output,
+    *,
+    max_tokens: PositiveInt,
+    threads: PositiveInt,
+    skill_prompts: PositiveInt = 40,
+    engine_prompts: PositiveInt = 5,
+    compare_tokenizers: tuple[Path, ...] = (),
+) -> None:
+    """Read held-back conversations, the model and its export; write answers to the free prompts, and the metrics.
+
+    `skill_prompts` and `engine_prompts` limit each skill and phrasing; `compare_tokenizers` are files of other
+    tokenizers.
+    """
+    held_back = read_test(test)
+    asked = questions(held_back, skill_prompts)
+    few = [question for question in asked if question.skill["phrasing"] == "known" and question.rank < engine_prompts]
+    network, config = load_model(model)
+    engine, tokenizer, template = load(onnx if engines(onnx) else model, threads=threads)
+    if config["chatmill"]["fingerprint"] != tokenizer.fingerprint:
+        raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
+    corpora = {name: Corpus.encode(held_back.conversations, tokenizer, name, threads) for name in get_args(Template)}
+    corpus, all_trained = corpora[template], config["chatmill"].get("prompt_loss_weight") != 0
+
+    compared, nats = {}, {}
+    for other, score_windows, weights in open_engines(network, model, onnx, threads):
+        scored = np.concatenate(token_nats(corpus.documents(), other.context, score_windows))
+        right, _ = answer(ChatSession(other, tokenizer, template), few, max_tokens)
+        nats[other.name] = scored
+        compared[other.name] = {
+            "bits_per_byte": corpus.bits_per_byte(scored, trained_only=not all_trained),
+            "skills_macro": accuracies(few, right).get("macro"),
+            "size_mb": weights.stat().st_size / 1e6,
+        }
+
+    session = ChatSession(engine, tokenizer, template)
+    right, stopped = answer(session, asked, max_tokens)
+    free = free_answers(session, prompts, max_tokens)
+    stopped += [sample["stopped"] for sample in free]
+    content = {
+        "bits_per_byte": measure_text(corpus, held_back.sources, nats["pytorch"], all_trained=all_trained),
+        "stop_nats_per_turn": corpus.stop_nats_per_turn(nats["pytorch"]),
+        "skills": {**accuracies(asked, right), "held_back": accuracies(asked, right, "held_back")} if asked else None,
+        "stops_rate": float(np.mean(stopped)) if stopped else None,
+        "engines": compared,
+        "tokenizer": measure_tokenizer(held_back, tokenizer, corpora, template, compare_tokenizers),
+        "template": template,
+    }
+    samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in free), encoding="utf-8")
+    metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,273 @@
+"""Remove duplicates across the sources and split by group."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from chatmill.progress import progress
+from chatmill.split import Side, side
+from chatmill.stage import Output, Section, die_with_parent, stage
+
+PositiveShare = Annotated[float, Field(gt=0, lt=1)]
+
+# What becomes of a record, one byte each in the file of states. A copy with a lesser state wins over its duplicates.
+SIDES: tuple[Side, ...] = ("test", "validation", "train")
+TRAIN, DUPLICATE, LEAKED = 2, 3, 4
+
+CHUNK_BYTES = 16_000_000  # of prepared files, read by one process at a time
+SHARD_BYTES = 8_000_000  # of keys, sorted in memory at a time
+MAX_SHARDS = 256
+KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("side", "u1")])
+
+BANDS, ROWS, WORDS = 14, 8, 3
+_COEFFICIENTS = np.frombuffer(hashlib.shake_128(b"minhash").digest(BANDS * ROWS * 8), "<u4").astype(np.uint64)
+_PRIME = np.uint64((1 << 31) - 1)
+_CONTROL = re.compile(r"<\|im_start\|>\w+\n|<\|\w+\|>")
+_WORD = re.compile(r"\w+")
+
+
+class Chunk(NamedTuple):
+    """The lines of a prepared file that start in [start, end)."""
+
+    file: Path
+    start: int
+    end: int
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines, whole."""
+        with self.file.open("rb") as stream:
+            stream.seek(max(self.start - 1, 0))
+            position = self.start - 1 + len(stream.readline()) if self.start else 0
+            while position < self.end and (line := stream.readline()):
+                position += len(line)
+                yield line
+
+
+class Digests(NamedTuple):
+    """The n records of a chunk: their sides and bytes of text, and the keys of KEY that equal ones share."""
+
+    sides: np.ndarray  # (n,) uint8
+    sizes: np.ndarray  # (n,) uint32
+    exact: np.ndarray  # (n,)
+    near: np.ndarray  # (0,), or up to (n * BANDS,)
+
+
+def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: bool) -> Digests:
+    """The records of a chunk, numbered from 0. Raises ValueError where a line is no record."""
+    sides, sizes, exact, near, owners = bytearray(), [], [], [], []
+    for number, line in enumerate(chunk.lines()):
+        try:
+            record = json.loads(line.decode())
+            text, group = record["text"].encode(), record["group"]
+            sides.append(SIDES.index(side_of(group)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{chunk.file}: not a record of a conversation: {line[:60]!r}: run prepare anew"
+            ) from error
+        sizes.append(len(text))
+        exact.append(_hash(text))
+        if near_duplicates:
+            near += bands(record["text"])
+            owners += [number] * (len(near) - len(owners))
+    side_array = np.frombuffer(sides, np.uint8)
+    keys = _keys(exact, np.arange(len(exact)), side_array)
+    return Digests(side_array, np.array(sizes, np.uint32), keys, _keys(near, np.array(owners, np.int64), side_array))
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:16]
+
+
+def _keys(hashes: list[bytes], owners: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    keys = np.empty(len(hashes), KEY)
+    keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
+    keys["record"], keys["side"] = owners, sides[owners]
+    return keys
+
+
+def bands(text: str) -> list[bytes]:
+    """Keys of which texts that nearly equal share at least one; none for a text without words.
+
+    MinHash over runs of WORDS words in lower case (Broder 1997), banded (Leskovec et al., Mining of Massive Datasets,
+    section 3.4): texts of Jaccard similarity s share a key with probability 1 - (1 - s^ROWS)^BANDS.
+    """
+    words = _WORD.findall(_CONTROL.sub(" ", text).lower())
+    if not words:
+        return []
+    runs = {" ".join(words[i : i + WORDS]) for i in range(max(1, len(words) - WORDS + 1))}
+    values = np.array([zlib.crc32(run.encode()) for run in runs], np.uint64)
+    multiply, add = _COEFFICIENTS.reshape(2, -1, 1)
+    minima = np.full(BANDS * ROWS, _PRIME)
+    for start in range(0, len(values), 4096):
+        hashed = ((multiply | 1) * values[start : start + 4096] + add) % _PRIME
+        minima = np.minimum(minima, hashed.min(axis=1))
+    return [_hash(bytes([band]) + rows.tobytes()) for band, rows in enumerate(minima.reshape(BANDS, ROWS))]
+
+
+def mark(shard: Path, *, states: Path, near: bool) -> None:
+    """Set the state of each record in a shard of keys that is a copy of another one.
+
+    Of equal texts the copy on the most held-out side is kept, there the first one. Of nearly equal texts only those in
+    train go, and only where the other one is held out.
+    """
+    keys = np.fromfile(shard, KEY)
+    keys = keys[np.lexsort((keys["record"], keys["side"], keys["low"], keys["high"]))]
+    first = np.ones(len(keys), bool)
+    first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
+    kept_side = keys["side"][first][np.cumsum(first) - 1]
+    leaked = (keys["side"] == TRAIN) & (kept_side != TRAIN)
+    state = np.memmap(states, np.uint8, "r+")
+    if near:
+        records = keys["record"][leaked]
+        state[records[state[records] == TRAIN]] = LEAKED
+    else:
+        state[keys["record"][~first]] = DUPLICATE
+        state[keys["record"][leaked]] = LEAKED
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` that spreads its work over that many processes, and keeps the order of results."""
+    if count < 2:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(count, die_with_parent) as pool:
+        yield pool.imap
+
+
+def find_duplicates(chunks: list[Chunk], folder: Path, side_of: Callable[[str], Side], near_duplicates: bool) -> None:
+    """Write the files `states` (uint8) and `sizes` (uint32, bytes of text) of all records, in their order."""
+    total = sum(chunk.end - chunk.start for chunk in chunks)
+    shards = {kind: _shards(folder, kind, times * total) for kind, times in (("exact", 1), ("near", BANDS))}
+    with processes(min(os.cpu_count() or 1, len(chunks) // 4)) as spread:
+        count = 0
+        read = partial(digest, side_of=side_of, near_duplicates=near_duplicates)
+        for digests in progress(spread(read, chunks), "digests", total=len(chunks)):
+            _append(folder / "states", digests.sides)
+            _append(folder / "sizes", digests.sizes)
+            for kind in shards:
+                keys = getattr(digests, kind)
+                keys["record"] += count
+                for number, shard in enumerate(shards[kind]):
+                    _append(shard, keys[keys["high"] % len(shards[kind]) == number])
+            count += len(digests.sides)
+        for kind in shards if count else ():
+            marked = spread(partial(mark, states=folder / "states", near=kind == "near"), shards[kind])
+            for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
+                pass
+
+
+def _shards(folder: Path, kind: str, size: int) -> list[Path]:
+    """One file of keys for about every SHARD_BYTES of them; a key takes a sixth of its record's bytes, or less."""
+    return [folder / f"{kind}-{number}" for number in range(min(MAX_SHARDS, 1 + size // (6 * SHARD_BYTES)))]
+
+
+def _append(file: Path, array: np.ndarray) -> None:
+    with file.open("ab") as out:
+        out.write(array.tobytes())
+
+
+def write_sides(files: list[Path], states: Path, outputs: list[Path]) -> None:
+    """Copy each record to the output of its state; those that have none are left out."""
+    with ExitStack() as opened:
+        stream = opened.enter_context(states.open("rb"))
+        state = (value for block in iter(partial(stream.read, 1 << 16), b"") for value in block)
+        writes = [opened.enter_context(output.open("wb")).write for output in outputs]
+        for file in files:
+            with file.open("rb") as lines:
+                for line, where in zip(lines, state, strict=False):
+                    if where < len(writes):
+                        writes[where](line)
+
+
+def totals(folder: Path) -> tuple[list[int], list[int]]:
+    """How many records are in each state, and how many bytes of text they hold."""
+    counts, sizes = np.zeros(LEAKED + 1, np.int64), np.zeros(LEAKED + 1, np.int64)
+    with (folder / "states").open("rb") as state_file, (folder / "sizes").open("rb") as size_file:
+        while block := state_file.read(1 << 20):
+            state = np.frombuffer(block, np.uint8)
+            size = np.frombuffer(size_file.read(4 << 20), np.uint32)
+            counts += np.bincount(state, minlength=LEAKED + 1)
+            sizes += np.bincount(state, size, minlength=LEAKED + 1).astype(np.int64)
+    return counts.tolist(), sizes.tolist()
+
+
+def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
+    """The prepared file of each source. Raises ValueError where one is missing, or there are others."""
+    expected = {f"{source}{end}" for source in sources for end in (".jsonl", ".rejects.jsonl")}
+    for file in sorted(folder.glob("*.jsonl")):
+        if file.name not in expected:
+            raise ValueError(f"{file}: no source of that name is under prepare in params.yaml: delete the file")
+    files = [folder / f"{source}.jsonl" for source in sources]
+    for file in files:
+        if not file.exists():
+            raise ValueError(f"{file} is missing: run dvc repro prepare@{file.stem}")
+    return files
+
+
+def rejected(folder: Path, source: str) -> dict[str, int]:
+    """How many entries of a source were rejected, by reason."""
+    with (folder / f"{source}.rejects.jsonl").open(encoding="utf-8") as lines:
+        return dict(sorted(Counter(json.loads(line)["reason"] for line in lines).items()))
+
+
+@stage
+def main(
+    prepared: Path,
+    train: Output,
+    validation: Output,
+    test: Output,
+    metrics: Output,
+    *,
+    prepare: Section,
+    validation_share: PositiveShare,
+    test_share: PositiveShare,
+    near_duplicates: bool,
+) -> None:
+    """Write the conversations of each side, and how many of them were dropped for what.
+
+    The sources are read in the order of their names. `leaked` counts what was dropped from train because a copy is held
+    out, `duplicates` every other copy. Raises ValueError where a side is empty: train_model measures itself on
+    validation, evaluate on test.
+    """
+    if validation_share + test_share >= 1:
+        raise ValueError("params.yaml: mix.validation_share and mix.test_share leave nothing to train on")
+    sources = sorted(prepare)
+    files = prepared_files(prepared, sources)
+    side_of = partial(side, validation_share=validation_share, test_share=test_share)
+    chunks = [
+        Chunk(file, start, min(start + CHUNK_BYTES, file.stat().st_size))
+        for file in files
+        for start in range(0, file.stat().st_size, CHUNK_BYTES)
+    ]
+    with tempfile.TemporaryDirectory(dir=train.parent) as scratch:
+        folder = Path(scratch)
+        find_duplicates(chunks, folder, side_of, near_duplicates)
+        counts, sizes = totals(folder)
+        for name, count in zip(SIDES, counts, strict=False):
+            if not count:
+                raise ValueError(
+                    f"no conversation is left for {name}: add data, or change the shares of mix in params.yaml"
+                )
+        write_sides(files, folder / "states", [test, validation, train])
+    content = {
+        "conversations": dict(zip(SIDES, counts, strict=False)),
+        "bytes": dict(zip(SIDES, sizes, strict=False)),
+        "rejected": {source: reasons for source in sources if (reasons := rejected(prepared, source))},
+        "duplicates": counts[DUPLICATE],
+        "leaked": counts[LEAKED],
+    }
+    metrics.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,98 @@
+"""Read one dataset in its own format and write its conversations."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from chatmill.conversation import START, Conversation, Record, check_turns, render
+from chatmill.formats.item import Item, Reject
+from chatmill.formats.registry import read
+from chatmill.progress import progress
+from chatmill.stage import NonNegativeInt, Output, PositiveInt, Share, stage
+
+MESSAGE_BYTES = 1_000_000
+_ANSWER = f"{START}assistant\n"  # content never holds it
+_REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
+
+
+def records(raw: Path, source: str, *, format: str, limit: int | None, seed: int) -> Iterator[Record | Reject]:
+    """The conversations of a dataset as records, and what cannot be one."""
+    for item in read(raw, format, limit=limit, seed=seed):
+        yield item if isinstance(item, Reject) else _record(item, source)
+
+
+def _record(item: Item, source: str) -> Record | Reject:
+    conversation = _answered(item.conversation)
+    try:
+        check_turns(conversation)
+    except ValueError as error:
+        reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
+        return Reject(item.place, reason, str(error))
+    text = render(conversation)
+    try:
+        too_long = len(text.encode()) > MESSAGE_BYTES and _longest(conversation) > MESSAGE_BYTES
+    except UnicodeEncodeError as error:
+        return Reject(
+            item.place, "not_utf8", f"half a surrogate pair, or a byte that is not UTF-8: {error.object[error.start]!a}"
+        )
+    if too_long:
+        return Reject(item.place, "too_long", f"a message of more than {MESSAGE_BYTES:,} bytes")
+    return Record(source, item.group or f"{source}/{_opening(text)}", text, item.skill)
+
+
+def _answered(conversation: Conversation) -> Conversation:
+    """The conversation up to its last answer; nothing is learnt from what follows it."""
+    end = len(conversation)
+    while end and conversation[end - 1].role != "assistant":
+        end -= 1
+    return conversation[:end] or conversation
+
+
+def _longest(conversation: Conversation) -> int:
+    return max(sum(len(part.text.encode()) for part in message.parts) for message in conversation)
+
+
+def _opening(text: str) -> str:
+    """A name for all conversations whose messages before the first answer are the same."""
+    return hashlib.blake2b(text[: text.index(_ANSWER)].encode(), digest_size=8).hexdigest()
+
+
+@stage
+def main(
+    raw: Path,
+    conversations: Output,
+    rejects: Output,
+    *,
+    format: str,
+    limit: PositiveInt | None = None,
+    seed: NonNegativeInt = 0,
+    max_reject_rate: Share = 0.0,
+) -> None:
+    """Write the records of a dataset, and one line for each entry that is rejected.
+
+    Raises ValueError where the share of rejects is above `max_reject_rate`, or nothing is left.
+    """
+    source = conversations.stem
+    kept, reasons, first = 0, Counter[str](), {}
+    with conversations.open("wb") as out, rejects.open("wb") as rejected:
+        entries = records(raw, source, format=format, limit=limit, seed=seed)
+        for entry in progress(entries, f"prepare {source}"):
+            if isinstance(entry, Record):
+                out.write(entry.to_json().encode())
+                kept += 1
+            else:
+                reasons[entry.reason] += 1
+                first.setdefault(entry.reason, entry)
+                line = {"place": entry.place, "reason": entry.reason, "detail": entry.detail}
+                rejected.write(json.dumps(line).encode() + b"\n")
+    count = reasons.total()
+    if count > max_reject_rate * (kept + count):
+        reason, times = reasons.most_common(1)[0]
+        raise ValueError(
+            f"{first[reason].place}: {first[reason].detail}: {count} of {kept + count} entries are rejected, "
+            f"{times} of them as {reason}: mend the file, or raise prepare.{source}.max_reject_rate in params.yaml"
+        )
+    if not kept:
+        raise ValueError(f"{raw}: no conversation in it")

@@ -1,0 +1,113 @@
+"""Write one offline page with curves, tables and samples."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+from chatmill.conversation import Message, Part
+from chatmill.page import sections
+from chatmill.page.markup import Html, tag
+from chatmill.page.style import STYLE
+from chatmill.page.tokens import masked, sentence
+from chatmill.stage import Output, stage
+from chatmill.tokenizer.loading import load
+
+CALL = [  # a conversation whose mask is shown
+    Message.plain("user", "What is 12 times 3?"),
+    Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))),
+]
+
+
+def read_text(file: Path) -> str:
+    """What a file says. Raises ValueError where it is not UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+
+
+def read_metrics(file: Path) -> sections.Metrics:
+    """The metrics in a file. Raises ValueError where it holds none."""
+    try:
+        content = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: expected metrics, an object of JSON")
+    return content
+
+
+def read_samples(file: Path) -> list[sections.Metrics]:
+    """The answers in a file, one a line. Raises ValueError with file and line."""
+    result = []
+    for number, line in enumerate(read_text(file).split("\n")[:-1], start=1):
+        try:
+            sample = json.loads(line)
+            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}:{number}: not a sample with prompt, answer and stopped: {error}") from error
+    return result
+
+
+def read_curve(file: Path) -> sections.Curve:
+    """The columns of a table with tabs, by step; cells without a finite number are left out."""
+    curve: sections.Curve = {}
+    for number, row in enumerate(csv.DictReader(read_text(file).splitlines(), delimiter="\t"), start=2):
+        try:
+            values = {name: float(cell) for name, cell in row.items() if cell}
+            step = values.pop("step")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}:{number}: not a row of numbers with a step: {error}") from error
+        for name, value in values.items():
+            if math.isfinite(value):
+                curve.setdefault(name, []).append((step, value))
+    return curve
+
+
+def page(*content: Html) -> Html:
+    """The whole document; it fetches nothing and runs nothing."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", "chatmill report"),
+        tag("style", Html(STYLE)),
+    )
+    return Html(f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *content)), lang='en')}\n")
+
+
+@stage
+def main(
+    mix: Path,
+    curve: Path,
+    evaluation: Path,
+    benchmark: Path,
+    samples: Path,
+    tokenizer: Path,
+    report: Output,
+    *,
+    sample: str,
+) -> None:
+    """Read what the stages measured, and the tokenizer; write index.html. `sample` is the text whose tokens it shows."""
+    measured, timed = read_metrics(evaluation), read_metrics(benchmark)
+    chat_tokenizer = load(tokenizer)
+    template = measured.get("template", "chatml")
+    document = page(
+        tag("h1", "chatmill report"),
+        tag("p", "Tokenizer ", tag("code", chat_tokenizer.fingerprint[:12]), f", template {template}", class_="note"),
+        sections.summary(measured, timed),
+        sections.checks(measured),
+        sections.chats(read_samples(samples)),
+        sections.skills(measured),
+        sections.compression(measured),
+        sections.training(read_curve(curve)),
+        sections.speed(measured, timed),
+        sections.tokenizer(
+            measured, timed, sentence(sample, chat_tokenizer), masked(CALL, chat_tokenizer, template)
+        ),
+        sections.data(read_metrics(mix)),
+    )
+    report.mkdir()
+    (report / "index.html").write_text(document, encoding="utf-8")

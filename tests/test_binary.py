@@ -1,0 +1,123 @@
+import math
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chatmill.conversation import CONTROL_TOKENS
+from chatmill.tokenizer.binary import BLOCK, open_binary, read_binary, write_binary
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+
+WORDS = [b"ab", b"abc", "é".encode(), " \U0001f642".encode(), b" " * 200]
+
+
+def float32(number):
+    return struct.unpack("<f", struct.pack("<f", number))[0]
+
+
+def make_vocabulary(extra=()):
+    tokens = [bytes([byte]) for byte in range(256)] + WORDS + list(extra)
+    num_text = len(tokens)
+    tokens += [name.encode() for name in CONTROL_TOKENS]
+    tokens += [f"<|unused_{k}|>".encode() for k in range(-len(tokens) % 64)]
+    kinds = [Kind.NORMAL] * num_text + [Kind.CONTROL] * len(CONTROL_TOKENS)
+    kinds += [Kind.UNUSED] * (len(tokens) - len(kinds))
+    scores = [-1e6 if i < 256 or i >= num_text else float32(-math.log(i + 1)) for i in range(len(tokens))]
+    merges = ((97, 98), (256, 99), (0xC3, 0xA9))
+    return Vocabulary("bpe", "merge", r"\s+|\S+", tuple(tokens), tuple(kinds), tuple(scores), merges)
+
+
+VOCABULARY = make_vocabulary()
+LARGE = make_vocabulary([f"word{k}".encode() for k in range(4000)])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("binary") / "tokenizer.bin"
+    write_binary(VOCABULARY, file)
+    return file
+
+
+def test_the_layout_begins_as_sequential_readers_expect(tmp_path):
+    kinds = (Kind.NORMAL, Kind.CONTROL, Kind.CONTROL)
+    tiny = Vocabulary("byte", "lookup", None, (b"\xff\x00", b"<|im_end|>", b"<|bos|>"), kinds, (-0.5, -1e6, -1e6))
+    write_binary(tiny, tmp_path / "t.bin")
+    assert (tmp_path / "t.bin").read_bytes().startswith(
+        b"\x0a\0\0\0" b"\x02\0\0\0" b"\x01\0\0\0"
+        b"\x00\x00\x00\xbf" b"\x02\0\0\0" b"\xff\x00"
+        b"\x00\x24\x74\xc9" b"\x0a\0\0\0" b"<|im_end|>"
+        b"\x00\x24\x74\xc9" b"\x07\0\0\0" b"<|bos|>"
+        b"\x0c\0\0\0" b"\x16\0\0\0" b"\x28\0\0\0" b"\x37\0\0\0"
+        b"\x00\x03\x03" b'{"algorithm": "lookup", '
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, LARGE], ids=["small", "large"])
+def test_reading_inverts_writing(vocabulary, tmp_path):
+    write_binary(vocabulary, tmp_path / "t.bin")
+    read = read_binary(tmp_path / "t.bin")
+    assert read == vocabulary
+    assert read.fingerprint == vocabulary.fingerprint
+
+
+def test_equal_vocabularies_give_equal_bytes(file, tmp_path):
+    write_binary(make_vocabulary(), tmp_path / "again.bin")
+    assert (tmp_path / "again.bin").read_bytes() == file.read_bytes()
+
+
+def test_one_token_is_read_without_the_rest(tmp_path):
+    write_binary(LARGE, tmp_path / "t.bin")
+    data = bytearray((tmp_path / "t.bin").read_bytes())
+    data[BLOCK * 5] ^= 1  # among the records
+    (tmp_path / "t.bin").write_bytes(data)
+    with open_binary(tmp_path / "t.bin") as binary:
+        assert (binary.token_bytes(256), binary.kind(256), binary.score(256)) == (b"ab", Kind.NORMAL, LARGE.scores[256])
+        assert binary.token_bytes(binary.special["<|im_end|>"]) == b"<|im_end|>"
+        with pytest.raises(ValueError, match=f"damaged in bytes {BLOCK * 5} to {BLOCK * 6 - 1}"):
+            binary.verify()
+
+
+@pytest.mark.parametrize("index", [-1, len(VOCABULARY.tokens), 2**40])
+def test_an_id_outside_the_vocabulary_is_an_index_error(file, index):
+    with open_binary(file) as binary, pytest.raises(IndexError, match=f"no token {index}: there are 320"):
+        binary.token_bytes(index)
+
+
+def test_encoding_merges_by_rank_inside_pieces(file):
+    with open_binary(file) as binary:
+        assert binary.encode("abc é<|bos|>") == [257, 32, 258, *b"<|bos|>"]
+
+
+def test_a_file_cut_at_any_byte_is_refused(file, tmp_path):
+    data = file.read_bytes()
+    for length in range(len(data)):
+        (tmp_path / "cut.bin").write_bytes(data[:length])
+        with pytest.raises(ValueError, match=r"cut\.bin: not a whole tokenizer\.bin"):
+            open_binary(tmp_path / "cut.bin")
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_file_altered_in_any_bit_is_refused(file, tmp_path, data):
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (tmp_path / "altered.bin").write_bytes(content)
+    with pytest.raises(ValueError, match=r"altered\.bin: "), open_binary(tmp_path / "altered.bin") as binary:
+        binary.verify()
+
+
+def test_a_change_that_the_checksums_were_made_for_is_told_by_the_fingerprint(tmp_path):
+    claimed = make_vocabulary()
+    vars(claimed)["fingerprint"] = "0" * 64
+    write_binary(claimed, tmp_path / "t.bin")
+    with pytest.raises(ValueError, match="another fingerprint"):
+        read_binary(tmp_path / "t.bin")
+
+
+def test_a_tokenizer_without_chat_tokens_names_none(tmp_path):
+    plain = replace(VOCABULARY, kinds=tuple(Kind.UNUSED if k == Kind.CONTROL else k for k in VOCABULARY.kinds))
+    write_binary(plain, tmp_path / "t.bin")
+    with open_binary(tmp_path / "t.bin") as binary:
+        assert (binary.bos, binary.end, binary.special) == (2**32 - 1, 2**32 - 1, {})

@@ -1,0 +1,151 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from chatmill.manifest import write_manifest
+from chatmill.model import ChatModel, ModelConfig, initialise, load_model, rotate
+
+CONFIG = ModelConfig.from_depth(2, vocab_size=128, context=64, width=64, heads=4)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Random weights everywhere, so that no term is zero or one by its beginning."""
+    torch.manual_seed(0)
+    model = ChatModel(CONFIG)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.3)
+    return model.eval().requires_grad_(False)
+
+
+def random_ids(batch, time):
+    return torch.randint(0, CONFIG.vocab_size, (batch, time), generator=torch.Generator().manual_seed(time))
+
+
+def save(model, folder):
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(model.config.to_json()), encoding="utf-8")
+    write_manifest(folder, kind="model", fingerprint="f")
+
+
+def test_transformers_loads_the_folder_and_gives_the_same_logits(model, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    save(model, tmp_path)
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(theirs).__name__ == "Qwen3ForCausalLM"
+    assert not any(report.values())
+    ids = random_ids(2, 50)
+    torch.testing.assert_close(model(ids), theirs(ids).logits.detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("parts", [[20], [1] * 20, [7, 1, 12], [19, 1]])
+def test_a_cache_gives_the_logits_of_the_whole_sequence(model, parts):
+    ids, cache = random_ids(3, 20), model.new_cache(3, 20)
+    logits = torch.cat([model(part, cache=cache) for part in ids.split(parts, dim=1)], dim=1)
+    assert cache.length == 20
+    torch.testing.assert_close(logits, model(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_a_rewound_cache_forgets(model):
+    ids, cache = random_ids(1, 12), model.new_cache(1, 12)
+    model(torch.cat([ids[:, :5], ids[:, :7]], dim=1), cache=cache)
+    cache.length = 5
+    logits = model(ids[:, 5:], cache=cache)
+    torch.testing.assert_close(logits, model(ids)[:, 5:], atol=1e-4, rtol=1e-4)
+
+
+def test_more_tokens_than_the_cache_holds_are_refused(model):
+    with pytest.raises(ValueError, match="13 tokens do not fit into a cache of 12"):
+        model(random_ids(1, 13), cache=model.new_cache(1, 12))
+
+
+def test_only_the_last_position_can_be_asked_for(model):
+    ids = random_ids(2, 9)
+    torch.testing.assert_close(model(ids, last_only=True), model(ids)[:, -1:], atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_hides_what_a_conversation_may_not_see(model):
+    first, second = random_ids(1, 6), random_ids(1, 9)
+    ids, positions = torch.cat([first, second], 1), torch.cat([torch.arange(6), torch.arange(9)])[None]
+    number = torch.tensor([[0] * 6 + [1] * 9])
+    mask = (number[:, :, None] == number[:, None]).tril()[:, None]
+    expected = torch.cat([model(first), model(second)], dim=1)
+    torch.testing.assert_close(model(ids, positions, mask), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_rotation_turns_each_pair_by_its_angle():
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0])  # pairs (1, 0) and (0, 2)
+    quarter = torch.tensor([torch.pi / 2, torch.pi])
+    expected = torch.tensor([0.0, 0.0, 1.0, -2.0])
+    torch.testing.assert_close(rotate(x, quarter.cos(), quarter.sin()), expected, atol=1e-6, rtol=0)
+
+
+def test_a_new_model_knows_nothing_and_its_seed_decides_it():
+    first, second, other = (ChatModel(CONFIG) for _ in range(3))
+    for model, seed in ((first, 1), (second, 1), (other, 2)):
+        initialise(model, seed)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.model.embed_tokens.weight, other.model.embed_tokens.weight)
+    shares = first(random_ids(1, 10)).softmax(-1)
+    assert shares.max() < 3 / CONFIG.vocab_size
+
+
+@pytest.mark.parametrize(("depth", "vocab_size", "millions"), [(1, 2048, 0.2), (4, 2048, 3.5), (12, 50304, 118)])
+def test_the_dial_gives_models_of_these_sizes(depth, vocab_size, millions):
+    with torch.device("meta"):
+        model = ChatModel(ModelConfig.from_depth(depth, vocab_size=vocab_size, context=1024))
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"num_key_value_heads": 3}, "num_attention_heads = 4 is no multiple"), ({"head_dim": 15}, "head_dim = 15 is odd")],
+)
+def test_impossible_shapes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **change)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="a width of 64 channels is no multiple of 5 heads"):
+        ModelConfig.from_depth(2, vocab_size=64, context=64, width=64, heads=5)
+
+
+def test_a_saved_model_is_loaded_and_says_the_same(model, tmp_path):
+    save(model, tmp_path)
+    loaded, content = load_model(tmp_path)
+    assert loaded.config == CONFIG and content["model_type"] == "qwen3"
+    torch.testing.assert_close(loaded(random_ids(1, 5)), model(random_ids(1, 5)))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "config.json: not the shape of a model"),
+        ('{"model_type": "llama"}', "model_type 'llama': expected 'qwen3'"),
+        ('{"model_type": "qwen3", "vocab_size": 128}', "no rope_theta, hidden_size|no hidden_size"),
+    ],
+)
+def test_a_folder_of_another_kind_is_refused(model, tmp_path, config, message):
+    save(model, tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path)
+
+
+def test_weights_of_another_shape_and_damaged_ones_are_refused(model, tmp_path):
+    save(model, tmp_path)
+    weights = tmp_path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        load_model(tmp_path)
+    save_file({"model.norm.weight": torch.ones(3)}, weights)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="not the weights of"):
+        load_model(tmp_path)

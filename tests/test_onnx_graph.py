@@ -1,0 +1,209 @@
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tiny import CONFIG, random_model
+
+from chatmill import onnx_graph
+
+METADATA = {"fingerprint": "f", "template": "chatml"}
+MODEL = random_model()
+WEIGHTS = {name: weight.numpy() for name, weight in MODEL.state_dict().items()}
+PASTS = [0, 1, 7, 500]
+TOLERANCE = 1e-4
+
+
+def session(graph):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph.SerializeToString(), options)
+
+
+@pytest.fixture(scope="module")
+def portable():
+    return session(onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return session(onnx_graph.shared(WEIGHTS, CONFIG.to_json(), METADATA))
+
+
+def some_ids(batch, time):
+    return np.random.default_rng(batch * time).integers(0, CONFIG.vocab_size, (batch, time))
+
+
+@torch.inference_mode()
+def expected(ids, **options):
+    return MODEL(torch.from_numpy(ids), **options).numpy()
+
+
+def names(kind):
+    return [f"{kind}.{layer}.{part}" for layer in range(CONFIG.num_hidden_layers) for part in ("key", "value")]
+
+
+def buffers(batch, length):
+    shape = (batch, CONFIG.num_key_value_heads, length, CONFIG.head_dim)
+    return {name: np.zeros(shape, np.float32) for name in names("past_key_values")}
+
+
+def run_portable(portable, ids, past, mask=None, positions=None):
+    """The logits, and the past for the next call."""
+    batch, time = ids.shape
+    length = past["past_key_values.0.key"].shape[2]
+    feed = {
+        "input_ids": ids,
+        "attention_mask": np.ones((batch, length + time), np.int64) if mask is None else mask,
+        "position_ids": np.tile(np.arange(length, length + time), (batch, 1)) if positions is None else positions,
+    }
+    logits, *present = portable.run(["logits", *names("present")], feed | past)
+    return logits, dict(zip(past, present, strict=True))
+
+
+class SharedCache:
+    """One cache, bound to past and present."""
+
+    def __init__(self, session, batch):
+        self.session, self.batch, self.binding = session, batch, session.io_binding()
+        self.binding.bind_output("logits")
+        for name, zeros in buffers(batch, CONFIG.max_position_embeddings).items():
+            buffer = onnxruntime.OrtValue.ortvalue_from_numpy(zeros)
+            self.binding.bind_ortvalue_input(name, buffer)
+            self.binding.bind_ortvalue_output(name.replace("past_key_values", "present"), buffer)
+
+    def run(self, ids, past, keep):
+        total = past + ids.shape[1]
+        self.binding.bind_cpu_input("input_ids", np.ascontiguousarray(ids))
+        self.binding.bind_cpu_input("seqlens_k", np.full(self.batch, total - 1, np.int32))
+        self.binding.bind_cpu_input("total_sequence_length", np.array(total, np.int32))
+        self.binding.bind_cpu_input("logits_to_keep", np.array([keep]))
+        self.binding.bind_output("logits")
+        self.session.run_with_iobinding(self.binding)
+        return self.binding.get_outputs()[0].numpy()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("past", PASTS)
+def test_portable_logits_equal_pytorch_after_any_past(portable, past, batch):
+    ids, cache = some_ids(batch, past + 9), buffers(batch, 0)
+    if past:
+        _, cache = run_portable(portable, ids[:, :past], cache)
+    logits, _ = run_portable(portable, ids[:, past:], cache)
+    np.testing.assert_allclose(logits, expected(ids)[:, past:], atol=TOLERANCE)
+
+
+def test_portable_rows_padded_on_the_left_equal_rows_without_padding(portable):
+    ids = some_ids(2, 12)
+    mask = np.ones((2, 12), np.int64)
+    mask[0, :5] = 0
+    positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+    logits, _ = run_portable(portable, ids, buffers(2, 0), mask, positions)
+    np.testing.assert_allclose(logits[0, 5:], expected(ids[:1, 5:])[0], atol=TOLERANCE)
+    np.testing.assert_allclose(logits[1], expected(ids[1:])[0], atol=TOLERANCE)
+    assert np.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("past", PASTS)
+def test_shared_logits_equal_pytorch_after_any_past(shared, past):
+    ids, cache = some_ids(1, past + 9), SharedCache(shared, 1)
+    if past:
+        cache.run(ids[:, :past], 0, 1)
+    np.testing.assert_allclose(cache.run(ids[:, past:], past, 9), expected(ids)[:, past:], atol=TOLERANCE)
+
+
+def test_shared_cache_is_rewound_by_saying_so(shared):
+    ids, other, cache = some_ids(1, 40), some_ids(1, 60), SharedCache(shared, 1)
+    cache.run(other, 0, 1)
+    cache.run(ids[:, :30], 0, 1)
+    np.testing.assert_allclose(cache.run(ids[:, 20:], 20, 20), expected(ids)[:, 20:], atol=TOLERANCE)
+
+
+def test_shared_rows_of_a_batch_are_read_and_continued(shared):
+    ids, cache = some_ids(3, 20), SharedCache(shared, 3)
+    np.testing.assert_allclose(cache.run(ids[:, :19], 0, 19), expected(ids)[:, :19], atol=TOLERANCE)
+    np.testing.assert_allclose(cache.run(ids[:, 19:], 19, 1), expected(ids)[:, 19:], atol=TOLERANCE)
+
+
+def test_a_head_of_its_own_is_used():
+    head = np.random.default_rng(1).standard_normal(WEIGHTS["model.embed_tokens.weight"].shape, np.float32)
+    graph = onnx_graph.portable(WEIGHTS | {"lm_head.weight": head}, CONFIG.to_json(), METADATA)
+    logits, _ = run_portable(session(graph), np.array([[1, 2, 3]]), buffers(1, 0))
+    tied, _ = run_portable(session(onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA)), np.array([[1, 2, 3]]), buffers(1, 0))
+    hidden = np.linalg.lstsq(WEIGHTS["model.embed_tokens.weight"], tied[0].T, rcond=None)[0]
+    np.testing.assert_allclose(logits[0], (head @ hidden).T, atol=1e-3)
+
+
+@pytest.mark.parametrize("build", [onnx_graph.portable, onnx_graph.shared])
+def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path):
+    for name in ("a", "b"):
+        onnx_graph.write(build(WEIGHTS, CONFIG.to_json(), METADATA), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    properties = {entry.key: entry.value for entry in onnx.load(tmp_path / "a").metadata_props}
+    assert properties == {
+        "chatmill.context": "640",
+        "chatmill.fingerprint": "f",
+        "chatmill.format": "1",
+        "chatmill.template": "chatml",
+    }
+
+
+def test_portable_graph_is_standard_onnx_with_hugging_face_names(portable):
+    graph = onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA)
+    onnx.checker.check_model(graph, full_check=True)
+    assert {node.domain for node in graph.graph.node} == {""}
+    inputs = [node.name for node in portable.get_inputs()]
+    assert inputs == ["input_ids", "attention_mask", "position_ids", *names("past_key_values")]
+    assert [node.name for node in portable.get_outputs()] == ["logits", *names("present")]
+
+
+def test_tied_embedding_is_stored_once():
+    size = onnx_graph.shared(WEIGHTS, CONFIG.to_json(), METADATA).ByteSize()
+    rotations = 2 * 4 * CONFIG.max_position_embeddings * CONFIG.head_dim // 2
+    assert size < sum(weight.nbytes for weight in WEIGHTS.values()) + rotations + 20_000
+
+
+def test_weights_beyond_one_file_are_refused():
+    class Huge:
+        nbytes = 2**31
+
+    with pytest.raises(ValueError, match="lower the model's size"):
+        onnx_graph.portable({"model.embed_tokens.weight": Huge()}, CONFIG.to_json(), METADATA)
+
+
+def dequantize(packed, scales, bits, shape):
+    """The matrix that MatMulNBits multiplies by."""
+    values = packed if bits == 8 else np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1)
+    steps = values.astype(np.float32) - 2 ** (bits - 1)
+    return (steps * scales.reshape(shape[0], -1, 1)).reshape(shape[0], -1)[:, : shape[1]]
+
+
+@given(arrays(np.float32, (3, 40), elements=st.floats(-4, 4, width=32)), st.sampled_from([8, 4]))
+def test_quantized_weights_are_within_a_step_and_their_extremes_kept(weight, bits):
+    packed, scales = onnx_graph.quantize(weight, bits)
+    restored = dequantize(packed, scales, bits, weight.shape)
+    step = np.abs(scales).reshape(3, 2).repeat([32, 8], axis=1)
+    assert (np.abs(restored - weight) <= step * (1 + 1e-3) + 1e-12).all()
+    largest = np.abs(weight[:, :32]).argmax(axis=1)
+    np.testing.assert_allclose(restored[range(3), largest], weight[range(3), largest], rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize(("bits", "error"), [(8, 0.05), (4, 0.5)])
+def test_quantized_graph_multiplies_by_the_quantized_weights(bits, error):
+    """Against PyTorch with the same weights; what is left is the activations' rounding to int8."""
+    rounded = random_model()
+    with torch.no_grad():
+        for name, weight in rounded.state_dict().items():
+            if name.endswith("_proj.weight"):
+                packed, scales = onnx_graph.quantize(weight.numpy(), bits)
+                weight.copy_(torch.from_numpy(dequantize(packed, scales, bits, weight.shape)))
+    ids = some_ids(1, 24)
+    graph = session(onnx_graph.shared(WEIGHTS, CONFIG.to_json(), METADATA, bits))
+    logits = SharedCache(graph, 1).run(ids, 0, 24)
+    with torch.inference_mode():
+        reference = rounded(torch.from_numpy(ids)).numpy()
+    assert np.abs(logits - reference).mean() < error * np.abs(reference).mean()

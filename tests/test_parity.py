@@ -1,0 +1,241 @@
+"""The same ids from every export of every type, in chatmill and in the programs that the formats are for."""
+
+import json
+import pickle
+import random
+import struct
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import sentencepiece
+import tiktoken
+import tiktoken.load
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
+
+import export_tokenizer
+import train_tokenizer
+from chatmill.conversation import CONTROL_TOKENS, Message, Record, escape, render
+from chatmill.tokenizer.algorithms import WHOLE
+from chatmill.tokenizer.binary import open_binary
+from chatmill.tokenizer.loading import load
+
+TYPES = {
+    "whitespace": ("whitespace", {}),
+    "char": ("char", {}),
+    "byte": ("byte", {}),
+    "bpe": ("bpe", {}),
+    "wordpiece": ("wordpiece", {}),
+    "unigram": ("sentencepiece", {"algorithm": "unigram"}),
+    "sentencepiece-bpe": ("sentencepiece", {"algorithm": "bpe"}),
+}
+FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "they", "talked", "about", "tea,", "honey", "&", "bread.", "Don't", "worry!", "12", "naïve", "cafés;", "Überraschung", "größer", "señor", "mañana", "élève", "garçon", "привет", "мир", "доброе", "утро", "你好", "世界", "今日は", "いい", "天気", "ですね", "안녕", "하세요", "مرحبا", "שלום", "नमस्ते", "👋", "🙂", "👩\u200d👩\u200d👧", "é", "def", "f(x):", "return", "x**2", "...", "?!", "---", "3.14", "2024", "https://example.org", "<b>", "</b>", "I'll", "we've", "isn't", "talking", "talked", "walked", "walking"]
+NAUGHTY = (
+    ["<|", "<\\|", "<", "'", "##a", "→", "a→b", "[UNK]", "<unk>", "<s>", "<0x41>", "▁the", "Ġthe", "ẞ", "ſ's'S", "𝒳𝕐", "🏳️\u200d🌈🇩🇪", "ﷺ", "Z̴͙a̵l̸g̶o̷", "<|unused_0|>", "<|im_end|<|im_end", "<||>"]
+    + [
+        *(
+            "",
+            "\0",
+            "\r\n",
+            "\n\n\n",
+            "\t",
+            "\u2581",
+            "a\u2581b",
+            "\u00a0\u3000",
+            "\u200b\ufeff",
+            "\x85\u2028",
+            "\ue000\U0010ffff",
+        ),
+        *("a" * 3000, " " * 3000, "é" * 300, "\n" * 500, "ab" * 400),
+        *CONTROL_TOKENS,
+    ]
+)
+TEXTS = st.one_of(
+    st.text(),
+    st.lists(st.sampled_from([*WORDS, *NAUGHTY, " ", "  ", "\n"])).map("".join),
+    st.lists(st.sampled_from(WORDS)).map(" ".join),
+)
+parity = partial(settings, max_examples=150)
+
+
+def write_chat(file):
+    """A few thousand words of conversation."""
+    pick = random.Random(1)
+    with file.open("w", encoding="utf-8") as lines:
+        for number in range(150):
+            said = [" ".join(pick.choices(WORDS, k=12)) for _ in range(2)]
+            talk = [Message.plain(role, text) for role, text in zip(("user", "assistant"), said, strict=True)]
+            lines.write(Record("talk", f"talk/{number}", render(talk)).to_json())
+
+
+@pytest.fixture(scope="session", params=TYPES)
+def exported(request, tmp_path_factory):
+    """A small tokenizer of each type, and everything it is exported to."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write_chat(folder / "chat.jsonl")
+    kind, section = TYPES[request.param]
+    source, out = folder / "original", folder / "tokenizer"
+    parameters = {"type": kind, "vocab_size": 704, "special_tokens": ["<|mood|>"], kind: section}
+    train_tokenizer.main(folder / "chat.jsonl", source, **parameters)
+    export_tokenizer.main(source, out, formats=FORMATS)
+    formats = json.loads((out / "formats.json").read_text())
+    return SimpleNamespace(name=request.param, source=source, out=out, original=load(source), formats=formats)
+
+
+def runtime(exported, format):
+    """Whether the type has that format; its test has nothing to compare where it has not."""
+    if "files" not in exported.formats[format]:
+        assert exported.formats[format]["reason"]
+        pytest.skip(f"{exported.name}: {exported.formats[format]['reason']}")
+    return exported.out
+
+
+@parity()
+@given(text=TEXTS)
+def test_tokens_are_the_exact_bytes_of_the_text_and_never_control(exported, text):
+    original = exported.original
+    ids = original.encode(text)
+    assert original.decode(ids) == text
+    assert b"".join(original.token_bytes[i] for i in ids) == text.encode()
+    assert max(ids, default=0) < original.num_text
+
+
+@parity(max_examples=60)
+@given(text=TEXTS)
+def test_the_binary_encodes_the_same_by_its_own_algorithm(exported, text):
+    if not hasattr(exported, "binary"):
+        exported.binary = open_binary(exported.out / "tokenizer.bin")
+    assert exported.binary.encode(text) == exported.original.encode(text)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"])
+def test_what_is_read_back_has_the_same_fingerprint(exported, name):
+    if not (exported.out / name).exists():
+        pytest.skip(f"{exported.name} has no {name}")
+    assert load(exported.out / name).vocabulary == exported.original.vocabulary
+
+
+@parity()
+@given(text=TEXTS)
+def test_tiktoken_gives_the_same_from_the_pickle(exported, text):
+    out = runtime(exported, "tiktoken_pickle")
+    if not hasattr(exported, "pickled"):
+        exported.pickled = pickle.loads((out / "tokenizer.pkl").read_bytes())
+    assert exported.pickled.encode_ordinary(text) == exported.original.encode(text)
+
+
+@parity()
+@given(text=TEXTS)
+def test_tiktoken_gives_the_same_from_ranks(exported, text):
+    out = runtime(exported, "tiktoken")
+    if not hasattr(exported, "ranks"):
+        about = json.loads((out / "tokenizer.tiktoken.json").read_text())
+        ranks = tiktoken.load.load_tiktoken_bpe(str(out / "tokenizer.tiktoken"))
+        values = {"pat_str": about["pattern"], "mergeable_ranks": ranks, "special_tokens": about["special_tokens"]}
+        exported.ranks = tiktoken.Encoding(about["name"], **values)
+    assert exported.ranks.encode_ordinary(text) == exported.original.encode(text)
+
+
+@parity()
+@given(text=TEXTS)
+def test_transformers_gives_the_same_for_escaped_text(exported, text):
+    """Literal names of control tokens become control ids there; the escape is what keeps them text."""
+    transformers = pytest.importorskip("transformers")
+    text = escape(text)
+    if exported.original.vocabulary.pattern is None:
+        text = text.replace("\u2581", " ")
+    if not hasattr(exported, "transformers"):
+        exported.transformers = transformers.AutoTokenizer.from_pretrained(runtime(exported, "huggingface"))
+    assert exported.transformers.encode(text, add_special_tokens=False) == exported.original.encode(text)
+
+
+@parity()
+@given(text=TEXTS)
+def test_sentencepiece_gives_the_same(exported, text):
+    out = runtime(exported, "sentencepiece")
+    text = text.replace("\u2581", " ")
+    if not hasattr(exported, "sentencepiece"):
+        exported.sentencepiece = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
+    assert exported.sentencepiece.encode(text) == exported.original.encode(text)
+
+
+def read_sequentially(file, vocab_size, num_numbers):
+    """What a C engine reads: numbers, then vocab_size records, and nothing of what follows."""
+    with file.open("rb") as stream:
+        numbers = struct.unpack(f"<{num_numbers}I", stream.read(4 * num_numbers))
+        records = []
+        for _ in range(vocab_size):
+            score, length = struct.unpack("<fI", stream.read(8))
+            assert length <= numbers[0]
+            records.append((stream.read(length), score))
+    return numbers, records
+
+
+@pytest.mark.parametrize(("name", "num_numbers"), [("tokenizer.bin", 3), ("tokenizer.llama2c.bin", 1)])
+def test_a_sequential_reader_reads_every_token_right(exported, name, num_numbers):
+    original = exported.original
+    numbers, records = read_sequentially(exported.out / name, original.vocab_size, num_numbers)
+    assert [token for token, _ in records] == original.token_bytes
+    assert [score for _, score in records] == list(original.vocabulary.scores)
+    assert numbers[0] == max(map(len, original.token_bytes))
+    assert numbers[1:] == (original.special["<|bos|>"], original.special["<|im_end|>"])[: num_numbers - 1]
+
+
+def join_by_score(start, ids, records):
+    """Join the neighbours whose joint token scores best, until no two have one."""
+    parts = list(start)
+    while True:
+        joints = [(records[ids[a + b]][1], -i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ids]
+        if not joints:
+            return [ids[part] for part in parts]
+        place = -max(joints)[1]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+
+
+@parity(max_examples=60)
+@given(text=TEXTS)
+def test_greedy_readers_give_the_same_where_formats_json_says_so(exported, text):
+    assert exported.formats["llama2c"]["exact"] == (exported.name in ("char", "byte", "bpe", "sentencepiece-bpe"))
+    if not exported.formats["llama2c"]["exact"]:
+        pytest.skip(exported.formats["llama2c"]["reason"])
+    original = exported.original
+    _, records = read_sequentially(exported.out / "tokenizer.llama2c.bin", original.vocab_size, 1)
+    ids = {token: i for i, (token, _) in enumerate(records)}
+    found = []
+    for piece, _ in Split(Regex(original.vocabulary.pattern or WHOLE), "removed", invert=True).pre_tokenize_str(
+        text[:500]
+    ):
+        units = [piece.encode()[i : i + 1] for i in range(len(piece.encode()))]
+        if exported.name in ("char", "sentencepiece-bpe"):
+            units = [
+                u for c in piece for u in ([c.encode()] if c.encode() in ids else [bytes([b]) for b in c.encode()])
+            ]
+        found += join_by_score(units, ids, records)
+    assert found == original.encode(text[:500])
+
+
+def test_nanochat_finds_its_two_files(exported):
+    """It looks for tokenizer/tokenizer.pkl and tokenizer/token_bytes.pt, and asks for `<|bos|>` by name."""
+    base = runtime(exported, "tiktoken_pickle").parent
+    with (base / "tokenizer" / "tokenizer.pkl").open("rb") as stream:
+        encoding = pickle.load(stream)
+    with (base / "tokenizer" / "token_bytes.pt").open("rb") as stream:
+        token_bytes = torch.load(stream, map_location="cpu")
+    original = exported.original
+    assert encoding.encode_single_token("<|bos|>") == original.special["<|bos|>"]
+    assert (token_bytes.dtype, token_bytes.shape) == (torch.int32, (encoding.n_vocab,))
+    assert token_bytes[original.num_text :].tolist() == [0] * (original.vocab_size - original.num_text)
+    assert token_bytes[original.encode("naïve cafés 👋")].sum() == len("naïve cafés 👋".encode())
+
+
+def test_all_files_are_written_again_byte_for_byte(exported, tmp_path):
+    export_tokenizer.main(exported.source, tmp_path / "tokenizer", formats=FORMATS)
+    names = sorted(file.name for file in exported.out.iterdir())
+    assert names == sorted(file.name for file in (tmp_path / "tokenizer").iterdir())
+    assert [n for n in names if (exported.out / n).read_bytes() != (tmp_path / "tokenizer" / n).read_bytes()] == []

@@ -1,0 +1,164 @@
+"""dvc.yaml, params.yaml, the stage scripts and the README must tell the same story."""
+
+import ast
+import importlib
+import importlib.metadata
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chatmill.stage import is_output, read_params, sections
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "stages"
+PARAMS = read_params(ROOT / "params.yaml")
+TYPES = sorted(file.stem for file in (SOURCE / "chatmill/tokenizer/types").glob("[!_]*.py"))
+
+
+def flat(stage):
+    return stage["do"] if "foreach" in stage else stage
+
+
+STAGES = {name: flat(stage) for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items()}
+each_stage = pytest.mark.parametrize("name", STAGES)
+
+
+def imported_files(file):
+    """The files under stages/ that `file` imports; an empty `__init__.py` is not among them."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for module in names:
+            path = SOURCE / module.replace(".", "/")
+            found = [path.with_suffix(".py"), *(parent / "__init__.py" for parent in [path, *path.parents])]
+            yield from (f for f in found if f.is_file() and f.is_relative_to(SOURCE) and f.read_text())
+
+
+def all_code(*scripts):
+    """The scripts and every file under stages/ that they import, at any depth."""
+    files, waiting = set(), list(scripts)
+    while waiting:
+        file = waiting.pop()
+        if file not in files:
+            files.add(file)
+            waiting += imported_files(file)
+    return {str(file.relative_to(ROOT)) for file in files}
+
+
+def tracked(entries):
+    """The paths of a deps, outs or metrics list; an entry may be `path: {options}`."""
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def outputs(stage):
+    return tracked(stage.get("outs", []) + stage.get("plots", []) + stage.get("metrics", []))
+
+
+@each_stage
+def test_declares_exactly_the_code_it_imports(name):
+    declared = [path for path in STAGES[name]["deps"] if path.endswith(".py")]
+    code = all_code(SOURCE / f"{name}.py")
+    if name == "train_tokenizer":  # it imports the chosen type by name
+        types = SOURCE / "chatmill/tokenizer/types"
+        every_type = {str((types / f"{type}.py").relative_to(ROOT)) for type in TYPES}
+        code |= all_code(*(types / f"{type}.py" for type in TYPES)) - every_type
+        code |= {"stages/chatmill/tokenizer/types/${train_tokenizer.type}.py"}
+    assert sorted(declared) == sorted(code)
+
+
+@each_stage
+def test_command_names_exactly_the_tracked_files(name):
+    stage = STAGES[name]
+    command, script, *files = stage["cmd"].removeprefix("exec ").split()
+    data = [path for path in stage["deps"] if not path.endswith(".py")]
+    assert (stage["cmd"][:5], command, script) == ("exec ", "python", f"stages/{name}.py")
+    assert sorted(files) == sorted(data + outputs(stage))
+
+
+@each_stage
+def test_main_takes_exactly_those_files_and_tells_its_outputs(name):
+    parameters = inspect.signature(importlib.import_module(name).main).parameters.values()
+    files = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    named = STAGES[name]["cmd"].split()[3:]
+    assert len(files) == len(named)
+    assert {file for p, file in zip(files, named, strict=True) if is_output(p.annotation)} == set(outputs(STAGES[name]))
+
+
+@each_stage
+def test_main_takes_the_parameters_of_its_section(name):
+    main = importlib.import_module(name).main
+    signature = inspect.signature(main).parameters.values()
+    accepted = {p.name for p in signature if p.kind is p.KEYWORD_ONLY} - set(sections(main))
+    required = {p.name for p in signature if p.kind is p.KEYWORD_ONLY and p.default is p.empty} - set(sections(main))
+    found = list(PARAMS["prepare"].values()) if name == "prepare" else [PARAMS.get(name, {})]
+    for section in found:
+        keys = set(section) - ({"path"} if name == "prepare" else set()) - (set(TYPES) if "tokenizer" in name else set())
+        assert required <= keys <= accepted
+
+
+@each_stage
+def test_tracks_its_own_section_and_those_it_reads(name):
+    main = importlib.import_module(name).main
+    own = {"prepare": ["prepare.${key}"]}.get(name, [name])
+    if name == "train_tokenizer":
+        settings = ["type", "vocab_size", "special_tokens", "${train_tokenizer.type}"]
+        own = [f"train_tokenizer.{key}" for key in settings]
+    assert STAGES[name]["params"] == own + sections(main)
+
+
+def test_every_tokenizer_type_has_its_settings_in_params():
+    assert set(TYPES) == set(PARAMS["train_tokenizer"]) - {"type", "vocab_size", "special_tokens"}
+
+
+@each_stage
+def test_described_alike_everywhere(name):
+    description = STAGES[name]["desc"]
+    assert inspect.getdoc(importlib.import_module(name)).splitlines()[0] == description
+    assert f"`{name}` | {description} |" in (ROOT / "README.md").read_text()
+
+
+def test_every_script_is_a_stage():
+    assert {script.stem for script in SOURCE.glob("*.py")} == set(STAGES)
+
+
+def test_no_script_or_package_shadows_a_module():
+    names = {path.stem for path in SOURCE.iterdir() if path.suffix in ("", ".py")} - {"__pycache__"}
+    installed = {
+        name for name, owners in importlib.metadata.packages_distributions().items() if set(owners) != {"chatmill"}
+    }
+    assert not names & (set(sys.stdlib_module_names) | installed)
+
+
+def test_only_metrics_are_kept_out_of_the_cache_and_nothing_persists():
+    uncached = {
+        path
+        for stage in STAGES.values()
+        for kind in ("outs", "plots", "metrics")
+        for entry in stage.get(kind, [])
+        if isinstance(entry, dict)
+        for path, options in entry.items()
+        if options.get("cache") is False
+    }
+    assert uncached == {f"data/metrics/{name}.json" for name in ("mix", "evaluate", "benchmark")}
+    assert "persist" not in (ROOT / "dvc.yaml").read_text()
+
+
+def test_top_level_holds_what_the_readme_names_and_nothing_else():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    top = {Path(line).parts[0] for line in listed.splitlines()}
+    allowed = {"dvc.yaml", "params.yaml", "dvc.lock", "pyproject.toml", "README.md", "LICENSE", "stages", "data", "tests"}
+    assert {name for name in top if not name.startswith(".")} <= allowed
+
+
+def test_stages_import_neither_dvc_nor_what_they_do_not_need():
+    for name in STAGES:
+        text = "".join((ROOT / file).read_text() for file in all_code(SOURCE / f"{name}.py"))
+        assert "import dvc" not in text
+        assert "from dvc" not in text

@@ -1,0 +1,181 @@
+"""Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from dvc.repo import Repo
+
+PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
+REPORT = ["report"]
+AFTER_MODEL = ["export_onnx", "evaluate", "benchmark", *REPORT]
+AFTER_ENCODE = ["train_model", *AFTER_MODEL]
+AFTER_TOKENIZER = ["export_tokenizer", "encode", *AFTER_ENCODE]
+AFTER_MIX = ["train_tokenizer", *AFTER_TOKENIZER]
+TYPES = "stages/chatmill/tokenizer/types"
+
+PARAMETER_ROWS = [
+    ("prepare.skills.seed", 7, ["prepare@skills", "mix", *AFTER_MIX]),
+    ("prepare.visits.max_reject_rate", 0.5, ["prepare@visits", "mix", *AFTER_MIX]),
+    ("prepare.more", {"path": "data/raw/visits.jsonl", "format": "messages"}, ["prepare@more", "mix", *AFTER_MIX]),
+    ("mix.near_duplicates", True, ["mix", *AFTER_MIX]),
+    ("train_tokenizer.type", "byte", AFTER_MIX),
+    ("train_tokenizer.vocab_size", 576, AFTER_MIX),
+    ("train_tokenizer.bpe.pattern", "gpt2", AFTER_MIX),
+    ("train_tokenizer.wordpiece.pattern", "gpt2", []),
+    ("train_tokenizer.sentencepiece.algorithm", "bpe", []),
+    ("export_tokenizer.formats", ["binary"], ["export_tokenizer", "benchmark", *REPORT]),
+    ("encode.template", "markers", ["encode", *AFTER_ENCODE]),
+    ("train_model.depth", 2, AFTER_ENCODE),
+    ("train_model.steps", 5, AFTER_ENCODE),
+    ("export_onnx.quantize", ["int8"], AFTER_MODEL),
+    ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
+    ("benchmark.repeats", 2, ["benchmark", *REPORT]),
+    ("report.sample", "Another one.", REPORT),
+]
+
+CODE_ROWS = [
+    ("stages/prepare.py", [*PREPARE, "mix", *AFTER_MIX]),
+    ("stages/chatmill/formats/skills.py", [*PREPARE, "mix", *AFTER_MIX]),
+    ("stages/mix.py", ["mix", *AFTER_MIX]),
+    ("stages/train_tokenizer.py", AFTER_MIX),
+    (f"{TYPES}/bpe.py", AFTER_MIX),
+    (f"{TYPES}/wordpiece.py", []),
+    (f"{TYPES}/byte.py", []),
+    ("stages/export_tokenizer.py", ["export_tokenizer", "benchmark", *REPORT]),
+    ("stages/encode.py", ["encode", *AFTER_ENCODE]),
+    ("stages/train_model.py", AFTER_ENCODE),
+    ("stages/chatmill/packing.py", AFTER_ENCODE),
+    ("stages/export_onnx.py", AFTER_MODEL),
+    ("stages/chatmill/onnx_graph.py", AFTER_MODEL),
+    ("stages/evaluate.py", ["evaluate", *REPORT]),
+    ("stages/chatmill/skills.py", ["evaluate", *REPORT]),
+    ("stages/benchmark.py", ["benchmark", *REPORT]),
+    ("stages/report.py", REPORT),
+    ("stages/chatmill/cli.py", []),
+]
+
+INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its maker and its readers
+    ("data/raw/letters.txt", ["prepare@letters"]),
+    ("data/raw/skills.yaml", ["prepare@skills"]),
+    ("data/raw/prompts/free.txt", ["evaluate"]),
+    ("data/prepared/visits.jsonl", ["prepare@visits", "mix"]),
+    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode"]),
+    ("data/chat/validation.jsonl", ["mix", "encode"]),
+    ("data/chat/test.jsonl", ["mix", "evaluate", "benchmark"]),
+    ("data/tokenizer/tokenizer.json", ["train_tokenizer", "export_tokenizer", "encode", "train_model", "report"]),
+    ("data/export/tokenizer/tokenizer.bin", ["export_tokenizer", "benchmark"]),
+    ("data/tokens/train_ids.npy", ["encode", "train_model"]),
+    ("data/model/model.safetensors", ["train_model", "export_onnx", "evaluate", "benchmark"]),
+    ("data/export/onnx/model.onnx", ["export_onnx", "evaluate", "benchmark"]),
+    ("data/metrics/train.tsv", ["train_model", "report"]),
+    ("data/metrics/mix.json", ["mix", "report"]),
+    ("data/metrics/evaluate.json", ["evaluate", "report"]),
+    ("data/metrics/benchmark.json", ["benchmark", "report"]),
+    ("data/samples.jsonl", ["evaluate", "report"]),
+]
+
+
+def planned(project, **options):
+    """The stages that `dvc repro` would run."""
+    with Repo(str(project.folder)) as repo:
+        return [stage.addressing for stage in repo.reproduce(dry=True, **options)]
+
+
+@pytest.fixture
+def edited(project):
+    """Edit a file of the finished project; it is as it was afterwards."""
+    before = {}
+
+    def edit(path, change):
+        file = project.folder / path
+        before[file] = file.read_bytes()
+        file.unlink()  # it may be a link into DVC's cache
+        file.write_bytes(change(before[file]))
+
+    yield edit
+    for file, content in before.items():
+        file.write_bytes(content)
+
+
+def test_the_first_run_runs_every_stage_and_the_second_none(project):
+    assert sorted(project.first_run) == sorted([*PREPARE, "mix", *AFTER_MIX])
+    assert project.repro() == []
+
+
+@pytest.mark.parametrize(("key", "value", "stages"), PARAMETER_ROWS)
+def test_an_edited_parameter_reruns(project, edited, key, value, stages):
+    edited("params.yaml", lambda content: content)
+    project.edit({key: value})
+    assert sorted(planned(project, force_downstream=True)) == sorted(stages)
+
+
+@pytest.mark.parametrize(("file", "stages"), CODE_ROWS)
+def test_edited_code_reruns(project, edited, file, stages):
+    edited(file, lambda content: content + b"# a comment\n")
+    assert sorted(planned(project, force_downstream=True)) == sorted(stages)
+
+
+@pytest.mark.parametrize(("file", "stages"), INPUT_ROWS)
+def test_an_edited_file_is_seen_by(project, edited, file, stages):
+    edited(file, lambda content: content + b"\n")
+    assert sorted(planned(project)) == sorted(stages)
+
+
+def test_the_tokenizers_type_there_and_back(project):
+    before = (project.folder / "dvc.lock").read_text()
+    project.edit({"train_tokenizer.type": "byte"})
+    assert sorted(project.repro()) == sorted(AFTER_MIX)
+    project.edit({"train_tokenizer.type": "bpe"})
+    assert project.repro() == []
+    assert (project.folder / "dvc.lock").read_text() == before
+
+
+def test_a_comment_runs_one_stage_and_equal_outputs_cut_off_the_rest(project, edited):
+    edited("stages/encode.py", lambda content: content + b"# a comment\n")
+    assert project.repro() == ["encode"]
+
+
+@pytest.mark.slow
+def test_a_forced_run_changes_only_what_holds_timings(project):
+    file = project.folder / "dvc.lock"
+    project.repro()
+    before = yaml.safe_load(file.read_text())["stages"]
+    project.repro("-f")
+    after = yaml.safe_load(file.read_text())["stages"]
+    changed = {
+        entry["path"]
+        for name, stage in before.items()
+        for kind in ("deps", "outs")
+        for entry, other in zip(stage.get(kind, []), after[name].get(kind, []), strict=True)
+        if entry != other
+    }
+    assert changed <= {"data/metrics/benchmark.json", "data/report"}
+
+
+VALUES = [  # together every allowed value of every enumerated parameter
+    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
+    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers"},
+    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
+    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int4"]},
+    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
+    {"train_tokenizer.type": "whitespace", "mix.near_duplicates": True},
+    {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
+    {"train_tokenizer.type": "byte", "train_model.compile": True},
+    {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"},
+    {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
+    {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
+    {"train_tokenizer.type": "pretrained"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: "-".join(map(str, values.values())))
+def test_every_allowed_value_completes(project, edited, values):
+    edited("params.yaml", lambda content: content)
+    tokenizer = Path(project.folder, "data/raw/tokenizer.json")
+    if values["train_tokenizer.type"] == "pretrained":
+        tokenizer.write_bytes((project.folder / "data/tokenizer/tokenizer.json").read_bytes())
+    project.edit(values)
+    project.repro()
+    assert project.repro() == []

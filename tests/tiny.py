@@ -1,0 +1,54 @@
+"""A tokenizer of bytes and a model of a few thousand weights, for tests of what uses them."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+
+from chatmill.conversation import BOS, END, PAD
+from chatmill.manifest import write_manifest
+from chatmill.model import ChatModel, ModelConfig
+from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.files import complete, write_folder
+from chatmill.tokenizer.types.byte import Settings, train
+
+VOCABULARY = complete(train([], 256, Settings()), [])
+CONFIG = ModelConfig(
+    vocab_size=len(VOCABULARY.tokens),
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=640,
+)
+
+
+def byte_tokenizer():
+    return ChatTokenizer(VOCABULARY)
+
+
+def random_model(config=CONFIG):
+    """A model that has learnt nothing, but whose weights are large enough to tell positions apart."""
+    generator = torch.Generator().manual_seed(0)
+    model = ChatModel(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.1 * noise if weight.ndim == 1 else noise / weight.shape[1] ** 0.5)
+    return model.eval()
+
+
+def write_model(folder, config=CONFIG, template="chatml"):
+    """A folder as train_model writes it."""
+    write_folder(VOCABULARY, folder)
+    model = random_model(config)
+    save_file(model.state_dict(), folder / "model.safetensors")
+    chatmill = {"fingerprint": VOCABULARY.fingerprint, "template": template}
+    (folder / "config.json").write_text(json.dumps(config.to_json() | {"chatmill": chatmill}))
+    special = VOCABULARY.special
+    ids = {"bos_token_id": special[BOS], "eos_token_id": special[END], "pad_token_id": special[PAD]}
+    (folder / "generation_config.json").write_text(json.dumps(ids))
+    write_manifest(folder, kind="model", fingerprint=VOCABULARY.fingerprint)
+    return folder
