@@ -30,7 +30,7 @@ from chatmill.inference.peak_memory import peak_memory_mb
 from chatmill.progress import progress
 from chatmill.stage import Output, PositiveInt, stage
 from chatmill.template import segments
-from chatmill.tokenizer.binary import BinaryTokenizer
+from chatmill.tokenizer.binary import open_binary
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.loading import load as load_tokenizer
 
@@ -154,8 +154,8 @@ def some_texts(test: Path) -> list[str]:
 
 def measure_binary(file: Path, repeats: int) -> Values:
     """Opening tokenizer.bin, and looking one token up in it."""
-    opening = seconds(lambda: BinaryTokenizer(file).close(), repeats)
-    with BinaryTokenizer(file) as binary:
+    opening = seconds(lambda: open_binary(file).close(), repeats)
+    with open_binary(file) as binary:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)
         lookups = seconds(lambda: [binary.token_bytes(i) for i in ids], repeats)
     return {"lookup_ns": 1e9 * lookups / LOOKUPS, "open_ms": 1e3 * opening}

@@ -1,7 +1,7 @@
 """Measure bits per byte and chat skills, with every engine.
 
-Answers are greedy, with the tool, to each conversation up to its last turn. `skills` are those of the main engine, which
-is the one that chats; `engines` compares all of them on the first `engine_prompts` prompts of each skill.
+Answers are greedy, with the tool, to each conversation up to its last turn. `skills` are those of the main engine, the
+one that chats; `engines` compares all of them on the first `engine_prompts` questions of each skill.
 """
 
 import json

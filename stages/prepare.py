@@ -34,9 +34,7 @@ def _record(item: Item, source: str) -> Record | Reject:
     try:
         too_long = len(text.encode()) > MESSAGE_BYTES and _longest(conversation) > MESSAGE_BYTES
     except UnicodeEncodeError as error:
-        return Reject(
-            item.place, "not_utf8", f"half a surrogate pair, or a byte that is not UTF-8: {error.object[error.start]!a}"
-        )
+        return Reject(item.place, "not_utf8", f"half a surrogate pair or a stray byte: {error.object[error.start]!a}")
     if too_long:
         return Reject(item.place, "too_long", f"a message of more than {MESSAGE_BYTES:,} bytes")
     return Record(source, item.group or f"{source}/{_opening(text)}", text, item.skill)

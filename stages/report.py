@@ -90,7 +90,7 @@ def main(
     *,
     sample: str,
 ) -> None:
-    """Read what the stages measured, and the tokenizer; write index.html. `sample` is the text whose tokens it shows."""
+    """Read what the stages measured, and the tokenizer; write index.html, with the tokens of the text `sample`."""
     measured, timed = read_metrics(evaluation), read_metrics(benchmark)
     chat_tokenizer = load(tokenizer)
     template = measured.get("template", "chatml")
@@ -104,9 +104,7 @@ def main(
         sections.compression(measured),
         sections.training(read_curve(curve)),
         sections.speed(measured, timed),
-        sections.tokenizer(
-            measured, timed, sentence(sample, chat_tokenizer), masked(CALL, chat_tokenizer, template)
-        ),
+        sections.tokenizer(measured, timed, sentence(sample, chat_tokenizer), masked(CALL, chat_tokenizer, template)),
         sections.data(read_metrics(mix)),
     )
     report.mkdir()

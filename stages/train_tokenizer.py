@@ -74,8 +74,9 @@ def main(
     trainer = load_type(type, settings)
     num_controls = len(CONTROL_TOKENS) + len(special_tokens)
     check_size(vocab_size, num_controls, trainer)
-    section = create_model("Section", **{type: (trainer.Settings, ...)}).model_validate({type: settings.get(type) or {}})
-    text = trainer.train(read_spans(chat), vocab_size - num_controls, getattr(section, type))
+    section = create_model("Section", **{type: (trainer.Settings, ...)})  # so that errors name the section
+    chosen = getattr(section.model_validate({type: settings.get(type) or {}}), type)
+    text = trainer.train(read_spans(chat), vocab_size - num_controls, chosen)
     vocabulary = complete(text, special_tokens)
     compare_size(vocabulary, vocab_size, trainer.EXACT)
     write_folder(vocabulary, tokenizer)

@@ -51,10 +51,17 @@ def test_arithmetic_follows_the_usual_precedence_and_is_exact(expression, result
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "1 2", "1+", "*2", "(1", "1)", "()", "1..2", "1,000", "50%", "2**3", "7//2", "1e9", "0x10", "1_0", "٣+1"]
-    + ["x", "abs(1)", "__import__('os')", "1;2", "<|python_end|>", "(" * 21 + "1" + ")" * 21, "(" * MAX_LENGTH],
+    ["", " ", "1 2", "1+", "*2", "(1", "1)", "()", "1..2", "1,000", "50%", "2**3", "7//2", "1e9", "0x10", "1_0", "٣+1"],
 )
 def test_what_is_no_arithmetic_is_refused(text):
+    assert calculate(text) == "error: not arithmetic"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "abs(1)", "__import__('os')", "1;2", "<|python_end|>", "\ud800", "(" * 21 + "1" + ")" * 21, "(" * MAX_LENGTH],
+)
+def test_code_and_deep_nesting_are_refused(text):
     assert calculate(text) == "error: not arithmetic"
 
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from export_onnx import main as export
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import CONFIG, VOCABULARY, random_model, write_model
 
 from chatmill.inference.engine import default_threads
 from chatmill.inference.loading import ONNX_FILES, engines, load, load_engine
@@ -17,6 +15,8 @@ from chatmill.inference.peak_memory import peak_memory_mb
 from chatmill.manifest import write_manifest
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.types.byte import Settings, train
+from export_onnx import main as export
+from tiny import CONFIG, VOCABULARY, random_model, write_model
 
 ROOT = Path(__file__).parents[1]
 EXACT = ["pytorch", "onnx", "onnx_hf"]

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
-from export_onnx import main
-from tiny import VOCABULARY, write_model
 
 from chatmill.manifest import check_manifest
+from export_onnx import main
+from tiny import VOCABULARY, write_model
 
 
 @pytest.fixture(scope="module")
@@ -64,5 +64,7 @@ def test_portable_graph_runs_where_nothing_is_known_of_chatmill(model, tmp_path)
         if "past" in node.name
     }
     ones = np.ones((2, 3), np.int64)
-    logits, *_ = session.run(None, {"input_ids": ones, "attention_mask": ones, "position_ids": ones.cumsum(1) - 1, **past})
+    logits, *_ = session.run(
+        None, {"input_ids": ones, "attention_mask": ones, "position_ids": ones.cumsum(1) - 1, **past}
+    )
     assert logits.shape == (2, 3, len(VOCABULARY.tokens))

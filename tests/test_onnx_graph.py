@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from tiny import CONFIG, random_model
 
 from chatmill import onnx_graph
+from tiny import CONFIG, random_model
 
 METADATA = {"fingerprint": "f", "template": "chatml"}
 MODEL = random_model()
@@ -133,7 +133,9 @@ def test_a_head_of_its_own_is_used():
     head = np.random.default_rng(1).standard_normal(WEIGHTS["model.embed_tokens.weight"].shape, np.float32)
     graph = onnx_graph.portable(WEIGHTS | {"lm_head.weight": head}, CONFIG.to_json(), METADATA)
     logits, _ = run_portable(session(graph), np.array([[1, 2, 3]]), buffers(1, 0))
-    tied, _ = run_portable(session(onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA)), np.array([[1, 2, 3]]), buffers(1, 0))
+    tied, _ = run_portable(
+        session(onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA)), np.array([[1, 2, 3]]), buffers(1, 0)
+    )
     hidden = np.linalg.lstsq(WEIGHTS["model.embed_tokens.weight"], tied[0].T, rcond=None)[0]
     np.testing.assert_allclose(logits[0], (head @ hidden).T, atol=1e-3)
 

@@ -35,27 +35,30 @@ TYPES = {
     "sentencepiece-bpe": ("sentencepiece", {"algorithm": "bpe"}),
 }
 FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "they", "talked", "about", "tea,", "honey", "&", "bread.", "Don't", "worry!", "12", "naïve", "cafés;", "Überraschung", "größer", "señor", "mañana", "élève", "garçon", "привет", "мир", "доброе", "утро", "你好", "世界", "今日は", "いい", "天気", "ですね", "안녕", "하세요", "مرحبا", "שלום", "नमस्ते", "👋", "🙂", "👩\u200d👩\u200d👧", "é", "def", "f(x):", "return", "x**2", "...", "?!", "---", "3.14", "2024", "https://example.org", "<b>", "</b>", "I'll", "we've", "isn't", "talking", "talked", "walked", "walking"]
-NAUGHTY = (
-    ["<|", "<\\|", "<", "'", "##a", "→", "a→b", "[UNK]", "<unk>", "<s>", "<0x41>", "▁the", "Ġthe", "ẞ", "ſ's'S", "𝒳𝕐", "🏳️\u200d🌈🇩🇪", "ﷺ", "Z̴͙a̵l̸g̶o̷", "<|unused_0|>", "<|im_end|<|im_end", "<||>"]
-    + [
-        *(
-            "",
-            "\0",
-            "\r\n",
-            "\n\n\n",
-            "\t",
-            "\u2581",
-            "a\u2581b",
-            "\u00a0\u3000",
-            "\u200b\ufeff",
-            "\x85\u2028",
-            "\ue000\U0010ffff",
-        ),
-        *("a" * 3000, " " * 3000, "é" * 300, "\n" * 500, "ab" * 400),
-        *CONTROL_TOKENS,
-    ]
-)
+SAID = """
+the cat sat on a mat and they talked about tea, honey & bread. Don't worry! 12 naïve cafés; Überraschung größer señor
+mañana élève garçon привет мир доброе утро 你好 世界 今日は いい 天気 ですね 안녕 하세요 مرحبا שלום नमस्ते 👋 🙂 👩‍👩‍👧 é
+def f(x): return x**2 ... ?! --- 3.14 2024 https://example.org <b> </b> I'll we've isn't talking talked walked walking
+"""
+FORGED = r"""
+<| <\| < ' ##a → a→b [UNK] <unk> <s> <0x41> ▁the Ġthe ẞ ſ's'S 𝒳𝕐 🏳️‍🌈🇩🇪 ﷺ Z̴͙a̵l̸g̶o̷ <|unused_0|> <|im_end|<|im_end <||>
+"""
+WORDS = SAID.split()
+BLANKS = [
+    "",
+    "\0",
+    "\r\n",
+    "\n\n\n",
+    "\t",
+    "\u2581",
+    "a\u2581b",
+    "\u00a0\u3000",
+    "\u200b\ufeff",
+    "\x85\u2028",
+    "\ue000\U0010ffff",
+]
+RUNS = ["a" * 3000, " " * 3000, "é" * 300, "\n" * 500, "ab" * 400]
+NAUGHTY = [*FORGED.split(), *BLANKS, *RUNS, *CONTROL_TOKENS]
 TEXTS = st.one_of(
     st.text(),
     st.lists(st.sampled_from([*WORDS, *NAUGHTY, " ", "  ", "\n"])).map("".join),
@@ -67,9 +70,10 @@ parity = partial(settings, max_examples=150)
 def write_chat(file):
     """A few thousand words of conversation."""
     pick = random.Random(1)
+    names = ["".join(pick.choices("abdeghiklmnoprstuvwz", k=pick.randint(3, 9))) for _ in range(300)]
     with file.open("w", encoding="utf-8") as lines:
         for number in range(150):
-            said = [" ".join(pick.choices(WORDS, k=12)) for _ in range(2)]
+            said = [" ".join(pick.choices([*WORDS, *names], k=12)) for _ in range(2)]
             talk = [Message.plain(role, text) for role, text in zip(("user", "assistant"), said, strict=True)]
             lines.write(Record("talk", f"talk/{number}", render(talk)).to_json())
 

@@ -2,7 +2,6 @@ import calendar
 import re
 from collections import Counter
 from fractions import Fraction
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from chatmill.skills import score
 from chatmill.split import side
 
 FILE = Path(__file__).parents[1] / "data/raw/skills.yaml"
+SOURCE = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)
 PROMPTS = FILE.parent / "prompts/free.txt"
 
 SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/"}
@@ -43,6 +43,15 @@ def side_of(item):
 
 def plain(text):
     return text.lower().rstrip(".?! ")
+
+
+def slotted(phrasing):
+    """A pattern of the phrasing with any numbers, things or words in its slots."""
+    slots = {slot: r"\d+" for slot in ("n", "a", "b")} | {"sum": r"\d.*", "word": r"\w+", "numbers": r"[\d, ]+"}
+    slots |= {"asked": "|".join(topic.lower() for topics in SOURCE["words"]["unknowable"].values() for topic in topics)}
+    slots |= {"kind": "day|month", "side": "after|before", "what": "|".join(SOURCE["words"]["numbered"])}
+    parts = re.split(r"{(\w+)}", plain(phrasing))
+    return "".join(f"(?:{slots.get(part, '.+')})" if i % 2 else re.escape(part) for i, part in enumerate(parts))
 
 
 def arithmetic(question, answer, conversation):
@@ -83,7 +92,7 @@ def counting_letters(question, answer, conversation):
 
 def opposites(question, answer, conversation):
     word, opposite = re.fullmatch(r"The opposite of (\w+) is (\w+)\.", answer).groups()
-    pairs = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)["words"]["opposites"]
+    pairs = SOURCE["words"]["opposites"]
     return re.search(rf"\b{word}\b", question) and ([word, opposite] in pairs or [opposite, word] in pairs)
 
 
@@ -139,9 +148,15 @@ def test_the_calculator_is_called_where_there_is_something_to_calculate(items):
 
 
 def test_the_first_conversations_of_a_seed_are_these_bytes():
-    first, second = generate(FILE, limit=2, seed=1)
-    assert render(first.conversation) == FIRST
-    assert (first.group, second.group) == GROUPS
+    first = next(generate(FILE, limit=1, seed=1))
+    assert render(first.conversation) == (
+        "<|im_start|>user\nI'm fine.<|im_end|>\n"
+        "<|im_start|>assistant\nI'm glad to hear that!<|im_end|>\n"
+        "<|im_start|>user\nHow many cents are there in 99 dollars?<|im_end|>\n"
+        "<|im_start|>assistant\n<|python_start|>99*100<|python_end|><|output_start|>9900<|output_end|>"
+        "99 dollars is 9900 cents.<|im_end|>\n"
+    )
+    assert first.group == "skills/units/99 dollars cents"
 
 
 def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(items):
@@ -183,15 +198,15 @@ def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
     texts = {key: " ".join(render(i.conversation) for i in items if side_of(i) == key) for key in ("train", "test")}
     trained = set(re.findall(r"\w+", texts["train"]))
     names = {item.group.split("/")[2] for item in items if item.group.startswith("skills/name_recall/")}
-    tested = {name for name in names if side(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"}
+    tested = {
+        name for name in names if side(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"
+    }
     assert len(tested) > 50
     assert not tested & trained
 
 
 def test_held_back_phrasings_are_asked_on_the_test_side_alone(items):
-    skills = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)["skills"]
-    templates = [plain(phrasing) for skill in skills.values() for phrasing in skill["held_back"]]
-    pattern = re.compile("|".join(re.sub(r"\\{\w+\\}", ".+", re.escape(template)) for template in templates))
+    pattern = re.compile("|".join(slotted(text) for skill in SOURCE["skills"].values() for text in skill["held_back"]))
     for item in items:
         asked = [bool(pattern.fullmatch(plain(question.text))) for question, _ in exchanges(item.conversation)]
         if side_of(item) != "test":
@@ -200,8 +215,7 @@ def test_held_back_phrasings_are_asked_on_the_test_side_alone(items):
 
 
 def test_every_skill_has_enough_phrasings_and_none_twice():
-    skills = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)["skills"]
-    for skill in skills.values():
+    for skill in SOURCE["skills"].values():
         phrasings = [plain(phrasing) for phrasing in skill["known"] + skill["held_back"]]
         assert len(skill["known"]) >= 14 and len(skill["held_back"]) >= 4
         assert len(set(phrasings)) == len(phrasings)
@@ -210,8 +224,16 @@ def test_every_skill_has_enough_phrasings_and_none_twice():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("capital of {country}?", "capital of {land}?", r"skills\.capitals: bad slot in .*expected some of {country}, "),
-        ("  opposites:\n    weight", "  antonyms:\n    weight", "skills: missing or unknown: antonyms, opposites; expected"),
+        (
+            "capital of {country}?",
+            "capital of {land}?",
+            r"skills\.capitals: bad slot in .*expected some of {country}, ",
+        ),
+        (
+            "  opposites:\n    weight",
+            "  antonyms:\n    weight",
+            "skills: missing or unknown: antonyms, opposites; expected",
+        ),
         ("    weight: 3", "    weight: often", r"skills\.sorting\.weight: Input should be a valid number"),
         ("    - [yards, feet, 3]", "    - [yards, feet]", r"words\.units\.7\.2: Field required"),
         ("skills:", "skills: [", "not YAML: while parsing"),
@@ -252,12 +274,10 @@ def test_a_story_has_its_words_in_one_to_eight_whole_sentences(reply, right):
     assert score({"contains": ["Mira", "kite"]}, reply) == right
 
 
-def test_free_prompts_are_twenty_and_none_is_a_conversation_of_the_file(items):
+def test_free_prompts_are_twenty_and_none_is_a_phrasing_of_the_file():
     prompts = PROMPTS.read_text(encoding="utf-8").splitlines()
-    asked = {plain(question.text) for item in islice(items, 5000) for question, _ in exchanges(item.conversation)}
+    templates = [text for skill in SOURCE["skills"].values() for text in skill["known"] + skill["held_back"]]
+    pattern = re.compile("|".join(map(slotted, templates)))
     assert len(prompts) == len(set(prompts)) == 20
-    assert not asked & set(map(plain, prompts))
-
-
-FIRST = ""
-GROUPS = ("", "")
+    assert not [prompt for prompt in prompts if pattern.fullmatch(plain(prompt))]
+    assert not set(map(plain, prompts)) & {plain(said) for said, _ in SOURCE["small_talk"]}

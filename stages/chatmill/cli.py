@@ -50,8 +50,9 @@ def parser() -> argparse.ArgumentParser:
 
 def run_chat(options: argparse.Namespace) -> None:
     """Answer the prompt, or what comes through a pipe; on a terminal, chat."""
-    if options.max_tokens < 1:
-        raise ValueError(f"--max-tokens {options.max_tokens}: expected 1 or more")
+    for name in ("max_tokens", "threads"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
     session = open_session(options)
     if options.prompt is not None:
         answer(session, options.prompt)

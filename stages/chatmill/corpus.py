@@ -66,7 +66,9 @@ def text_bytes(parts: Iterable[Segment]) -> int:
     return sum(len(segment.text.encode()) for segment in parts if not segment.control)
 
 
-def bytes_per_token(conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: Template) -> float | None:
+def bytes_per_token(
+    conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: Template
+) -> float | None:
     """Bytes of text for each token of text, in the stretches between control tokens; for tokenizers without any, too."""
     texts = [
         "".join(segment.text for segment in span)

@@ -13,7 +13,7 @@ _END = "__eou__"
 
 def conversation(line: str) -> Conversation:
     """The dialogue of one line."""
-    turns = line.split(_END)
+    turns = f" {line}".split(_END)
     if not turns[-1].strip():
         turns.pop()
     return alternate([turn.removeprefix(" ").removesuffix(" ") for turn in turns])

@@ -84,24 +84,27 @@ class _Text:
         return character
 
     def value(self) -> Any:
-        """The next JSON value, and step over it. A value that reaches the end of the buffer may go on after it."""
+        """The next JSON value, and step over it.
+
+        What reaches the end of the buffer may go on after it, and so may a number before a cut `.5` or `e5`.
+        """
         self.peek()
         while True:
             try:
                 value, end = _decode(self._buffer, self._position)
-            except RecursionError as error:
-                raise self.error("nested too deeply") from error
             except json.JSONDecodeError as error:
                 if not self._more():
                     self._position = error.pos
                     raise self.error(error.msg) from error
+            except (ValueError, RecursionError) as error:  # an endless number, or endless brackets
+                raise self.error(str(error)) from error
             else:
-                if end < len(self._buffer) or not self._more():
+                if self._buffer[end : end + 1] not in ("", ".", "e", "E") or not self._more():
                     self._position = end
                     return value
 
     def _more(self) -> bool:
-        """Read on, dropping what was stepped over; False at the end of the file."""
+        """Read on, dropping what was stepped over; False, and nothing changes, at the end of the file."""
         if len(self._buffer) - self._position > self._limit:
             raise ValueError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
         data = self._stream.read(max(_CHUNK, len(self._buffer) - self._position))
@@ -111,6 +114,7 @@ class _Text:
         except UnicodeDecodeError as error:
             at = self._bytes - len(error.object) + error.start
             raise ValueError(f"{self._file}: not UTF-8 at byte {at}") from error
-        self._line += self._buffer.count("\n", self._counted, self._position)
-        self._buffer, self._position, self._counted = self._buffer[self._position :] + text, 0, 0
+        if data:
+            self._line += self._buffer.count("\n", self._counted, self._position)
+            self._buffer, self._position, self._counted = self._buffer[self._position :] + text, 0, 0
         return bool(data)

@@ -39,7 +39,7 @@ def _steps(message: Any) -> Iterator[Step]:
         yield "output", _said(message)[0]
         return
     if role not in _ROLES:
-        raise Unusable("unknown_role", f"unknown role {role!r}: expected one of {', '.join((*_ROLES, *_OUTPUTS))}")
+        raise Unusable("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join((*_ROLES, *_OUTPUTS))}")
     text, inline = _said(message)
     if text or not (calls or inline):
         yield _ROLES[role], text
@@ -64,7 +64,7 @@ def _said(message: dict[str, Any]) -> tuple[str, list[str]]:
         if kind in ("text", "tool_call"):
             (texts if kind == "text" else calls).append(text_of(part, "text" if "text" in part else "value"))
         elif kind != "reasoning":
-            raise Unusable("not_text", f"content of type {kind!r}: expected text")
+            raise Unusable("not_text", f"content of type {kind[:40]!r}: expected text")
     return "".join(texts), calls
 
 
@@ -72,7 +72,7 @@ def _call(name: str, arguments: Any) -> str:
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError as error:
-        raise Unusable("bad_call", f"the arguments of {name!r} are not JSON: {error}") from error
+        raise Unusable("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
     if name == "calculator" and isinstance(values, dict) and isinstance(values.get("expression"), str):
         return values["expression"]
     return json.dumps({"name": name, "arguments": values}, ensure_ascii=False)

@@ -52,14 +52,15 @@ def conversation(row: Any) -> Conversation:
     if isinstance(node, dict) and node.get("deleted"):
         raise Unusable("deleted", "the opening message is deleted")
     path = []
-    while node is not None:
+    while True:
         role = text_of(node, "role")
         if role not in _ROLES:
-            raise Unusable("unknown_role", f"unknown role {role!r}: expected one of {', '.join(_ROLES)}")
+            raise Unusable("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join(_ROLES)}")
         path.append(Message.plain(_ROLES[role], text_of(node, "text")))
         replies = [reply for reply in list_of(node, "replies") if isinstance(reply, dict) and not reply.get("deleted")]
-        node = min(replies, key=_rank, default=None)
-    return path
+        if not replies:
+            return path
+        node = min(replies, key=_rank)
 
 
 def _rank(message: dict[str, Any]) -> float:

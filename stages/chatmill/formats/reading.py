@@ -97,9 +97,7 @@ def json_rows(file: Path) -> Iterator[Row | Reject]:
 def _json_row(place: str, line: str) -> Row | Reject:
     try:
         return place, json.loads(line)
-    except RecursionError:
-        return Reject(place, "bad_json", "not JSON: nested too deeply")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Reject(place, "bad_json", f"not JSON: {error}")
 
 

@@ -32,6 +32,6 @@ def conversation(row: Any) -> Conversation:
     for turn in turns:
         sender = text_of(turn, "from")
         if sender not in _KINDS:
-            raise Unusable("unknown_role", f"unknown sender {sender!r}: expected one of {', '.join(_KINDS)}")
+            raise Unusable("unknown_role", f"unknown sender {sender[:40]!r}: expected one of {', '.join(_KINDS)}")
         steps.append((_KINDS[sender], text_of(turn, "value")))
     return join_tools(steps)

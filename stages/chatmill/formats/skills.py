@@ -65,7 +65,7 @@ class Words(_Section):
     months: Texts
     days: Texts
     capitals: dict[str, str]
-    things_with_numbers: Texts
+    numbered: Texts
     names: Texts
     syllables: Syllables
     story_things: Texts
@@ -289,7 +289,7 @@ def _name_recall(words: Words, random: Random) -> Problem:
 
 def _number_recall(words: Words, random: Random) -> Problem:
     number = str(random.randrange(10, 1000))
-    return Problem(number, {"thing": random.choice(words.things_with_numbers), "number": number})
+    return Problem(number, {"what": random.choice(words.numbered), "number": number})
 
 
 def _story(words: Words, random: Random) -> Problem:

@@ -8,7 +8,7 @@ from chatmill.page.markup import Html, tag
 
 WIDTH, HEIGHT = 440, 250  # units of the drawing; few, so that its type stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
-LETTER, LINE = 6.6, 13  # width and height of a label's letters
+LETTER, LINE = 7, 14  # width and height of a label's letters
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,12 @@ def bar(share: float | None, color: int = 0) -> Html:
     return tag("svg", rect, class_=f"bar color{color}", width="100%", height=10, aria_hidden="true")
 
 
-def number(value: float | None) -> str:
-    """A value for people: three digits, or whole with commas; a dash for none."""
+def number(value: float | None, decimals: int | None = None) -> str:
+    """A value for people: so many decimals, or else three digits, or whole with commas; a dash for none."""
     if value is None:
         return "–"
+    if decimals is not None:
+        return f"{value:.{decimals}f}"
     if math.isfinite(value) and (abs(value) >= 100 or value == int(value)):
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -162,4 +164,4 @@ def number(value: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share as a percentage; a dash for none."""
-    return "–" if share is None else f"{100 * share:.1f}".rstrip("0").rstrip(".") + " %"
+    return "–" if share is None else f"{100 * share:.1f} %"

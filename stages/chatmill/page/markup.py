@@ -1,6 +1,6 @@
 r"""HTML as values: text that is put into an element is escaped, whatever it holds.
 
-    tag("td", "a < b", class_="name")  ->  <td class="name">a &lt; b</td>
+tag("td", "a < b", class_="name")  ->  <td class="name">a &lt; b</td>
 """
 
 import html

@@ -12,13 +12,14 @@ STOPS = 0.99  # share of answers that should end by themselves
 
 Metrics = dict[str, Any]
 Curve = dict[str, list[tuple[float, float]]]  # (step, value) of each column
+Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, cache or recompute, and times by prompt length
 
 
-def at(metrics: Any, *keys: str) -> Any:
-    """What stands under a path of keys; None where a run did not measure it."""
+def at(metrics: Any, *keys: str, default: Any = None) -> Any:
+    """What stands under a path of keys; `default` where a run did not measure it."""
     for key in keys:
         metrics = metrics.get(key) if isinstance(metrics, dict) else None
-    return metrics
+    return default if metrics is None else metrics
 
 
 def section(title: str, *content: object) -> Html:
@@ -28,38 +29,46 @@ def section(title: str, *content: object) -> Html:
 
 def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
     """The figures that say most."""
-    bits, bases = at(evaluation, "bits_per_byte"), at(evaluation, "bits_per_byte", "baselines")
+    bits = at(evaluation, "bits_per_byte")
     engine, prompt, milliseconds = fastest(benchmark)
-    tiles = [
-        ("Bits per byte, all text", number(at(bits, "all")), f"xz {number(at(bases, 'xz'))}"),
-        ("Bits per byte, answers", number(at(bits, "assistant")), "the assistant's text alone"),
-        ("Skills", percent(at(evaluation, "skills", "macro")), "on phrasings seen in training"),
+    figures = [
+        ("Bits per byte, all text", in_bits(at(bits, "all")), f"xz {in_bits(at(bits, 'baselines', 'xz'))}"),
+        ("Bits per byte, answers", in_bits(at(bits, "assistant")), "the assistant's text alone"),
+        ("Skills", percent(at(evaluation, "skills", "macro")), "on known phrasings"),
         ("Skills, held back", percent(at(evaluation, "skills", "held_back", "macro")), "on phrasings never seen"),
         ("Answers that end", percent(at(evaluation, "stops_rate")), "by themselves"),
         ("Time per token", f"{number(milliseconds)} ms", f"{engine}, after {prompt} tokens" if engine else ""),
-        ("Bytes per token", number(at(evaluation, "tokenizer", "bytes_per_token")), "of held-out text"),
     ]
-    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value, tag("small", note))) for name, value, note in tiles), class_="tiles")
+    tiles = (tag("div", tag("dt", name), tag("dd", value, tag("small", note))) for name, value, note in figures)
+    return tag("dl", *tiles, class_="tiles")
+
+
+def in_bits(value: float | None) -> str:
+    """Bits per byte as text."""
+    return number(value, decimals=3)
 
 
 def checks(evaluation: Metrics) -> Html:
     """What should hold of any run."""
-    bits, engines = at(evaluation, "bits_per_byte") or {}, at(evaluation, "engines") or {}
-    xz, stops = at(bits, "baselines", "xz"), at(evaluation, "stops_rate")
-    exact = [at(engines, name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf") if name in engines]
-    claims = []
-    if at(bits, "all") is not None and xz is not None:
-        claims.append((bits["all"] < xz, f"All text takes fewer bits per byte than with xz: {number(bits['all'])} against {number(xz)}"))
-    if len(exact) > 1 and None not in exact:
-        apart = max(exact) - min(exact)
-        claims.append((apart <= AGREEMENT, f"Engines of full precision agree: at most {apart:.2g} bits per byte apart"))
-    if stops is not None:
-        claims.append((stops >= STOPS, f"Answers end by themselves: {percent(stops)}"))
-    items = (
-        tag("li", tag("span", "holds" if holds else "fails", class_="yes" if holds else "no"), " ", claim)
-        for holds, claim in claims
-    )
-    return section("Checks", tag("ul", *items, class_="checks")) if claims else Html()
+    items = [
+        tag("li", tag("span", "holds" if holds else "fails", class_="holds" if holds else "fails"), f" {claim}")
+        for holds, claim in claims(evaluation)
+    ]
+    return section("Checks", tag("ul", *items)) if items else Html()
+
+
+def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
+    """Whether each check holds, and what it says; of what was measured."""
+    bits, xz = at(evaluation, "bits_per_byte", "all"), at(evaluation, "bits_per_byte", "baselines", "xz")
+    if bits is not None and xz is not None:
+        yield bits < xz, f"All text takes fewer bits per byte than with xz: {in_bits(bits)} against {in_bits(xz)}."
+    exact = [at(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
+    measured = [value for value in exact if value is not None]
+    if len(measured) > 1:
+        apart = max(measured) - min(measured)
+        yield apart <= AGREEMENT, f"Engines of full precision agree: {apart:.6f} bits per byte apart at most."
+    if (stops := at(evaluation, "stops_rate")) is not None:
+        yield stops >= STOPS, f"Answers end by themselves: {percent(stops)}."
 
 
 def training(curve: Curve) -> Html:
@@ -78,7 +87,7 @@ def training(curve: Curve) -> Html:
             points = [point for line in lines for point in line.points]
             x, y = linear_axis("step", [step for step, _ in points]), linear_axis(unit, [value for _, value in points])
             charts.append(line_chart(title, lines, x, y))
-    return section("Training", tag("div", *charts, class_="charts")) if charts else Html()
+    return section("Training", tag("div", *charts, class_="columns")) if charts else Html()
 
 
 def averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -90,18 +99,23 @@ def averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 def compression(evaluation: Metrics) -> Html:
     """Bits per byte beside what knows nothing of chats, and by source."""
-    bits = at(evaluation, "bits_per_byte") or {}
+    bits = at(evaluation, "bits_per_byte", default={})
     names = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
     values = [(names[name], at(bits, "baselines", name), 4) for name in names]
     values += [("this model, all text", at(bits, "all"), 0), ("this model, answers", at(bits, "assistant"), 2)]
-    sources = [(name, value, 0) for name, value in (at(bits, "by_source") or {}).items()]
+    sources = [(name, value, 0) for name, value in at(bits, "by_source", default={}).items()]
     if not bits:
         return Html()
     note = "Lower is better. Control tokens are not counted; the baselines compress exactly the same bytes."
     return section(
         "Bits per byte of held-out text",
-        tag("p", note, " ", at(bits, "note") or "", class_="note"),
-        tag("div", bars("Beside methods that know nothing of chats", values), bars("By source", sources), class_="charts"),
+        tag("p", note, " ", at(bits, "note", default=""), class_="note"),
+        tag(
+            "div",
+            bars("Beside methods that know nothing of chats", values),
+            bars("By source", sources),
+            class_="columns",
+        ),
     )
 
 
@@ -109,41 +123,44 @@ def bars(caption: str, values: Sequence[tuple[str, float | None, int]]) -> Html:
     """A table of one value a row, with a bar in its colour."""
     longest = max((value for _, value, _ in values if value is not None), default=1) or 1
     rows = (
-        (name, number(value), bar(None if value is None else value / longest, color)) for name, value, color in values
+        (name, in_bits(value), bar(None if value is None else value / longest, color)) for name, value, color in values
     )
     return table(caption, ("", "bits per byte", ""), rows)
 
 
 def skills(evaluation: Metrics) -> Html:
     """Accuracy by skill, on known and on held-back phrasings."""
-    known, held_back = at(evaluation, "skills") or {}, at(evaluation, "skills", "held_back") or {}
+    known, held_back = at(evaluation, "skills", default={}), at(evaluation, "skills", "held_back", default={})
     names = sorted({*known, *held_back} - {"macro", "held_back"})
     if not names:
         return Html()
-    rows = [
-        (name.replace("_", " "), *cells)
-        for name in [*names, "macro"]
-        for cells in [(percent(known.get(name)), bar(known.get(name)), percent(held_back.get(name)), bar(held_back.get(name), 1))]
-    ]
-    head = ("skill", "known", "", "held back", "")
+    rows = []
+    for name in [*names, "macro"]:
+        shares = known.get(name), held_back.get(name)
+        title = "mean of all" if name == "macro" else name.replace("_", " ")
+        rows.append((title, percent(shares[0]), bar(shares[0]), percent(shares[1]), bar(shares[1], 1)))
     note = "Share of right answers, greedy, on numbers, names and orders that training did not see."
-    return section("Skills", tag("p", note, class_="note"), table("By phrasing of the question", head, rows))
+    head = ("skill", "known", "", "held back", "")
+    return section(
+        "Skills",
+        tag("p", note, class_="note"),
+        tag("div", table("By phrasing of the question", head, rows), class_="total"),
+    )
 
 
 def chats(samples: Iterable[Metrics]) -> Html:
     """Free prompts and their answers, unedited."""
     shown = []
     for sample in samples:
-        cut = None if sample["stopped"] else tag("span", " … cut off", class_="quiet")
         asked = tag("p", sample["prompt"], class_="asked", dir="auto")
-        answer = tag("p", sample["answer"], cut or "", class_="answer" if cut is None else "answer cut", dir="auto")
-        shown.append(tag("div", asked, answer, class_="chat"))
-    note = "Greedy answers to prompts that were chosen beforehand, unedited."
-    return section("Sample chats", tag("p", note, class_="note"), tag("div", *shown, class_="chats")) if shown else Html()
+        cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
+        shown.append(tag("div", asked, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
+    note = tag("p", "Greedy answers to prompts that were chosen beforehand, unedited.", class_="note")
+    return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
 
 
-def latencies(benchmark: Metrics) -> Iterator[tuple[str, str, list[tuple[int, Metrics]]]]:
-    """(engine, cache or recompute, its measurements by prompt length) of all that was measured."""
+def latencies(benchmark: Metrics) -> Iterator[Latency]:
+    """All that was measured."""
     for engine, content in benchmark.items():
         for mode in ("cache", "recompute"):
             if isinstance(measured := at(content, mode), dict) and measured:
@@ -167,41 +184,48 @@ def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
     measured = list(latencies(benchmark))
     if not measured:
         return Html()
-    engines = list(dict.fromkeys(engine for engine, _, _ in measured))
     charts = [
-        latency_chart(title, key, measured, engines)
-        for title, key in (("Time per token", "token_ms"), ("Time to the first token", "ttft_ms"))
+        latency_chart("Time per token", "token_ms", measured, at(benchmark, "limit", "token_ms")),
+        latency_chart("Time to the first token", "ttft_ms", measured, None),
     ]
-    machine = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in (at(benchmark, "machine") or {}).items())
-    note = "Median of repeated runs; thin lines reach to the 95th percentile. Dashed: without a cache, all is read again for each token."
+    machine = "; ".join(
+        f"{key.replace('_', ' ')} {value}" for key, value in at(benchmark, "machine", default={}).items()
+    )
+    note = (
+        "Median of repeated runs; thin lines reach up to the 95th percentile. Dashed: without a cache, everything is "
+        "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can."
+    )
     return section(
         "Speed",
         tag("p", note, class_="note"),
-        tag("div", *charts, class_="charts"),
+        tag("div", *charts, class_="columns"),
         tag("details", tag("summary", "As a table"), latency_table(measured)),
         engine_table(evaluation, benchmark),
         tag("p", f"Measured on: {machine}.", class_="note") if machine else "",
     )
 
 
-def latency_chart(title: str, key: str, measured: Sequence[tuple[str, str, list[tuple[int, Metrics]]]], engines: list[str]) -> Html:
-    """One line for each engine with and without its cache."""
+def latency_chart(title: str, key: str, measured: list[Latency], limit: float | None) -> Html:
+    """One line for each engine with and without its cache, and what the machine allows."""
+    engines = list(dict.fromkeys(engine for engine, _, _ in measured))
     lines = [
         Line(
             engine if mode == "cache" else f"{engine}, no cache",
             [(prompt, values[key]["p50"]) for prompt, values in by_prompt],
-            engines.index(engine) % 5,
+            engines.index(engine) % 4,
             dashed=mode == "recompute",
             upper=[values[key]["p95"] for _, values in by_prompt],
         )
         for engine, mode, by_prompt in measured
     ]
-    values = [value for line in lines for value in [*line.upper, *(y for _, y in line.points)]]
-    prompts = [x for line in lines for x, _ in line.points]
-    return line_chart(title, lines, category_axis("tokens of the prompt", prompts), log_axis("milliseconds", values))
+    prompts = [prompt for line in lines for prompt, _ in line.points]
+    if limit is not None:
+        lines.append(Line("memory limit", [(min(prompts), limit), (max(prompts), limit)], color=4))
+    times = [time for line in lines for time in [*line.upper, *(time for _, time in line.points)]]
+    return line_chart(title, lines, category_axis("tokens of the prompt", prompts), log_axis("milliseconds", times))
 
 
-def latency_table(measured: Sequence[tuple[str, str, list[tuple[int, Metrics]]]]) -> Html:
+def latency_table(measured: list[Latency]) -> Html:
     """All that the charts show."""
     rows = (
         (
@@ -221,24 +245,25 @@ def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:
     rows = [
         (
             name,
-            number(at(values, "bits_per_byte")),
+            in_bits(at(values, "bits_per_byte")),
             percent(at(values, "skills_macro")),
-            number(at(values, "size_mb")),
-            number(at(benchmark, name, "peak_memory_mb")),
+            number(at(values, "size_mb"), decimals=1),
+            number(at(benchmark, name, "peak_memory_mb"), decimals=0),
+            percent(at(benchmark, "limit", "reached", name)),
         )
-        for name, values in (at(evaluation, "engines") or {}).items()
+        for name, values in at(evaluation, "engines", default={}).items()
     ]
-    head = ("engine", "bits per byte", "skills", "size, MB", "peak memory, MB")
-    return table("Engines (skills on a sample of the questions)", head, rows)
+    head = ("engine", "bits per byte", "skills", "file, MB", "peak memory, MB", "of memory limit")
+    return table("Engines (skills on a sample of the questions; the memory limit on the longest prompt)", head, rows)
 
 
 def data(mix: Metrics) -> Html:
     """What the sources gave, and what was left out and why."""
-    splits = list(at(mix, "conversations") or {})
+    splits = list(at(mix, "conversations", default={}))
     rows = [(name, number(at(mix, "conversations", name)), number(at(mix, "bytes", name))) for name in splits]
     dropped = [
         (f"{source}: {reason.replace('_', ' ')}", number(count))
-        for source, reasons in (at(mix, "rejected") or {}).items()
+        for source, reasons in at(mix, "rejected", default={}).items()
         for reason, count in reasons.items()
     ]
     dropped += [
@@ -251,22 +276,30 @@ def data(mix: Metrics) -> Html:
             "div",
             table("Split by group", ("", "conversations", "bytes"), rows),
             table("Left out", ("", "conversations"), dropped),
-            class_="charts",
+            class_="columns",
         ),
     )
 
 
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
     """How the tokenizer cuts text, and how fast."""
-    values = at(evaluation, "tokenizer") or {}
-    rows = [("bytes per token", number(at(values, "bytes_per_token")))]
-    rows += [(f"bytes per token of {name}", number(value)) for name, value in (at(values, "compared") or {}).items()]
-    rows += [
+    values = at(evaluation, "tokenizer", default={})
+    sizes = [("bytes per token", number(at(values, "bytes_per_token")))]
+    sizes += [
+        (f"bytes per token of {name}", number(value)) for name, value in at(values, "compared", default={}).items()
+    ]
+    sizes += [
         (f"tokens per message, {name}", number(value))
-        for name, value in (at(values, "tokens_per_message") or {}).items()
+        for name, value in at(values, "tokens_per_message", default={}).items()
     ]
-    units = {"encode_mb_per_s": "encoding, MB/s", "decode_mb_per_s": "decoding, MB/s", "lookup_ns": "one lookup, ns", "open_ms": "opening, ms"}
-    rows += [
-        (unit, number(value)) for key, unit in units.items() if (value := at(benchmark, "tokenizer", key)) is not None
+    units = {
+        "encode_mb_per_s": "encoding, MB/s",
+        "decode_mb_per_s": "decoding, MB/s",
+        "lookup_ns": "looking one token up, ns",
+        "open_ms": "opening tokenizer.bin, ms",
+    }
+    speeds = [
+        (units[key], number(value)) for key, value in at(benchmark, "tokenizer", default={}).items() if key in units
     ]
-    return section("Tokenizer", *shown, table("On held-out text", ("", ""), rows))
+    tables = table("On held-out text", ("", ""), sizes), table("Speed", ("", ""), speeds)
+    return section("Tokenizer", *shown, tag("div", *tables, class_="columns"))

@@ -37,11 +37,12 @@ def masked(conversation: Conversation, tokenizer: ChatTokenizer, template: Templ
         for name, token, loss in zip(names, ids, losses, strict=True)
     ]
     rows = [(name, token, COUNTS[loss]) for name, token, loss in zip(names, ids, losses, strict=True)]
-    legend = join(tag("span", name, " ", class_=f"token {name}") for name in COUNTS.values())
+    legend = [tag("span", name, class_=f"token {name}") for name in COUNTS.values()]
+    as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
     return join(
         [
-            tag("p", "Marked: ", legend, class_="note"),
+            tag("p", "What the model is trained on: ", *legend, class_="note"),
             tag("div", *tokens, class_="tokens"),
-            tag("details", tag("summary", "As a table"), table("Tokens of the conversation", ("token", "id", "counts"), rows)),
+            tag("details", tag("summary", "As a table"), as_table),
         ]
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from chatmill.tokenizer.binary import read_binary
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import DESCRIPTION, read_folder
+from chatmill.tokenizer.sentencepiece_model import read_model
 from chatmill.tokenizer.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.tokenizer_json import read_tokenizer_json
@@ -13,6 +14,7 @@ from chatmill.tokenizer.vocabulary import Vocabulary
 
 READERS: dict[str, Callable[[Path], Vocabulary]] = {
     ".json": read_tokenizer_json,
+    ".model": read_model,
     ".bin": read_binary,
     ".tiktoken": read_tiktoken,
     ".pkl": read_tiktoken_pickle,

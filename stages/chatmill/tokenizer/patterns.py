@@ -1,12 +1,18 @@
 r"""The regular expressions that cut text into pieces before it becomes tokens.
 
 All are written so that tiktoken's, Oniguruma's and Python's `regex` engine give the same pieces. `qwen2`, `llama3` and
-`gpt2` load in every runtime. `cl100k` and `nanochat` are spelt without possessive quantifiers and `\z`: same pieces.
+`gpt2` load in every runtime. `cl100k` and `nanochat` are spelt without possessive quantifiers and `$`: same pieces.
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """
 
 import re
+from typing import Annotated
+
+import tiktoken
+from pydantic import AfterValidator, Field
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -28,11 +34,76 @@ WORDS = r" ?\S+|\s"
 CHARACTERS = r"[\s\S]"
 ANYTHING = r"[\s\S]+"
 
+SAMPLE = (
+    "It's 2024,\r\n\r\n  the CAFÉ'S naïve\u00a0\u3000re\u0301sumé...\t\t中文🙂 ½٣Ⅷ <|x|>\n don't_STOP ſ'ſ\u2028!!  \n "
+)
+
+BOUND = 22  # characters of up to four bytes; whatever else an alternative matches has the other 12 of the 100 bytes
+_ATOM = re.compile(
+    r"(\\[pP]\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]|\((?:\?(?:[a-z-]*:|<?[=!]|>))?|[^\\])"  # class, group or character
+    r"([+*?]|\{[\d,]+\})?([+?]?)",
+    re.DOTALL,
+)
+
 
 def resolve(pattern: str) -> str:
-    """The expression of that name, or the expression itself, completed so that it leaves no character out."""
+    """The expression of that name, or the expression itself, completed so that it leaves no character out.
+
+    Raises ValueError for what is neither, and where the engines disagree about it.
+    """
     if pattern in PATTERNS:
         return PATTERNS[pattern]
     if re.fullmatch(r"\w*", pattern):
-        raise ValueError(f"no pattern is called {pattern!r}: expected {', '.join(PATTERNS)} or a regular expression")
-    return pattern if pattern.endswith(f"|{CHARACTERS}") else f"{pattern}|{CHARACTERS}"
+        raise ValueError(f"expected {', '.join(PATTERNS)} or a regular expression")
+    pattern = pattern.removesuffix(f"|{CHARACTERS}") + f"|{CHARACTERS}"
+    try:
+        ours, others = _tiktoken_pieces(pattern), _oniguruma_pieces(pattern)
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"not a regular expression: {error}") from error
+    if "".join(ours) != SAMPLE:
+        raise ValueError("it matches the empty text, so characters would be lost")
+    if ours != others:
+        place = next(pair for pair in zip(ours, others, strict=False) if pair[0] != pair[1])
+        raise ValueError("tiktoken's {!r} is Oniguruma's {!r}: use classes such as \\p{{L}}".format(*place))
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(resolve), Field(validate_default=True)]
+
+
+def _tiktoken_pieces(pattern: str) -> list[str]:
+    """The pieces of the sample: each is one token, since every stretch of the sample is."""
+    data = SAMPLE.encode()
+    stretches = {data[i:j] for i in range(len(data)) for j in range(i + 2, len(data) + 1)}
+    ranks = {token: i for i, token in enumerate([*(bytes([byte]) for byte in range(256)), *sorted(stretches)])}
+    encoding = tiktoken.Encoding("sample", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    return [encoding.decode([i]) for i in encoding.encode_ordinary(SAMPLE)]
+
+
+def _oniguruma_pieces(pattern: str) -> list[str]:
+    return [piece for piece, _ in Split(Regex(pattern), "isolated").pre_tokenize_str(SAMPLE)]
+
+
+def bounded(pattern: str) -> str:
+    r"""The pattern with every `+` and `*` limited, so that no piece has over 100 bytes.
+
+    `\p{L}+` becomes `\p{L}{1,22}`; two in one alternative share the 22. Raises ValueError for a repeated group.
+    """
+    alternatives: list[list[tuple[str, str, str]]] = [[]]
+    depth = 0
+    for match in _ATOM.finditer(pattern):
+        atom, quantifier, manner = (group or "" for group in match.groups())
+        depth += atom.startswith("(") - (atom == ")")
+        if atom == ")" and quantifier in ("+", "*"):
+            raise ValueError(f"{pattern!r} repeats a group, by {quantifier!r}: repeat single characters instead")
+        if atom == "|" and not depth:
+            alternatives.append([])
+        else:
+            alternatives[-1].append((atom, quantifier, manner))
+    return "|".join(map(_bounded_alternative, alternatives))
+
+
+def _bounded_alternative(atoms: list[tuple[str, str, str]]) -> str:
+    limit = BOUND // max(1, sum(quantifier in ("+", "*") for _, quantifier, _ in atoms))
+    limits = {"+": f"{{1,{limit}}}", "*": f"{{0,{limit}}}"}
+    return "".join(f"{atom}{limits.get(quantifier, quantifier)}{manner}" for atom, quantifier, manner in atoms)

@@ -148,7 +148,7 @@ def _sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[fl
     for step, expected in _SENTENCEPIECE_STEPS.items():
         if content[step] != expected:
             raise ValueError(f"its {step} changes the text: use a tokenizer that keeps every character")
-    text = {i: _plain_entry(piece) for piece, i in ids.items()}
+    text = {i: sentencepiece_entry(piece) for piece, i in ids.items()}
     tokens, kinds = _in_order(text | _special(content))
     if scores is None:
         merges = _merges(content["model"], ids)
@@ -160,7 +160,7 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     model = content["model"]
     if content["normalizer"] not in (None, {"type": "NFC"}):
         raise ValueError("its normalizer changes the text: use a tokenizer that keeps every character")
-    tokens, kinds = _in_order({i: _byte_level_entry(piece) for piece, i in model["vocab"].items()} | _special(content))
+    tokens, kinds = _in_order({i: byte_level_entry(piece) for piece, i in model["vocab"].items()} | _special(content))
     pattern, merges = _pattern(content["pre_tokenizer"]), _merges(model, model["vocab"])
     lookup = model.get("ignore_merges", False) and not merges
     algorithm: Algorithm = "wordpiece" if model["type"] == "WordPiece" else "lookup" if lookup else "merge"
@@ -174,20 +174,17 @@ def _special(content: dict[str, Any]) -> dict[int, Entry]:
     return {i: (name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL) for i, name in names.items()}
 
 
-def _plain_entry(piece: str) -> Entry:
+def sentencepiece_entry(piece: str) -> Entry:
+    """The bytes and the kind of a text piece, as SentencePiece spells it."""
     if re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
         return bytes.fromhex(piece[3:5]), Kind.FALLBACK
     return piece.replace(SPACE, " ").encode(), Kind.NORMAL
 
 
-def _byte_level_entry(piece: str) -> Entry:
+def byte_level_entry(piece: str) -> Entry:
+    """The bytes and the kind of a piece in letters of the byte-level alphabet."""
     letters = piece.removeprefix(CONTINUATION)
-    return from_letters(letters), Kind.NORMAL if letters == piece else Kind.CONTINUATION
-
-
-def from_letters(letters: str) -> bytes:
-    """The bytes that a piece of the byte-level alphabet spells."""
-    return bytes(map(_BYTES.__getitem__, letters))
+    return bytes(map(_BYTES.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
 
 
 def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:

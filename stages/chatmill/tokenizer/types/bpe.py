@@ -7,8 +7,8 @@ import rustbpe
 from pydantic import BaseModel
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.tokenizer.patterns import resolve
-from chatmill.tokenizer.tokenizer_json import from_letters
+from chatmill.tokenizer.patterns import Pattern
+from chatmill.tokenizer.tokenizer_json import byte_level_entry
 from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
 
 MINIMUM = 256  # text tokens
@@ -18,15 +18,15 @@ EXACT = True  # fewer text tokens than asked are an error
 class Settings(BaseModel, extra="forbid"):
     """How text is cut into pieces, and who counts."""
 
-    pattern: str = "qwen2"
+    pattern: Pattern = "qwen2"
     trainer: Literal["rustbpe", "tokenizers"] = "rustbpe"
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
     """At most `num_text` tokens, by rank."""
-    pattern = resolve(settings.pattern)
     learn = _rustbpe if settings.trainer == "rustbpe" else _tokenizers
-    return bytes_and(learn(texts, num_text, pattern)[256:num_text], "bpe", "merge", pattern)
+    longer = [token for token in learn(texts, num_text, settings.pattern) if len(token) > 1]
+    return bytes_and(longer, "bpe", "merge", settings.pattern)
 
 
 def _rustbpe(texts: Iterable[str], num_text: int, pattern: str) -> list[bytes]:
@@ -45,4 +45,4 @@ def _tokenizers(texts: Iterable[str], num_text: int, pattern: str) -> list[bytes
     trainer = trainers.BpeTrainer(vocab_size=num_text, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     vocabulary = tokenizer.get_vocab()
-    return [from_letters(piece) for piece in sorted(vocabulary, key=vocabulary.__getitem__)]
+    return [byte_level_entry(piece)[0] for piece in sorted(vocabulary, key=vocabulary.__getitem__)]

@@ -3,18 +3,20 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-import sentencepiece
 from pydantic import BaseModel, Field
+from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from chatmill.tokenizer.tokenizer_json import SPACE
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary, rank_scores
+from chatmill.tokenizer.sentencepiece_model import from_model
+from chatmill.tokenizer.vocabulary import Vocabulary
 
 MINIMUM = 384  # text tokens: bytes, and room for letters
 EXACT = True  # fewer text tokens than asked are an error
+REQUIRED = "<0x123456789ABCDEF>"  # else `<0x41>` in text could become the byte 0x41 in other runtimes
+WORD = re.compile("(?: |(?<! ))[^ \0\t\u2581\u2585]+| ")  # without the characters that SentencePiece keeps to itself
 
 
 class Settings(BaseModel, extra="forbid"):
@@ -22,3 +24,41 @@ class Settings(BaseModel, extra="forbid"):
 
     algorithm: Literal["unigram", "bpe"] = "unigram"
     character_coverage: float = Field(0.9995, gt=0, le=1)
+
+
+def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
+    """One token less than `num_text`: SentencePiece keeps an id for unknown text."""
+    trained = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=_counted_words(texts),
+            input_format="tsv",
+            model_writer=trained,
+            model_type=settings.algorithm,
+            vocab_size=num_text,
+            hard_vocab_limit=False,
+            character_coverage=settings.character_coverage,
+            required_chars=REQUIRED,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            bos_id=-1,
+            eos_id=-1,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"{error}: see train_tokenizer.vocab_size and train_tokenizer.sentencepiece") from error
+    model = ModelProto.FromString(trained.getvalue())
+    del model.pieces[0]  # for unknown text; it comes back after the control tokens
+    return from_model(model)
+
+
+def _counted_words(texts: Iterable[str]) -> Iterator[str]:
+    """`word TAB count` for each stretch that a piece may lie in; so memory grows with the words, not with the text."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(WORD.findall(text))
+    for word, count in sorted(counts.items()):
+        yield f"{word}\t{count}"

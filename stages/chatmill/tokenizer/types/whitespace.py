@@ -1,7 +1,7 @@
 """Words: the most frequent ones are tokens, with the space before them; any other is spelt in bytes.
 
-No word of two bytes is a token: merging by bytes (tiktoken) would then find it inside unknown words. So `is` is two tokens,
-but ` is` is one.
+No word of two bytes is a token: merging by bytes (tiktoken) would then find it inside unknown words. So `is` is two
+tokens, but ` is` is one.
 """
 
 from collections import Counter

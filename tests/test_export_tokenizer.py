@@ -1,0 +1,114 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+import export_tokenizer
+from chatmill.manifest import check_manifest
+from chatmill.tokenizer.files import complete, write_folder
+from chatmill.tokenizer.patterns import WORDS
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary, bytes_and, rank_scores
+
+SCRIPT = Path(export_tokenizer.__file__)
+EVERY = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
+FILES = {
+    "binary": ["tokenizer.bin"],
+    "llama2c": ["tokenizer.llama2c.bin"],
+    "tiktoken_pickle": ["tokenizer.pkl", "token_bytes.pt"],
+    "tiktoken": ["tokenizer.tiktoken", "tokenizer.tiktoken.json"],
+}
+
+
+def sentencepiece_vocabulary():
+    tokens = (*(bytes([byte]) for byte in range(256)), *(bytes([byte]) for byte in range(32, 127)))
+    kinds = (Kind.FALLBACK,) * 256 + (Kind.NORMAL,) * 95
+    return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds))
+
+
+VOCABULARIES = {
+    "bpe": bytes_and([b"th", b"the"], "bpe", "merge", r"\S+|\s+"),
+    "whitespace": bytes_and([b" the"], "whitespace", "lookup", WORDS),
+    "sentencepiece": sentencepiece_vocabulary(),
+}
+
+
+@pytest.fixture(params=VOCABULARIES)
+def tokenizer(request, tmp_path):
+    write_folder(complete(VOCABULARIES[request.param], []), tmp_path / request.param)
+    return tmp_path / request.param
+
+
+@pytest.fixture
+def bpe(tmp_path):
+    write_folder(complete(VOCABULARIES["bpe"], []), tmp_path / "bpe")
+    return tmp_path / "bpe"
+
+
+def formats_of(tokenizer, formats=EVERY):
+    out = tokenizer.with_name("out")
+    export_tokenizer.main(tokenizer, out, formats=formats)
+    return json.loads((out / "formats.json").read_text())
+
+
+def test_formats_json_names_every_file_or_says_why_there_is_none(tokenizer):
+    formats = formats_of(tokenizer)
+    assert list(formats) == EVERY
+    assert all("files" in entry or entry["reason"] for entry in formats.values())
+    named = {name for entry in formats.values() for name in entry.get("files", [])}
+    assert {f.name for f in tokenizer.with_name("out").iterdir()} == named | {"formats.json", "manifest.json"}
+
+
+def test_bpe_is_written_in_every_format_but_sentencepiece_s(bpe):
+    formats = formats_of(bpe)
+    assert {name: formats[name]["files"] for name in FILES} == FILES
+    assert "tokenizer.json" in formats["huggingface"]["files"]
+    assert formats["sentencepiece"] == {"reason": "a bpe tokenizer is no SentencePiece model"}
+    assert formats["binary"] == {"files": ["tokenizer.bin"], "exact": True, "sequential_readers": {"exact": True}}
+
+
+@pytest.mark.parametrize(
+    ("type", "format", "exact", "reason"),
+    [
+        ("whitespace", "llama2c", False, "a piece is looked up whole"),
+        ("sentencepiece", "tiktoken", None, "inside the pieces of a pattern"),
+        ("sentencepiece", "huggingface", False, "U+2581"),
+        ("sentencepiece", "sentencepiece", False, "U+2581"),
+    ],
+)
+def test_what_differs_is_said_with_its_reason(type, format, exact, reason, tmp_path):
+    write_folder(complete(VOCABULARIES[type], []), tmp_path / type)
+    entry = formats_of(tmp_path / type)[format]
+    assert entry.get("exact") is exact
+    assert reason in entry["reason"]
+
+
+def test_only_formats_that_are_asked_for_are_written(bpe):
+    assert list(formats_of(bpe, ["llama2c"])) == ["llama2c"]
+    names = sorted(file.name for file in bpe.with_name("out").iterdir())
+    assert names == ["formats.json", "manifest.json", "tokenizer.llama2c.bin"]
+
+
+def test_the_manifest_has_the_tokenizer_s_fingerprint(bpe):
+    formats_of(bpe)
+    assert check_manifest(bpe.with_name("out")) == complete(VOCABULARIES["bpe"], []).fingerprint
+
+
+def test_an_unknown_format_is_refused_with_the_choices(bpe):
+    with pytest.raises(ValidationError, match="'binary', 'llama2c', 'tiktoken_pickle'"):
+        export_tokenizer.main(bpe, bpe.with_name("out"), formats=["gguf"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", None])
+def test_a_damaged_tokenizer_is_one_line_and_nothing_is_written(bpe, damage, tmp_path):
+    file = bpe / "tokenizer.json"
+    file.unlink() if damage is None else file.write_bytes(damage)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"export_tokenizer": {"formats": ["llama2c"]}}))
+    command = [sys.executable, SCRIPT, "bpe", "out"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+    assert result.stderr.startswith("export_tokenizer: bpe/tokenizer.json ")
+    assert not (tmp_path / "out").exists()
