@@ -4,24 +4,53 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from chatmill.conversation import parse, read_records
+from chatmill.conversation import END, ROLES, START, Message, parse, read_records
 from chatmill.progress import progress
 from chatmill.stage import Output, stage
-from chatmill.template import Segment, Template, segments
+from chatmill.template import Segment, Template, message_segments, segments
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer, Encoded
-from chatmill.tokenizer.loading import load
+from chatmill.tokenizer.files import read_folder
 from chatmill.tokens import SPLITS, Counts, Meta, text_bytes, write_meta, write_split
 
 CHUNK = 4096  # conversations encoded at once, which bounds the memory
 
 
+class Segmenter:
+    """Makes the segments of rendered text, which are `segments(parse(text))`.
+
+    Messages of plain text are put into frames: to take them apart and escape them again costs more than to encode them.
+    """
+
+    def __init__(self, template: Template) -> None:
+        self.template, self.frames = template, {}
+        for role in ROLES:
+            example = message_segments(Message.plain(role, "x"), template)
+            place = next(i for i, segment in enumerate(example) if segment.text == "x")
+            self.frames[role] = example[:place], example[place].loss, example[place + 1 :]
+
+    def __call__(self, text: str) -> list[Segment]:
+        """The segments of a conversation. Raises ValueError where the text is not rendered."""
+        before, *messages = text.split(START)
+        result = segments(parse(before), self.template)
+        for message in messages:
+            role, _, content = message.partition("\n")
+            said = content.removesuffix(f"{END}\n")
+            if said and len(said) < len(content) and "<|" not in said and role in self.frames:
+                header, loss, footer = self.frames[role]
+                result += (*header, Segment(said, loss), *footer)
+            else:
+                result += message_segments(*parse(START + message), self.template)
+        return result
+
+
 def read_segments(file: Path, template: Template) -> Iterator[list[Segment]]:
     """The file's conversations in a template. Raises ValueError with file and line."""
+    segment = Segmenter(template)
     for number, record in enumerate(
         progress(read_records(file), f"encode {file.stem}", unit=" conversations"), start=1
     ):
         try:
-            yield segments(parse(record.text), template)
+            yield segment(record.text)
         except ValueError as error:
             raise ValueError(f"{file}:{number}: {error}") from error
 
@@ -36,8 +65,8 @@ def encode(file: Path, tokenizer: ChatTokenizer, template: Template) -> Iterator
 @stage
 def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: Template) -> None:
     """Write the ids and the loss of every conversation's tokens, and how much text they hold."""
-    chat_tokenizer = load(tokenizer)
-    num_bytes = text_bytes(chat_tokenizer)
+    vocabulary = read_folder(tokenizer)
+    chat_tokenizer, num_bytes = ChatTokenizer(vocabulary), text_bytes(vocabulary)
     tokens.mkdir()
     counts = {
         split: write_split(tokens, split, encode(file, chat_tokenizer, template), num_bytes)
@@ -46,9 +75,9 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
     if not counts["train"].conversations:
         raise ValueError(f"{train}: no conversations")
     meta = Meta(
-        fingerprint=chat_tokenizer.fingerprint,
+        fingerprint=vocabulary.fingerprint,
         template=template,
-        vocab_size=chat_tokenizer.vocab_size,
+        vocab_size=len(vocabulary.tokens),
         **{name: {split: getattr(count, name) for split, count in counts.items()} for name in Counts._fields},
     )
     write_meta(tokens, meta)

@@ -21,9 +21,10 @@ from chatmill.bits_per_byte import Score, baselines, nats_of_logits, token_nats
 from chatmill.conversation import Conversation, Message, parse, read_records
 from chatmill.corpus import Corpus, bytes_per_token
 from chatmill.inference.chat import ChatSession
-from chatmill.inference.engine import Engine
-from chatmill.inference.loading import ONNX_FILES, engines, load, load_engine
+from chatmill.inference.engine import ONNX_FILES, Engine
+from chatmill.inference.loading import engines, load, load_engine
 from chatmill.inference.pytorch import PyTorchEngine
+from chatmill.manifest import check_manifest
 from chatmill.model import ChatModel, load_model
 from chatmill.progress import progress
 from chatmill.skills import score
@@ -32,7 +33,7 @@ from chatmill.template import Template
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.loading import load as load_tokenizer
 
-BATCH_LOGITS = 2**24  # of PyTorch's batches: 64 MB
+BATCH_LOGITS = 2**21  # of PyTorch's batches: 8 MB; eight times as many took half as long again
 DIGITS = 6  # of the numbers in the metrics
 
 
@@ -140,20 +141,20 @@ def accuracies(asked: list[Question], right: list[bool], phrasing: str = "known"
     return {"macro": float(np.mean(list(shares.values()))), **shares} if shares else {}
 
 
-def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, all_trained: bool) -> dict[str, Any]:
-    """The section bits_per_byte of the metrics: of all text, or of assistant text where no other was trained."""
+def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, trained_only: bool) -> dict[str, Any]:
+    """The section bits_per_byte of the metrics: of all text, or of the assistant's where no other was trained."""
     of_sources = np.array(sources)
     result = {
-        "all": corpus.bits_per_byte(nats, trained_only=False) if all_trained else None,
+        "all": None if trained_only else corpus.bits_per_byte(nats, trained_only=False),
         "assistant": corpus.bits_per_byte(nats, trained_only=True),
         "by_source": {
-            name: corpus.bits_per_byte(nats, trained_only=not all_trained, documents=of_sources == name)
+            name: corpus.bits_per_byte(nats, trained_only=trained_only, documents=of_sources == name)
             for name in sorted(set(sources))
         },
         "baselines": baselines(corpus.text()),
     }
-    if not all_trained:
-        result["note"] = "prompt_loss_weight is 0: only assistant text was learnt, so all else is of assistant text"
+    if trained_only:
+        result["note"] = "prompt_loss_weight is 0: only the assistant's text was learnt, so sources are measured on it"
     return result
 
 
@@ -194,16 +195,44 @@ def rounded(value: Any) -> Any:
     return round(value, DIGITS) if isinstance(value, float) else value
 
 
-def open_engines(network: ChatModel, model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Score, Path]]:
+def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Score, Path]]:
     """Each engine, one at a time, with how it scores text and the file of its weights; PyTorch comes first."""
-    yield (
-        PyTorchEngine(network, device="cpu", threads=threads),
-        score_in_batches(network),
-        model / "model.safetensors",
-    )
+    network, _ = load_model(model)
+    engine = PyTorchEngine(network, device="cpu", threads=threads)
+    yield engine, score_in_batches(network), model / "model.safetensors"
     for name in engines(onnx):
         engine = load_engine(onnx, name, threads=threads)
         yield engine, score_by_engine(engine), onnx / ONNX_FILES[name]
+
+
+def measure_engines(
+    opened: Iterable[tuple[Engine, Score, Path]],
+    corpus: Corpus,
+    asked: list[Question],
+    template: Template,
+    *,
+    max_tokens: int,
+    trained_only: bool,
+) -> tuple[dict[str, Any], np.ndarray]:
+    """The section engines of the metrics, and the nats of each token with the first engine."""
+    result: dict[str, Any] = {}
+    reference = None
+    for engine, score_windows, weights in opened:
+        nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_windows))
+        reference = nats if reference is None else reference
+        right, _ = answer(ChatSession(engine, corpus.tokenizer, template), asked, max_tokens)
+        result[engine.name] = {
+            "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
+            "skills_macro": accuracies(asked, right).get("macro"),
+            "size_mb": weights.stat().st_size / 1e6,
+        }
+    return result, reference
+
+
+def trained_on_answers_alone(model: Path) -> bool:
+    """Whether training gave no weight to anything but what the assistant says."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return config["chatmill"].get("prompt_loss_weight") == 0
 
 
 @stage
@@ -217,48 +246,40 @@ def main(
     *,
     max_tokens: PositiveInt,
     threads: PositiveInt,
-    skill_prompts: PositiveInt = 40,
-    engine_prompts: PositiveInt = 5,
-    compare_tokenizers: tuple[Path, ...] = (),
+    skill_prompts: PositiveInt,
+    engine_prompts: PositiveInt,
+    compare_tokenizers: list[Path],
 ) -> None:
     """Read held-back conversations, the model and its export; write answers to the free prompts, and the metrics.
 
-    `skill_prompts` and `engine_prompts` limit each skill and phrasing; `compare_tokenizers` are files of other
-    tokenizers.
+    `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing; `compare_tokenizers` are files
+    of other tokenizers.
     """
     held_back = read_test(test)
-    asked = questions(held_back, skill_prompts)
-    few = [question for question in asked if question.skill["phrasing"] == "known" and question.rank < engine_prompts]
-    network, config = load_model(model)
-    engine, tokenizer, template = load(onnx if engines(onnx) else model, threads=threads)
-    if config["chatmill"]["fingerprint"] != tokenizer.fingerprint:
+    engine, tokenizer, template = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
+    if check_manifest(model) != tokenizer.fingerprint:
         raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
     corpora = {name: Corpus.encode(held_back.conversations, tokenizer, name, threads) for name in get_args(Template)}
-    corpus, all_trained = corpora[template], config["chatmill"].get("prompt_loss_weight") != 0
+    corpus, trained_only = corpora[template], trained_on_answers_alone(model)
+    asked = questions(held_back, skill_prompts)
+    few = [question for question in asked if question.skill["phrasing"] == "known" and question.rank < engine_prompts]
 
-    compared, nats = {}, {}
-    for other, score_windows, weights in open_engines(network, model, onnx, threads):
-        scored = np.concatenate(token_nats(corpus.documents(), other.context, score_windows))
-        right, _ = answer(ChatSession(other, tokenizer, template), few, max_tokens)
-        nats[other.name] = scored
-        compared[other.name] = {
-            "bits_per_byte": corpus.bits_per_byte(scored, trained_only=not all_trained),
-            "skills_macro": accuracies(few, right).get("macro"),
-            "size_mb": weights.stat().st_size / 1e6,
-        }
-
+    opened = open_engines(model, onnx, threads)
+    compared, nats = measure_engines(opened, corpus, few, template, max_tokens=max_tokens, trained_only=trained_only)
     session = ChatSession(engine, tokenizer, template)
     right, stopped = answer(session, asked, max_tokens)
     free = free_answers(session, prompts, max_tokens)
     stopped += [sample["stopped"] for sample in free]
     content = {
-        "bits_per_byte": measure_text(corpus, held_back.sources, nats["pytorch"], all_trained=all_trained),
-        "stop_nats_per_turn": corpus.stop_nats_per_turn(nats["pytorch"]),
-        "skills": {**accuracies(asked, right), "held_back": accuracies(asked, right, "held_back")} if asked else None,
+        "template": template,
+        "bits_per_byte": measure_text(corpus, held_back.sources, nats, trained_only=trained_only),
+        "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
+        "skills": accuracies(asked, right) | {"held_back": accuracies(asked, right, "held_back")},
         "stops_rate": float(np.mean(stopped)) if stopped else None,
         "engines": compared,
         "tokenizer": measure_tokenizer(held_back, tokenizer, corpora, template, compare_tokenizers),
-        "template": template,
     }
+    if not asked:
+        del content["skills"]
     samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in free), encoding="utf-8")
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from chatmill.tokenizer.huggingface import write_huggingface
 
 from chatmill.manifest import write_manifest
 from chatmill.stage import Output, stage
 from chatmill.tokenizer.binary import write_binary
+from chatmill.tokenizer.files import read_folder
+from chatmill.tokenizer.huggingface import write_huggingface
 from chatmill.tokenizer.llama2c import greedy_refusal, write_llama2c
-from chatmill.tokenizer.loading import load
 from chatmill.tokenizer.ranks import refusal
 from chatmill.tokenizer.tiktoken_files import description_file, write_tiktoken
 from chatmill.tokenizer.tiktoken_pickle import write_tiktoken_pickle
@@ -71,7 +71,7 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
 @stage
 def main(tokenizer: Path, out: Output, *, formats: list[Format]) -> None:
     """Read a tokenizer folder; write each format that it can have, and `formats.json`: which, and why not."""
-    vocabulary = load(tokenizer).vocabulary
+    vocabulary = read_folder(tokenizer)
     out.mkdir(parents=True)
     written = {format: export(format, tokenizer, vocabulary, out) for format in formats}
     (out / "formats.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

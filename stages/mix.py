@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
+from pydantic_core import from_json
 
 from chatmill.progress import progress
 from chatmill.split import Side, side
@@ -70,7 +71,7 @@ def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: boo
     sides, sizes, exact, near, owners = bytearray(), [], [], [], []
     for number, line in enumerate(chunk.lines()):
         try:
-            record = json.loads(line.decode())
+            record = from_json(line)
             text, group = record["text"].encode(), record["group"]
             sides.append(SIDES.index(side_of(group)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

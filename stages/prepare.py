@@ -1,10 +1,11 @@
 """Read one dataset in its own format and write its conversations."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from pydantic_core import to_json
 
 from chatmill.conversation import START, Conversation, Record, check_turns, render
 from chatmill.formats.item import Item, Reject
@@ -78,13 +79,12 @@ def main(
         entries = records(raw, source, format=format, limit=limit, seed=seed)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
-                out.write(entry.to_json().encode())
+                out.write(to_json(entry, exclude_none=True) + b"\n")
                 kept += 1
             else:
                 reasons[entry.reason] += 1
                 first.setdefault(entry.reason, entry)
-                line = {"place": entry.place, "reason": entry.reason, "detail": entry.detail}
-                rejected.write(json.dumps(line).encode() + b"\n")
+                rejected.write(to_json(entry) + b"\n")
     count = reasons.total()
     if count > max_reject_rate * (kept + count):
         reason, times = reasons.most_common(1)[0]

@@ -8,6 +8,8 @@ from pathlib import Path
 from chatmill.conversation import Message, Part
 from chatmill.page import sections
 from chatmill.page.markup import Html, tag
+from chatmill.page.metrics import Metrics
+from chatmill.page.speed import speed
 from chatmill.page.style import STYLE
 from chatmill.page.tokens import masked, sentence
 from chatmill.stage import Output, stage
@@ -27,7 +29,7 @@ def read_text(file: Path) -> str:
         raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
 
 
-def read_metrics(file: Path) -> sections.Metrics:
+def read_metrics(file: Path) -> Metrics:
     """The metrics in a file. Raises ValueError where it holds none."""
     try:
         content = json.loads(read_text(file))
@@ -38,7 +40,7 @@ def read_metrics(file: Path) -> sections.Metrics:
     return content
 
 
-def read_samples(file: Path) -> list[sections.Metrics]:
+def read_samples(file: Path) -> list[Metrics]:
     """The answers in a file, one a line. Raises ValueError with file and line."""
     result = []
     for number, line in enumerate(read_text(file).split("\n")[:-1], start=1):
@@ -94,16 +96,18 @@ def main(
     measured, timed = read_metrics(evaluation), read_metrics(benchmark)
     chat_tokenizer = load(tokenizer)
     template = measured.get("template", "chatml")
+    kind, size = chat_tokenizer.vocabulary.type, chat_tokenizer.vocab_size
+    origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
     document = page(
         tag("h1", "chatmill report"),
-        tag("p", "Tokenizer ", tag("code", chat_tokenizer.fingerprint[:12]), f", template {template}", class_="note"),
+        tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
         sections.summary(measured, timed),
         sections.checks(measured),
         sections.chats(read_samples(samples)),
         sections.skills(measured),
         sections.compression(measured),
         sections.training(read_curve(curve)),
-        sections.speed(measured, timed),
+        speed(measured, timed),
         sections.tokenizer(measured, timed, sentence(sample, chat_tokenizer), masked(CALL, chat_tokenizer, template)),
         sections.data(read_metrics(mix)),
     )

@@ -120,6 +120,12 @@ def test_what_is_missing_damaged_or_foreign_is_named(folders, tmp_path):
         load_engine(tmp_path, "onnx_hf")
 
 
+@pytest.mark.parametrize("device", ["abacus", "xpu:7"])
+def test_a_device_that_is_not_there_is_named(folders, device):
+    with pytest.raises(ValueError, match=f"^device '{device}': PyTorch cannot use it here .*: try cpu$"):
+        load_engine(folders["pytorch"], "pytorch", device=device)
+
+
 def test_a_tokenizer_the_model_was_not_trained_with_is_refused(tmp_path):
     folder = write_model(tmp_path / "model")
     (folder / "manifest.json").unlink()

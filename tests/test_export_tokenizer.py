@@ -103,12 +103,18 @@ def test_an_unknown_format_is_refused_with_the_choices(bpe):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", None])
-def test_a_damaged_tokenizer_is_one_line_and_nothing_is_written(bpe, damage, tmp_path):
+def test_a_damaged_tokenizer_is_refused_and_nothing_is_written(bpe, damage):
     file = bpe / "tokenizer.json"
     file.unlink() if damage is None else file.write_bytes(damage)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"export_tokenizer": {"formats": ["llama2c"]}}))
-    command = [sys.executable, SCRIPT, "bpe", "out"]
+    with pytest.raises(ValueError, match=r"bpe/tokenizer\.json is (missing|damaged)"):
+        export_tokenizer.main(bpe, bpe.with_name("out"), formats=EVERY)
+    assert not bpe.with_name("out").exists()
+
+
+def test_the_script_says_what_is_wrong_in_one_line(tmp_path):
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"export_tokenizer": {"formats": ["gguf"]}}))
+    command = [sys.executable, SCRIPT, "tokenizer", "out"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
-    assert result.stderr.startswith("export_tokenizer: bpe/tokenizer.json ")
+    assert result.stderr.startswith("export_tokenizer: params.yaml: export_tokenizer.formats.0 = 'gguf': ")
     assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ import random
 import struct
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ import tiktoken.load
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex
+from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
 import export_tokenizer
@@ -34,6 +35,8 @@ TYPES = {
     "unigram": ("sentencepiece", {"algorithm": "unigram"}),
     "sentencepiece-bpe": ("sentencepiece", {"algorithm": "bpe"}),
 }
+REAL = Path(__file__).parents[2] / "shared/data/text"
+REAL_TEXTS = ("tatoeba_laser/tatoeba.*", "blns/blns.txt", "emoji/*.txt", "classic_books/[AG]*.md")
 FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 SAID = """
 the cat sat on a mat and they talked about tea, honey & bread. Don't worry! 12 naïve cafés; Überraschung größer señor
@@ -167,6 +170,27 @@ def test_sentencepiece_gives_the_same(exported, text):
     if not hasattr(exported, "sentencepiece"):
         exported.sentencepiece = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
     assert exported.sentencepiece.encode(text) == exported.original.encode(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
+def test_real_texts_in_many_languages_give_the_same_everywhere(exported):
+    """Lines of 112 languages, naughty strings, emoji and books; the slow algorithm takes one line in fifty."""
+    files = sorted(file for pattern in REAL_TEXTS for file in REAL.glob(pattern))
+    lines = [line for file in files for line in file.read_text("utf-8", errors="replace").split("\n")]
+    lines = [escape(line).replace("\u2581", " ") for line in lines]
+    expected = exported.original.encode(lines, threads=2)
+    for line, ids in zip(lines, expected, strict=True):
+        assert exported.original.decode_bytes(ids) == line.encode()
+    out, formats = exported.out, exported.formats
+    if "files" in formats["tiktoken_pickle"]:
+        assert pickle.loads((out / "tokenizer.pkl").read_bytes()).encode_ordinary_batch(lines) == expected
+    if "files" in formats["sentencepiece"]:
+        assert sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model")).encode(lines) == expected
+    hugging_face = Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert [encoded.ids for encoded in hugging_face.encode_batch_fast(lines, add_special_tokens=False)] == expected
+    with open_binary(out / "tokenizer.bin") as binary:
+        assert [binary.encode(line) for line in lines[::50]] == expected[::50]
 
 
 def read_sequentially(file, vocab_size, num_numbers):

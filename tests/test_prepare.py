@@ -78,7 +78,7 @@ BAD = [
     (json.dumps({"messages": [{"role": "robot", "content": "Hi"}]}), "unknown_role"),
     (
         json.dumps({"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}),
-        "not_utf8",
+        "bad_json",
     ),
     (talk("Hi", "é" * 500_001), "too_long"),
     (talk("x" * 17_000_000, "Hi"), "too_long"),

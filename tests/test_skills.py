@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import check_turns, render
-from chatmill.formats.skills import PROBLEMS, generate
+from chatmill.formats.problems import PROBLEMS
+from chatmill.formats.skills import generate
 from chatmill.skills import score
 from chatmill.split import side
 
@@ -234,7 +235,8 @@ def test_every_skill_has_enough_phrasings_and_none_twice():
             "  antonyms:\n    weight",
             "skills: missing or unknown: antonyms, opposites; expected",
         ),
-        ("    weight: 3", "    weight: often", r"skills\.sorting\.weight: Input should be a valid number"),
+        ("smaller: [smaller, lower, less]", "smaller: lower", r"words\.smaller: Input should be a valid list"),
+        ("weight: 3\n", "weight: 0\n", r"skills\.\w+\.weight: Input should be greater than 0"),
         ("    - [yards, feet, 3]", "    - [yards, feet]", r"words\.units\.7\.2: Field required"),
         ("skills:", "skills: [", "not YAML: while parsing"),
     ],

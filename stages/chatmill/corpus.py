@@ -69,7 +69,7 @@ def text_bytes(parts: Iterable[Segment]) -> int:
 def bytes_per_token(
     conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: Template
 ) -> float | None:
-    """Bytes of text for each token of text, in the stretches between control tokens; for tokenizers without any, too."""
+    """Bytes of text for each token of text, for tokenizers without control tokens, too; None where there is no text."""
     texts = [
         "".join(segment.text for segment in span)
         for conversation in conversations

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from chatmill.manifest import check_manifest, write_manifest
 from chatmill.template import Template
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer, Encoded
+from chatmill.tokenizer.vocabulary import Vocabulary
 
 SPLITS = ("train", "validation")
 
@@ -77,14 +78,14 @@ class _Array:
         np.lib.format.write_array_header_1_0(self.file, header)  # of one size, whatever the length
 
 
-def text_bytes(tokenizer: ChatTokenizer) -> np.ndarray:
+def text_bytes(vocabulary: Vocabulary) -> np.ndarray:
     """(V,) int64: how many bytes of text each id stands for; control tokens are none."""
-    lengths = [len(token) for token in tokenizer.token_bytes]
-    return np.where(np.arange(len(lengths)) < tokenizer.num_text, lengths, 0)
+    lengths = [len(token) for token in vocabulary.tokens]
+    return np.where(np.arange(len(lengths)) < vocabulary.num_text, lengths, 0)
 
 
-def write_split(folder: Path, split: str, chunks: Iterable[Encoded], num_bytes: np.ndarray) -> Counts:
-    """Write one split as its chunks come, in the memory of one; `num_bytes` (V,) is `text_bytes`."""
+def write_split(folder: Path, split: str, chunks: Iterable[tuple[np.ndarray, ...]], num_bytes: np.ndarray) -> Counts:
+    """Write one split as its chunks come, each in the shape of a Split; `num_bytes` (V,) is `text_bytes`."""
     ids_type = np.uint16 if len(num_bytes) <= 1 << 16 else np.uint32
     text = 0
     with ExitStack() as files:
@@ -93,7 +94,7 @@ def write_split(folder: Path, split: str, chunks: Iterable[Encoded], num_bytes: 
             for name, kind in zip(Split._fields, (ids_type, np.uint8, np.int64), strict=True)
         )
         offsets.append(np.zeros(1))
-        for chunk in chunks:
+        for chunk in starmap(Split, chunks):
             offsets.append(chunk.offsets[1:] + ids.length)
             ids.append(chunk.ids)
             loss.append(chunk.loss)

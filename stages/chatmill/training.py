@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chatmill.bits_per_byte import bits_per_byte
 from chatmill.model import ChatModel
 from chatmill.optimizer import Optimizer, rate_at
 from chatmill.packing import Batch
@@ -62,8 +61,8 @@ class Sums(NamedTuple):
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Of trained text."""
-        return bits_per_byte(self.nats, self.bytes)
+        """Of trained text; None where there is none."""
+        return self.nats / (math.log(2) * self.bytes) if self.bytes else None
 
 
 def attention_mask(conversations: Tensor) -> Tensor:
@@ -96,7 +95,7 @@ class Trainer:
 
     def step(self, batches: Sequence[Batch]) -> Sums:
         """Learn from all of the batches at once. Raises ValueError where the loss is no number any more."""
-        total = sum(float(self.weights[torch.from_numpy(batch.loss)].sum()) for batch in batches)
+        total = sum(self.weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
         sums = Sums()
         for batch in batches:
             weighted, of_batch = self._loss(batch)
@@ -133,7 +132,7 @@ class Trainer:
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == Loss.TRAINED)
         text = nats.detach()[num_bytes > 0].double().sum()
-        return weighted, Sums(float(weighted), float(weights.sum()), float(text), int(num_bytes.sum()))
+        return weighted, Sums(weighted.item(), weights.sum().item(), text.item(), num_bytes.sum().item())
 
     def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
         """Four (B, T) -> (B, T) float32: what each target costs."""

@@ -7,7 +7,6 @@ be read is a `Reject`; a file that cannot be read is a ValueError or an OSError.
 import csv
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import zstandard
+from pydantic_core import from_json
 
 from chatmill.formats.item import Reject, Row
 from chatmill.formats.json_document import entries, values
@@ -96,8 +96,8 @@ def json_rows(file: Path) -> Iterator[Row | Reject]:
 
 def _json_row(place: str, line: str) -> Row | Reject:
     try:
-        return place, json.loads(line)
-    except (ValueError, RecursionError) as error:
+        return place, from_json(line)
+    except ValueError as error:
         return Reject(place, "bad_json", f"not JSON: {error}")
 
 

@@ -6,90 +6,58 @@ facts the fact in this phrasing. A conversation that asks several things asks th
 so that whatever is scored in a test was seen in no conversation that is trained on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError
+from pydantic import Field, PositiveFloat, ValidationError
 
-from chatmill.calculator import calculate
 from chatmill.conversation import Message, Part
 from chatmill.formats.item import Item
+from chatmill.formats.problems import PROBLEMS, Pair, Problem, Section, Texts, Words
 from chatmill.split import HELD_BACK, position
 
 HELD_BACK_EVERY = 50  # conversations
 SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
 
-Texts = Annotated[list[str], Field(min_length=1)]
-Pair = tuple[str, str]
+
+class Opening(Section):
+    """What the user tells to have it recalled, and what is replied."""
+
+    tell: Texts
+    reply: Texts
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Skill(Section):
+    """How a skill is asked and answered, in templates with {slots}.
 
-
-class Skill(_Section):
-    """How a skill is asked and answered: templates with {slots}. Of what is recalled, `tell` and `reply` come first."""
+    An answer of several parts takes one template of each, and is right if it has in it what fills the slots.
+    """
 
     weight: PositiveFloat
+    opening: Opening | None = None
     known: Texts
     held_back: Texts
-    answer: str = ""
-    tell: list[str] = []
-    reply: list[str] = []
+    answer: str | list[Texts]
+
+    @property
+    def templates(self) -> list[str]:
+        """All of them."""
+        openings = self.opening.tell + self.opening.reply if self.opening else []
+        answers = [self.answer] if isinstance(self.answer, str) else chain(*self.answer)
+        return [*openings, *self.known, *self.held_back, *answers]
 
 
-class Syllables(_Section):
-    """Names are put together from these."""
-
-    first: Texts
-    middle: Texts
-    last: Texts
-
-
-class Words(_Section):
-    """What the skills are about."""
-
-    operations: dict[str, Texts]
-    units: list[tuple[str, str, int]]
-    larger: Texts
-    smaller: Texts
-    rising: Texts
-    falling: Texts
-    spelled: Texts
-    opposites: list[Pair]
-    months: Texts
-    days: Texts
-    capitals: dict[str, str]
-    numbered: Texts
-    names: Texts
-    syllables: Syllables
-    story_things: Texts
-    story: list[Texts]
-    unknowable: dict[str, Texts]
-    answered: dict[str, str]
-
-
-class Source(_Section):
+class Source(Section):
     """The whole file."""
 
     skills: dict[str, Skill]
     words: Words
-    small_talk: list[Pair]
-
-
-class Problem(NamedTuple):
-    """What is asked: the slots of the templates, and the key of what is held back with it."""
-
-    key: str
-    slots: dict[str, str]
-    closed: bool = False  # of a closed set of facts: the key holds for one phrasing only
-    call: str = ""  # of the calculator, whose output is the slot `result`
-    story: str = ""
+    small_talk: Annotated[list[Pair], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +92,7 @@ def _read(file: Path) -> Source:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ValueError(f"{file}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
     if source.skills.keys() != PROBLEMS.keys():
         odd = ", ".join(sorted(source.skills.keys() ^ PROBLEMS.keys()))
         raise ValueError(f"{file}: skills: missing or unknown: {odd}; expected exactly {', '.join(PROBLEMS)}")
@@ -134,7 +102,7 @@ def _read(file: Path) -> Source:
 
 
 def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
-    for template in (*skill.known, *skill.held_back, *skill.tell, *skill.reply, skill.answer):
+    for template in skill.templates:
         try:
             template.format(**slots)
         except (KeyError, IndexError, ValueError) as error:
@@ -169,9 +137,13 @@ def _task(source: Source, name: str, random: Random, *, held_back: bool) -> Task
     skill, problem = source.skills[name], PROBLEMS[name](source.words, random)
     phrasings = skill.held_back if held_back else skill.known
     index = random.randrange(len(phrasings))
-    answer = problem.story or skill.answer.format(**problem.slots)
     question = _casual(phrasings[index], random).format(**problem.slots)
-    scored = {"contains": [problem.slots["hero"], problem.slots["thing"]]} if problem.story else {"answers": [answer]}
+    if isinstance(skill.answer, str):
+        answer = skill.answer.format(**problem.slots)
+        scored = {"answers": [answer]}
+    else:
+        answer = " ".join(random.choice(templates).format(**problem.slots) for templates in skill.answer)
+        scored = {"contains": list(problem.slots.values())}
     if held_back:
         group = f"{HELD_BACK}skills/{name}/{index}/{problem.key}"
     else:
@@ -179,14 +151,14 @@ def _task(source: Source, name: str, random: Random, *, held_back: bool) -> Task
     return Task(
         group,
         {"name": name, "phrasing": "held_back" if held_back else "known", **scored},
-        _opening(skill, problem, random) if skill.tell else [],
+        _told(skill.opening, problem, random) if skill.opening else [],
         _exchange(question, answer, problem),
     )
 
 
-def _opening(skill: Skill, problem: Problem, random: Random) -> list[Message]:
-    said, reply = random.choice(skill.tell), random.choice(skill.reply)
-    return _exchange(_casual(said, random).format(**problem.slots), reply.format(**problem.slots))
+def _told(opening: Opening, problem: Problem, random: Random) -> list[Message]:
+    said, reply = _casual(random.choice(opening.tell), random), random.choice(opening.reply)
+    return _exchange(said.format(**problem.slots), reply.format(**problem.slots))
 
 
 def _exchange(question: str, answer: str, problem: Problem | None = None) -> list[Message]:
@@ -203,119 +175,3 @@ def _casual(text: str, random: Random) -> str:
     if random.random() < 0.2:
         text = text.rstrip(".?! ")
     return text
-
-
-def _arithmetic(words: Words, random: Random) -> Problem:
-    sign = random.choice(list(words.operations))
-    word, *signs = words.operations[sign]
-    top = 100 if random.random() < 0.7 else 1000
-    a, b = random.randrange(top), random.randrange(top)
-    if sign == "/":
-        b = random.randrange(1, 31)
-        a = b * random.randrange(1, 31)
-    call, written = f"{a}{sign}{b}", random.choice(signs)
-    texts = (f"{a} {word} {b}", f"{a} {written} {b}", f"{a}{written}{b}")
-    slots = {"sum": random.choice(texts), "a": str(a), "word": word, "b": str(b), "result": calculate(call)}
-    return Problem(call, slots, call=call)
-
-
-def _units(words: Words, random: Random) -> Problem:
-    large, small, factor = random.choice(words.units)
-    n = random.randrange(2, 100)
-    if random.random() < 0.6:
-        call, source, target = f"{n}*{factor}", large, small
-    else:
-        n *= factor
-        call, source, target = f"{n}/{factor}", small, large
-    slots = {"n": str(n), "from": source, "to": target, "result": calculate(call)}
-    return Problem(f"{n} {source} {target}", slots, call=call)
-
-
-def _comparing(words: Words, random: Random) -> Problem:
-    a, b = random.sample(range(100), 2)
-    larger = random.random() < 0.5
-    first, second = (max(a, b), min(a, b)) if larger else (min(a, b), max(a, b))
-    which = random.choice(words.larger if larger else words.smaller)
-    slots = {"a": str(a), "b": str(b), "which": which, "first": str(first), "second": str(second)}
-    return Problem(f"{min(a, b)} {max(a, b)}", slots)
-
-
-def _sorting(words: Words, random: Random) -> Problem:
-    numbers = random.sample(range(100), 3 if random.random() < 0.7 else 4)
-    falling = random.random() < 0.5
-    slots = {
-        "numbers": ", ".join(map(str, numbers)),
-        "order": random.choice(words.falling if falling else words.rising),
-        "sorted": ", ".join(map(str, sorted(numbers, reverse=falling))),
-    }
-    return Problem(" ".join(map(str, sorted(numbers))), slots)
-
-
-def _letters(words: Words, random: Random) -> Problem:
-    word = random.choice(words.spelled)
-    return Problem(word, {"word": word, "letters": "-".join(word), "count": str(len(word))}, closed=True)
-
-
-def _opposites(words: Words, random: Random) -> Problem:
-    word, opposite = random.sample(random.choice(words.opposites), 2)
-    return Problem(word, {"word": word, "opposite": opposite}, closed=True)
-
-
-def _calendar(words: Words, random: Random) -> Problem:
-    kind, names = random.choice((("day", words.days), ("month", words.months)))
-    side, step = random.choice((("after", 1), ("before", -1)))
-    index = random.randrange(len(names))
-    slots = {"kind": kind, "side": side, "item": names[index], "result": names[(index + step) % len(names)]}
-    return Problem(f"{side} {names[index]}", slots, closed=True)
-
-
-def _capitals(words: Words, random: Random) -> Problem:
-    country, capital = random.choice(list(words.capitals.items()))
-    return Problem(country, {"country": country, "capital": capital}, closed=True)
-
-
-def _name(words: Words, random: Random) -> str:
-    if random.random() < 0.3:
-        return random.choice(words.names)
-    syllables = words.syllables
-    middle = random.choice(syllables.middle) if random.random() < 0.3 else ""
-    return random.choice(syllables.first) + middle + random.choice(syllables.last)
-
-
-def _name_recall(words: Words, random: Random) -> Problem:
-    name = _name(words, random)
-    return Problem(name, {"name": name})
-
-
-def _number_recall(words: Words, random: Random) -> Problem:
-    number = str(random.randrange(10, 1000))
-    return Problem(number, {"what": random.choice(words.numbered), "number": number})
-
-
-def _story(words: Words, random: Random) -> Problem:
-    slots = {"hero": _name(words, random), "thing": random.choice(words.story_things)}
-    return Problem(slots["hero"], slots, story=" ".join(random.choice(part).format(**slots) for part in words.story))
-
-
-def _refusal(words: Words, random: Random) -> Problem:
-    reason, topics = random.choice(list(words.unknowable.items()))
-    asked = random.choice(topics)
-    known = " ".join(words.answered.get(word, word) for word in asked.split())
-    return Problem(asked, {"asked": asked, "known": known, "reason": reason}, closed=True)
-
-
-PROBLEMS: dict[str, Callable[[Words, Random], Problem]] = {
-    "arithmetic": _arithmetic,
-    "units": _units,
-    "comparing": _comparing,
-    "sorting": _sorting,
-    "spelling": _letters,
-    "counting_letters": _letters,
-    "opposites": _opposites,
-    "calendar": _calendar,
-    "capitals": _capitals,
-    "name_recall": _name_recall,
-    "number_recall": _number_recall,
-    "story": _story,
-    "refusal": _refusal,
-}

@@ -24,11 +24,12 @@ class PyTorchEngine:
         threads: int | None = None,
     ) -> None:
         self.name, self.fingerprint, self.template = "pytorch", fingerprint, template
-        self.device = best_device() if device == "auto" else torch.device(device)
+        self.device = choose_device(device)
         self.vocab_size, self.context = model.config.vocab_size, model.config.max_position_embeddings
         torch.set_num_threads(threads or default_threads())
         self._model = model.to(self.device).eval()
-        self._cache = model.new_cache(1, self.context)
+        with self.device:
+            self._cache = model.new_cache(1, self.context)
 
     @property
     def length(self) -> int:
@@ -68,6 +69,12 @@ def open_engine(folder: Path, *, device: str = "auto", threads: int | None = Non
     return PyTorchEngine(model, **origin, device=device, threads=threads)
 
 
-def best_device() -> torch.device:
-    """The accelerator where there is one, else the processor."""
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+def choose_device(name: str) -> torch.device:
+    """The device of this name; `auto` is the accelerator where there is one, else the processor."""
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r}: PyTorch cannot use it here ({reason}): try cpu") from error

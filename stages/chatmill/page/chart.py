@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chatmill.page.markup import Html, tag
+from chatmill.page.metrics import number
 
 WIDTH, HEIGHT = 440, 250  # units of the drawing; few, so that its type stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
@@ -149,19 +150,3 @@ def bar(share: float | None, color: int = 0) -> Html:
     length = f"{100 * min(max(share, 0), 1):.1f}%"
     rect = tag("rect", width=length, height=10, rx=1)
     return tag("svg", rect, class_=f"bar color{color}", width="100%", height=10, aria_hidden="true")
-
-
-def number(value: float | None, decimals: int | None = None) -> str:
-    """A value for people: so many decimals, or else three digits, or whole with commas; a dash for none."""
-    if value is None:
-        return "–"
-    if decimals is not None:
-        return f"{value:.{decimals}f}"
-    if math.isfinite(value) and (abs(value) >= 100 or value == int(value)):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def percent(share: float | None) -> str:
-    """A share as a percentage; a dash for none."""
-    return "–" if share is None else f"{100 * share:.1f} %"

@@ -51,4 +51,11 @@ def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]
         ),
         class_="scroll",
         tabindex=0,
+        role="region",
+        aria_label=caption,
     )
+
+
+def section(title: str, *content: object) -> Html:
+    """A part of the page under its heading."""
+    return tag("section", tag("h2", title), *content)

@@ -1,30 +1,19 @@
 """The sections of the report: each takes metrics as they stand in their files, and leaves out what was not measured."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
-from chatmill.page.chart import Line, bar, category_axis, line_chart, linear_axis, log_axis, number, percent
-from chatmill.page.markup import Html, join, table, tag
+from chatmill.page.chart import Line, bar, line_chart, linear_axis
+from chatmill.page.markup import Html, section, table, tag
+from chatmill.page.metrics import Metrics, at, in_bits, number, percent
+from chatmill.page.speed import fastest
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
 AGREEMENT = 1e-3  # bits per byte by which engines of full precision may differ
+BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
 STOPS = 0.99  # share of answers that should end by themselves
 
-Metrics = dict[str, Any]
-Curve = dict[str, list[tuple[float, float]]]  # (step, value) of each column
-Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, cache or recompute, and times by prompt length
-
-
-def at(metrics: Any, *keys: str, default: Any = None) -> Any:
-    """What stands under a path of keys; `default` where a run did not measure it."""
-    for key in keys:
-        metrics = metrics.get(key) if isinstance(metrics, dict) else None
-    return default if metrics is None else metrics
-
-
-def section(title: str, *content: object) -> Html:
-    """A part of the page under its heading."""
-    return tag("section", tag("h2", title), *content)
+Points = list[tuple[float, float]]
+Curve = dict[str, Points]  # (step, value) of each column
 
 
 def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
@@ -32,20 +21,15 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
     bits = at(evaluation, "bits_per_byte")
     engine, prompt, milliseconds = fastest(benchmark)
     figures = [
-        ("Bits per byte, all text", in_bits(at(bits, "all")), f"xz {in_bits(at(bits, 'baselines', 'xz'))}"),
-        ("Bits per byte, answers", in_bits(at(bits, "assistant")), "the assistant's text alone"),
+        ("Bits per byte", in_bits(at(bits, "all")), f"all text; xz: {in_bits(at(bits, 'baselines', 'xz'))}"),
+        ("Bits per byte", in_bits(at(bits, "assistant")), "assistant's text"),
         ("Skills", percent(at(evaluation, "skills", "macro")), "on known phrasings"),
-        ("Skills, held back", percent(at(evaluation, "skills", "held_back", "macro")), "on phrasings never seen"),
+        ("Skills, held back", percent(at(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
         ("Answers that end", percent(at(evaluation, "stops_rate")), "by themselves"),
-        ("Time per token", f"{number(milliseconds)} ms", f"{engine}, after {prompt} tokens" if engine else ""),
+        ("Time per token", f"{number(milliseconds)} ms", f"{engine}, prompt of {prompt}" if engine else ""),
     ]
     tiles = (tag("div", tag("dt", name), tag("dd", value, tag("small", note))) for name, value, note in figures)
     return tag("dl", *tiles, class_="tiles")
-
-
-def in_bits(value: float | None) -> str:
-    """Bits per byte as text."""
-    return number(value, decimals=3)
 
 
 def checks(evaluation: Metrics) -> Html:
@@ -73,49 +57,45 @@ def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
 
 def training(curve: Curve) -> Html:
     """Loss and bits per byte by step."""
-    charts = []
-    for title, unit, columns in (
-        ("Loss", "nats per token", {"loss": "training"}),
-        ("Bits per byte", "bits per byte", {"bits_per_byte": "training", "validation_bits_per_byte": "validation"}),
-    ):
-        lines = [
-            Line(name, averaged(curve[column]), color)
-            for color, (column, name) in enumerate(columns.items())
-            if curve.get(column)
-        ]
-        if lines:
-            points = [point for line in lines for point in line.points]
-            x, y = linear_axis("step", [step for step, _ in points]), linear_axis(unit, [value for _, value in points])
-            charts.append(line_chart(title, lines, x, y))
-    return section("Training", tag("div", *charts, class_="columns")) if charts else Html()
+    charts = [
+        training_chart("Loss", "nats per token", {"training": curve.get("loss")}),
+        training_chart(
+            "Bits per byte",
+            "bits per byte",
+            {"training": curve.get("bits_per_byte"), "validation": curve.get("validation_bits_per_byte")},
+        ),
+    ]
+    return section("Training", tag("div", *charts, class_="columns")) if any(charts) else Html()
 
 
-def averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def training_chart(title: str, unit: str, columns: dict[str, Points | None]) -> Html:
+    """One line for each column that was written."""
+    lines = [Line(name, averaged(points), color) for color, (name, points) in enumerate(columns.items()) if points]
+    points = [point for line in lines for point in line.points]
+    x, y = linear_axis("step", [step for step, _ in points]), linear_axis(unit, [value for _, value in points])
+    return line_chart(title, lines, x, y) if lines else Html()
+
+
+def averaged(points: Points) -> Points:
     """At most MAX_POINTS points: each the mean of those that follow one another, at the last one's place."""
     size = -(-len(points) // MAX_POINTS)
-    groups = [points[start : start + size] for start in range(0, len(points), size)] if points else []
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
 def compression(evaluation: Metrics) -> Html:
     """Bits per byte beside what knows nothing of chats, and by source."""
-    bits = at(evaluation, "bits_per_byte", default={})
-    names = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
-    values = [(names[name], at(bits, "baselines", name), 4) for name in names]
+    bits = at(evaluation, "bits_per_byte")
+    if bits is None:
+        return Html()
+    bases = at(bits, "baselines", default={})
+    values = [(name, bases.get(key), 4) for key, name in BASELINES.items()]
     values += [("this model, all text", at(bits, "all"), 0), ("this model, answers", at(bits, "assistant"), 2)]
     sources = [(name, value, 0) for name, value in at(bits, "by_source", default={}).items()]
-    if not bits:
-        return Html()
-    note = "Lower is better. Control tokens are not counted; the baselines compress exactly the same bytes."
+    note = f"Lower is better; control tokens are not counted. Baselines compress the same bytes. {bits.get('note', '')}"
+    tables = bars("Beside methods that know nothing of chats", values), bars("By source", sources)
     return section(
-        "Bits per byte of held-out text",
-        tag("p", note, " ", at(bits, "note", default=""), class_="note"),
-        tag(
-            "div",
-            bars("Beside methods that know nothing of chats", values),
-            bars("By source", sources),
-            class_="columns",
-        ),
+        "Bits per byte of held-out text", tag("p", note, class_="note"), tag("div", *tables, class_="columns")
     )
 
 
@@ -157,104 +137,6 @@ def chats(samples: Iterable[Metrics]) -> Html:
         shown.append(tag("div", asked, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
     note = tag("p", "Greedy answers to prompts that were chosen beforehand, unedited.", class_="note")
     return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
-
-
-def latencies(benchmark: Metrics) -> Iterator[Latency]:
-    """All that was measured."""
-    for engine, content in benchmark.items():
-        for mode in ("cache", "recompute"):
-            if isinstance(measured := at(content, mode), dict) and measured:
-                yield engine, mode, sorted((int(prompt), values) for prompt, values in measured.items())
-
-
-def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
-    """(engine, prompt tokens, ms) of the engine with the least time per token after its longest prompt."""
-    times = [
-        (at(values, "token_ms", "p50"), engine, prompt)
-        for engine, mode, measured in latencies(benchmark)
-        if mode == "cache"
-        for prompt, values in measured[-1:]
-    ]
-    milliseconds, engine, prompt = min(times, default=(None, None, None))
-    return engine, prompt, milliseconds
-
-
-def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """Latency by prompt length, engines beside one another, and the machine."""
-    measured = list(latencies(benchmark))
-    if not measured:
-        return Html()
-    charts = [
-        latency_chart("Time per token", "token_ms", measured, at(benchmark, "limit", "token_ms")),
-        latency_chart("Time to the first token", "ttft_ms", measured, None),
-    ]
-    machine = "; ".join(
-        f"{key.replace('_', ' ')} {value}" for key, value in at(benchmark, "machine", default={}).items()
-    )
-    note = (
-        "Median of repeated runs; thin lines reach up to the 95th percentile. Dashed: without a cache, everything is "
-        "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can."
-    )
-    return section(
-        "Speed",
-        tag("p", note, class_="note"),
-        tag("div", *charts, class_="columns"),
-        tag("details", tag("summary", "As a table"), latency_table(measured)),
-        engine_table(evaluation, benchmark),
-        tag("p", f"Measured on: {machine}.", class_="note") if machine else "",
-    )
-
-
-def latency_chart(title: str, key: str, measured: list[Latency], limit: float | None) -> Html:
-    """One line for each engine with and without its cache, and what the machine allows."""
-    engines = list(dict.fromkeys(engine for engine, _, _ in measured))
-    lines = [
-        Line(
-            engine if mode == "cache" else f"{engine}, no cache",
-            [(prompt, values[key]["p50"]) for prompt, values in by_prompt],
-            engines.index(engine) % 4,
-            dashed=mode == "recompute",
-            upper=[values[key]["p95"] for _, values in by_prompt],
-        )
-        for engine, mode, by_prompt in measured
-    ]
-    prompts = [prompt for line in lines for prompt, _ in line.points]
-    if limit is not None:
-        lines.append(Line("memory limit", [(min(prompts), limit), (max(prompts), limit)], color=4))
-    times = [time for line in lines for time in [*line.upper, *(time for _, time in line.points)]]
-    return line_chart(title, lines, category_axis("tokens of the prompt", prompts), log_axis("milliseconds", times))
-
-
-def latency_table(measured: list[Latency]) -> Html:
-    """All that the charts show."""
-    rows = (
-        (
-            f"{engine}, {mode}",
-            number(prompt),
-            *(number(values[key][rank]) for key in ("ttft_ms", "token_ms") for rank in ("p50", "p95")),
-        )
-        for engine, mode, by_prompt in measured
-        for prompt, values in by_prompt
-    )
-    head = ("engine", "prompt tokens", "first token p50", "p95", "each token p50", "p95")
-    return table("Milliseconds", head, rows)
-
-
-def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """What each engine costs and what it is worth."""
-    rows = [
-        (
-            name,
-            in_bits(at(values, "bits_per_byte")),
-            percent(at(values, "skills_macro")),
-            number(at(values, "size_mb"), decimals=1),
-            number(at(benchmark, name, "peak_memory_mb"), decimals=0),
-            percent(at(benchmark, "limit", "reached", name)),
-        )
-        for name, values in at(evaluation, "engines", default={}).items()
-    ]
-    head = ("engine", "bits per byte", "skills", "file, MB", "peak memory, MB", "of memory limit")
-    return table("Engines (skills on a sample of the questions; the memory limit on the longest prompt)", head, rows)
 
 
 def data(mix: Metrics) -> Html:

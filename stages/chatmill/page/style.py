@@ -11,7 +11,7 @@ STYLE = """
   --t0: #1d3a5a; --t1: #55301b; --t2: #1c4530; --t3: #472649; --t4: #463f17; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 60rem; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; margin: 0; line-height: 1.2; }
 h2 { font-size: 1.1rem; margin: 2.2rem 0 .5rem; padding-top: .6rem; border-top: 1px solid var(--rule); }
 p { margin: .3rem 0 .8rem; max-width: 46rem; }

@@ -1,39 +1,37 @@
 """The libraries that do the work: tiktoken wherever it can express the type, otherwise tokenizers or sentencepiece."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
-from chatmill.template import Segment, spans
 from chatmill.tokenizer.ranks import encoding, refusal
 from chatmill.tokenizer.sentencepiece_model import to_model
 from chatmill.tokenizer.tokenizer_json import SPACE, to_json
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
-
-OPENING = "<|"  # of every control token's name, and of nothing else in escaped text
 
 
 class Backend(ABC):
     """Encodes text; text never gives a control id."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.special = vocabulary.special
+        self._controls = {name: np.array([i]) for name, i in vocabulary.special.items()}
 
     @abstractmethod
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         """The ids of each text."""
 
-    def encode_segments(self, parts: Sequence[Segment], text: str) -> np.ndarray:
-        """(N,) int64, the ids of segments, each span encoded by itself; `text` is all of theirs, joined."""
-        groups = spans(parts)
-        texts = ["".join(segment.text for segment in span) for span in groups if not span[0].control]
-        encoded = iter(self.encode_batch(texts, threads=1))
-        ids = [[self.special[span[0].text]] if span[0].control else next(encoded) for span in groups]
-        return np.fromiter(chain.from_iterable(ids), np.int64)
+    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+        """The ids of a text in which each of these names stands for its control token; what is between, by itself."""
+        stretches = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        texts = list(dict.fromkeys(stretches[::2]))  # the newline after each message is there once
+        arrays = dict(zip(texts, self._encode_arrays(texts), strict=True)) | self._controls
+        return np.concatenate([arrays[stretch] for stretch in stretches])
+
+    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.array(ids, np.int64) for ids in self.encode_batch(texts, threads=1)]
 
 
 def backend(vocabulary: Vocabulary) -> Backend:
@@ -53,16 +51,13 @@ class _Tiktoken(Backend):
             return list(map(self._encoding.encode_ordinary, texts))
         return self._encoding.encode_ordinary_batch(texts, num_threads=threads)
 
-    def encode_segments(self, parts: Sequence[Segment], text: str) -> np.ndarray:
-        """In one call, if it is certain that every name of a control token in the text stands for one."""
-        controls = [segment.text for segment in parts if segment.control]
-        if text.count(OPENING) != len(controls) or not all(name.startswith(OPENING) for name in set(controls)):
-            return super().encode_segments(parts, text)
-        ids = self._encoding.encode_to_numpy(text, allowed_special=set(controls), disallowed_special=())
-        return ids.astype(np.int64)
+    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+        return self._encoding.encode_to_numpy(text, allowed_special=names, disallowed_special=())
 
 
 class _Tokenizers(Backend):
+    """Works in as many threads as there are cores; the variable TOKENIZERS_PARALLELISM=false keeps it to one."""
+
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         self._tokenizer = Tokenizer.from_str(to_json(vocabulary, special=False))
@@ -90,3 +85,8 @@ class _SentencePiece(Backend):
                 ids += self._space + next(encoded)
             result.append(ids)
         return result
+
+    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+        if any(SPACE in text for text in texts):
+            return super()._encode_arrays(texts)
+        return self._processor.encode(texts, num_threads=1, return_type="numpy")

@@ -99,24 +99,21 @@ class BinaryTokenizer:
         self._read_index()
         self._check(0, _HEADER.size)
         self.longest_token, self.bos, self.end = _HEADER.unpack_from(mapped)
-        self._touched: set[int] = set()
+        self._spans: dict[int, tuple[int, int]] = {}  # where the bytes of the tokens lie that were touched before
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
-        if index not in self._touched:
-            self._touch(index)
-        start, stop = _SPAN.unpack_from(self._map, self._offsets + 4 * index)
-        return self._map[start + RECORD.size : stop]
+        start, stop = self._spans.get(index) or self._touch(index)
+        return self._map[start:stop]
 
     def score(self, index: int) -> float:
         """The score of a token."""
-        if index not in self._touched:
-            self._touch(index)
-        return RECORD.unpack_from(self._map, _SPAN.unpack_from(self._map, self._offsets + 4 * index)[0])[0]
+        start, _ = self._spans.get(index) or self._touch(index)
+        return RECORD.unpack_from(self._map, start - RECORD.size)[0]
 
     def kind(self, index: int) -> Kind:
         """What an id stands for."""
-        if index not in self._touched:
+        if index not in self._spans:
             self._touch(index)
         return Kind(self._map[self._kinds + index])
 
@@ -187,22 +184,21 @@ class BinaryTokenizer:
             raise _error(self.file, f"its index is not of this format ({error})") from error
         self._checked = bytearray(blocks)
 
-    def _touch(self, index: int) -> None:
-        """Check the blocks that hold a token, and that they agree with each other."""
+    def _touch(self, index: int) -> tuple[int, int]:
+        """Where a token's bytes start and stop; the blocks that hold it are checked, and that they agree."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: no token {index}: there are {self.vocab_size}")
-        offset = self._offsets + 4 * index
+        offset, kind = self._offsets + 4 * index, self._kinds + index
         self._check(offset, offset + _SPAN.size)
-        self._check(self._kinds + index, self._kinds + index + 1)
+        self._check(kind, kind + 1)
         start, stop = _SPAN.unpack_from(self._map, offset)
         if not _HEADER.size <= start <= stop - RECORD.size <= self._offsets - RECORD.size:
             raise _error(self.file, f"token {index} lies outside the records")
         self._check(start, stop)
-        if RECORD.unpack_from(self._map, start)[1] != stop - start - RECORD.size or self._map[
-            self._kinds + index
-        ] not in iter(Kind):
+        if RECORD.unpack_from(self._map, start)[1] != stop - start - RECORD.size or self._map[kind] > max(Kind):
             raise _error(self.file, f"the record of token {index} is not of this format")
-        self._touched.add(index)
+        self._spans[index] = start + RECORD.size, stop
+        return self._spans[index]
 
     def _check(self, start: int, stop: int) -> None:
         """Compare the checksums of all blocks in [start, stop) that were not compared before."""

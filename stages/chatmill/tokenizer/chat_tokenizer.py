@@ -6,6 +6,7 @@ Text can never give a control id, whatever it says: control tokens are named by 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -16,6 +17,7 @@ from chatmill.tokenizer.backends import backend
 from chatmill.tokenizer.vocabulary import Vocabulary
 
 MAX_RUN = 100_000  # equal characters, or blanks; tiktoken overflows its stack at about a million
+OPENING = "<|"  # of every control token's name, and of nothing else in escaped text
 CHUNK = 250_000  # characters that are encoded in one go
 
 
@@ -96,7 +98,7 @@ class ChatTokenizer:
         losses: list[Loss] = []
         for span in spans(parts):
             if span[0].control:
-                ids.append(self.special[span[0].text])
+                ids.append(self._control(span[0].text))
                 losses.append(span[0].loss)
                 continue
             by_byte = [segment.loss for segment in span for _ in segment.text.encode()]
@@ -122,29 +124,42 @@ class ChatTokenizer:
         else:
             with ThreadPoolExecutor(threads) as pool:
                 parts = list(pool.map(self._encode_chunk, chunks))
-        ids, loss, counts = ([part[k] for part in parts] for k in range(3))
-        offsets = np.concatenate([[0], *counts]).cumsum(dtype=np.int64)
-        return Encoded(_joined(ids, self.dtype), _joined(loss, np.dtype(np.uint8)), offsets)
+        starts = np.cumsum([0, *(len(part.ids) for part in parts)])
+        return Encoded(
+            np.concatenate([np.empty(0, self.dtype), *(part.ids for part in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(part.loss for part in parts)]),
+            np.concatenate([[0], *(part.offsets[1:] + start for part, start in zip(parts, starts, strict=False))]),
+        )
 
-    def _encode_chunk(self, conversations: list[list[Segment]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids and loss of the conversations in a row, and how many ids each has.
-
-        Ids and segments cover the same bytes, so a token's segment is found from where its first byte lies.
-        """
-        parts = [segment for conversation in conversations for segment in conversation]
-        text = "".join(segment.text for segment in parts)
-        _check(text)
-        size = len if text.isascii() else _num_bytes
-        ends = np.fromiter((size(segment.text) for segment in parts), np.int64, len(parts)).cumsum()
-        ids = self._backend.encode_segments(parts, text)
-        stops = self._lengths[ids].cumsum()
+    def _encode_chunk(self, conversations: list[list[Segment]]) -> Encoded:
+        """Segments and tokens cover the same bytes, so the bytes tell how many tokens begin in each segment."""
+        parts = list(chain.from_iterable(conversations))
+        texts = [segment.text for segment in parts]
+        ids = self._encode_parts(parts, "".join(texts)).astype(self.dtype, copy=False)
+        ends = np.cumsum([len(text) if text.isascii() else len(text.encode()) for text in texts], dtype=np.int64)
+        stops = self._lengths.take(ids).cumsum()
         assert stops[-1:] == ends[-1:], "tokens do not cover the text"
-        starts = stops - self._lengths[ids]
-        losses = np.fromiter((segment.loss for segment in parts), np.uint8, len(parts))
+        losses = np.frombuffer(bytes([segment.loss for segment in parts]), np.uint8)
+        begun = stops.searchsorted(ends) + (ends > 0)  # tokens that begin before the end of each segment
+        loss = np.repeat(losses, np.diff(begun, prepend=0))
         borders = np.cumsum([0, *map(len, conversations)])
-        places = np.concatenate([[0], ends])[borders]
-        counts = np.diff(starts.searchsorted(places))
-        return ids, losses[ends.searchsorted(starts, side="right")], counts
+        return Encoded(ids, loss, np.concatenate([[0], begun])[borders])
+
+    def _encode_parts(self, parts: list[Segment], text: str) -> np.ndarray:
+        """The ids of segments, of which `text` is all: in one call where every `<|` in it begins a control token."""
+        _check(text)
+        controls = [segment.text for segment in parts if segment.control]
+        names = set(controls)
+        for name in names:
+            self._control(name)
+        if text.count(OPENING) == len(controls) and all(name.startswith(OPENING) for name in names):
+            return self._backend.encode_marked(text, names)
+        return np.array(self.encode_segments(parts)[0], np.int64)
+
+    def _control(self, name: str) -> int:
+        if name not in self.special:
+            raise ValueError(f"the tokenizer has no control token {name}: add it by train_tokenizer.type: pretrained")
+        return self.special[name]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, control tokens as their names; what is no UTF-8 becomes U+FFFD."""
@@ -153,10 +168,6 @@ class ChatTokenizer:
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The exact bytes of ids, control tokens as their names."""
         return b"".join(map(self.token_bytes.__getitem__, ids))
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode())
 
 
 def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segment]]]:
@@ -170,10 +181,6 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.concatenate([part.astype(dtype) for part in parts]) if parts else np.empty(0, dtype)
 
 
 def _check(text: str) -> None:

@@ -40,9 +40,9 @@ def complete(text: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
     SentencePiece has an id for unknown text, which never occurs: it is the first unused one, so there is one.
     """
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in text.special]
-    size = len(text.tokens) + len(controls) + (Kind.FALLBACK in text.kinds)
-    num_unused = (Kind.FALLBACK in text.kinds) + -size % MULTIPLE
     first = text.kinds.count(Kind.UNUSED)
+    needed = int(Kind.FALLBACK in text.kinds and not first)
+    num_unused = needed + -(len(text.tokens) + len(controls) + needed) % MULTIPLE
     names = [*controls, *(f"{UNUSED}{first + k}|>" for k in range(num_unused))]
     return replace(
         text,

@@ -9,6 +9,7 @@ All are written so that tiktoken's, Oniguruma's and Python's `regex` engine give
 import re
 from typing import Annotated
 
+import regex
 import tiktoken
 from pydantic import AfterValidator, Field
 from tokenizers import Regex
@@ -57,14 +58,15 @@ def resolve(pattern: str) -> str:
         raise ValueError(f"expected {', '.join(PATTERNS)} or a regular expression")
     pattern = pattern.removesuffix(f"|{CHARACTERS}") + f"|{CHARACTERS}"
     try:
-        ours, others = _tiktoken_pieces(pattern), _oniguruma_pieces(pattern)
+        pieces = [match[0] for match in regex.finditer(pattern, SAMPLE)]
+        others = {"tiktoken": _tiktoken_pieces, "Oniguruma": _oniguruma_pieces} if all(pieces) else {}
+        differing = [name for name, cut in others.items() if cut(pattern) != pieces]
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"not a regular expression: {error}") from error
-    if "".join(ours) != SAMPLE:
+    if not all(pieces):
         raise ValueError("it matches the empty text, so characters would be lost")
-    if ours != others:
-        place = next(pair for pair in zip(ours, others, strict=False) if pair[0] != pair[1])
-        raise ValueError("tiktoken's {!r} is Oniguruma's {!r}: use classes such as \\p{{L}}".format(*place))
+    if differing:
+        raise ValueError(f"{differing[0]} cuts text differently by it than `regex`: use plain classes such as \\p{{L}}")
     return pattern
 
 

@@ -1,5 +1,6 @@
 """A tokenizer made elsewhere, with the control tokens of chats after its last id."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,14 +14,19 @@ EXACT = False
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Any folder or file that chatmill.tokenizer.load reads."""
+    """Any file that chatmill.tokenizer.load reads, and its checksum: DVC tracks parameters, but not this file."""
 
     path: Path
+    sha256: str
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
     """The file's vocabulary, whatever the texts and the size that is asked for."""
     vocabulary = read_vocabulary(settings.path)
+    with settings.path.open("rb") as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != settings.sha256:
+        raise ValueError(f"train_tokenizer.pretrained.sha256 is not that of {settings.path}: set it to {actual}")
     if any(kind >= Kind.CONTROL for kind in vocabulary.kinds[: vocabulary.num_text]):
         raise ValueError(f"{settings.path}: its control tokens stand before text tokens: use another tokenizer")
     return vocabulary

@@ -13,10 +13,11 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from chatmill.tokenizer.sentencepiece_model import from_model
 from chatmill.tokenizer.vocabulary import Vocabulary
 
-MINIMUM = 384  # text tokens: bytes, and room for letters
+MINIMUM = 277  # text tokens: bytes, the characters below, and one for unknown text; mostly more letters
 EXACT = True  # fewer text tokens than asked are an error
 REQUIRED = "<0x123456789ABCDEF>"  # else `<0x41>` in text could become the byte 0x41 in other runtimes
-WORD = re.compile("(?: |(?<! ))[^ \0\t\u2581\u2585]+| ")  # without the characters that SentencePiece keeps to itself
+GRAIN = 64  # steps of scores in 1: sums are then exact in float32, as SentencePiece adds them, and elsewhere in float64
+WORD = re.compile(" ?[^ \n\0\t\u2581\u2585]+\n*|\n+| ")  # without the characters that SentencePiece keeps to itself
 
 
 class Settings(BaseModel, extra="forbid"):
@@ -45,13 +46,15 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
             remove_extra_whitespaces=False,
             bos_id=-1,
             eos_id=-1,
-            num_threads=1,
+            num_threads=2,  # the scores depend on it
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
         raise ValueError(f"{error}: see train_tokenizer.vocab_size and train_tokenizer.sentencepiece") from error
     model = ModelProto.FromString(trained.getvalue())
     del model.pieces[0]  # for unknown text; it comes back after the control tokens
+    for piece in model.pieces:
+        piece.score = round(piece.score * GRAIN) / GRAIN
     return from_model(model)
 
 

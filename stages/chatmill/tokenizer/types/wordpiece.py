@@ -1,19 +1,21 @@
 """WordPiece on bytes: the longest entry that a piece begins with, then the longest that continues it, and so on.
 
-Every byte is an entry twice, at the start of a piece and inside it, so that any text can be spelt.
+Every byte is an entry twice, at the start of a piece and inside it, so that any text can be spelt. Entries are learnt
+as BPE learns them, on 512 letters: the WordPiece trainer of `tokenizers` gives another vocabulary each time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import regex
 from pydantic import BaseModel
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from chatmill.tokenizer.patterns import Pattern, bounded
-from chatmill.tokenizer.tokenizer_json import CONTINUATION, byte_level_entry
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary, rank_scores
 
 MINIMUM = 512  # text tokens
 EXACT = True  # fewer text tokens than asked are an error
+INITIAL, INSIDE = 0xE000, 0xE100  # the letters of the byte 0 at the start of a piece, and inside it
 
 
 class Settings(BaseModel, extra="forbid"):
@@ -23,25 +25,30 @@ class Settings(BaseModel, extra="forbid"):
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """Both bytes, and longer entries in the order in which joining the most frequent neighbours makes them."""
+    """At most `num_text` entries: the bytes twice, then longer ones in the order in which they were learnt."""
     pattern = bounded(settings.pattern)
-    alphabet = [bytes([byte]) for byte in range(256)]
-    single = [(byte, kind) for kind in (Kind.NORMAL, Kind.CONTINUATION) for byte in alphabet]
-    longer = [entry for entry in _learn(texts, num_text, pattern) if len(entry[0]) > 1]
-    tokens, kinds = zip(*single, *longer[: num_text - len(single)], strict=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    letters = [chr(first + byte) for first in (INITIAL, INSIDE) for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=num_text, initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(_lettered(texts, pattern), trainer)
+    ids = tokenizer.get_vocab()
+    pieces = sorted(ids, key=ids.__getitem__)
+    tokens = tuple(bytes(ord(letter) % 256 for letter in piece) for piece in pieces)
+    kinds = tuple(Kind.NORMAL if ord(piece[0]) < INSIDE else Kind.CONTINUATION for piece in pieces)
     return Vocabulary("wordpiece", "wordpiece", pattern, tokens, kinds, rank_scores(tokens, kinds))
 
 
-def _learn(texts: Iterable[str], num_text: int, pattern: str) -> list[tuple[bytes, Kind]]:
-    tokenizer = Tokenizer(models.WordPiece(continuing_subword_prefix=CONTINUATION))
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=num_text,  # bytes that the text lacks leave room for more entries, which are cut off
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        continuing_subword_prefix=CONTINUATION,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    ids = tokenizer.get_vocab()
-    return [byte_level_entry(piece) for piece in sorted(ids, key=ids.__getitem__)]
+class _Letters(dict[str, str]):
+    """A piece in letters; each piece is spelt once."""
+
+    def __missing__(self, piece: str) -> str:
+        first, *others = piece.encode()
+        self[piece] = chr(INITIAL + first) + "".join(chr(INSIDE + byte) for byte in others)
+        return self[piece]
+
+
+def _lettered(texts: Iterable[str], pattern: str) -> Iterator[str]:
+    find, letters = regex.compile(pattern).findall, _Letters()
+    for text in texts:
+        yield " ".join(map(letters.__getitem__, find(text)))

@@ -1,0 +1,158 @@
+"""How fast chatmill's tokenizers are beside the libraries that do the work, on one text in one run.
+
+    python tests/benchmarks/tokenizer.py FILE [VOCAB_SIZE]
+
+FILE is plain text; a tokenizer of each type is trained on its beginning and exported. Encoding is timed over all of it:
+`texts` is a list of texts to lists of ids, `conversations` is what the stage `encode` does (each text a message, with
+its loss). Both are shares of the speed of the library that does the work, called bare on the same texts and threads:
+1.00 is as fast. Times are the best of several rounds in which the competitors alternate.
+"""
+
+import json
+import pickle
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
+
+import sentencepiece
+import tokenizers
+
+import export_tokenizer
+import train_tokenizer
+from chatmill.conversation import Message, Record, escape, render
+from chatmill.template import segments
+from chatmill.tokenizer.binary import open_binary, read_binary
+from chatmill.tokenizer.loading import load
+
+TYPES = {
+    "whitespace": {},
+    "char": {},
+    "byte": {},
+    "bpe": {},
+    "wordpiece": {},
+    "sentencepiece": {"algorithm": "unigram"},
+}
+FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
+TEXT, TRAINING = 2_000, 2_000_000  # characters: of one text, and of those that are trained on
+ROUNDS, LOOKUPS = 5, 100_000
+
+Actions = dict[str, Callable[[], Any]]
+
+
+def best_times(actions: Actions, rounds: int = ROUNDS) -> dict[str, float]:
+    """Seconds of each action at its best."""
+    best = dict.fromkeys(actions, float("inf"))
+    for _ in range(rounds):
+        for name, action in actions.items():
+            action()  # warms the caches that the others filled
+            start = perf_counter()
+            action()
+            best[name] = min(best[name], perf_counter() - start)
+    return best
+
+
+def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Path, Path]:
+    """Where a tokenizer of that type stands, and where all its exports do."""
+    chat, source, out = folder / "chat.jsonl", folder / "source", folder / "tokenizer"
+    sample = texts[: TRAINING // TEXT]
+    lines = (Record("text", str(i), render([Message.plain("user", text)])).to_json() for i, text in enumerate(sample))
+    folder.mkdir()
+    chat.write_text("".join(lines), encoding="utf-8")
+    train_tokenizer.main(chat, source, type=kind, vocab_size=vocab_size, special_tokens=[], **{kind: TYPES[kind]})
+    export_tokenizer.main(source, out, formats=FORMATS)
+    return source, out
+
+
+def bare_library(kind: str, out: Path) -> tuple[str, Callable[[list[str], int], Any]]:
+    """The library that does the work for a type: its name, and its own call for many texts."""
+    if (out / "tokenizer.pkl").exists():
+        encoding = pickle.loads((out / "tokenizer.pkl").read_bytes())
+        return "tiktoken", lambda texts, threads: encoding.encode_ordinary_batch(texts, num_threads=threads)
+    if kind == "sentencepiece":
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
+        return "sentencepiece", lambda texts, threads: processor.encode(texts, num_threads=threads)
+    tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    return "tokenizers", lambda texts, _: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts)]
+
+
+def compare_encoding(kind: str, source: Path, out: Path, texts: list[str]) -> None:
+    """Print one row for each number of threads."""
+    ours = load(source)
+    conversations = [segments([Message.plain("user", text)]) for text in texts]
+    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    library, bare = bare_library(kind, out)
+    for threads in (1, 2):
+        seconds = best_times(
+            {
+                "bare": partial(bare, texts, threads),
+                "texts": partial(ours.encode, texts, threads=threads),
+                "conversations": partial(ours.encode_conversations, conversations, threads=threads),
+            }
+        )
+        shares = [f"{seconds['bare'] / seconds[name]:9.2f}" for name in ("texts", "conversations")]
+        print(f"{kind:14} {threads:7} {library:>14} {megabytes / seconds['bare']:8.1f} {shares[0]} {shares[1]:>14}")
+
+
+def compare_access(source: Path, out: Path) -> None:
+    """Print how long opening and looking up take in each format, and how large the files are."""
+    ours, library = load(source), tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    encoding, binary = pickle.loads((out / "tokenizer.pkl").read_bytes()), open_binary(out / "tokenizer.bin")
+    ids, table = random.Random(1).choices(range(ours.num_text), k=LOOKUPS), ours.token_bytes
+    lookups = best_times(
+        {
+            "loaded table": lambda: [table[i] for i in ids],
+            "mapped tokenizer.bin": lambda: [binary.token_bytes(i) for i in ids],
+            "tiktoken": lambda: [encoding.decode_single_token_bytes(i) for i in ids],
+            "tokenizers": lambda: [library.decode([i]) for i in ids],
+        }
+    )
+    file = str(out / "tokenizer.json")
+    opening = best_times(
+        {
+            "tokenizer.bin: map it": lambda: open_binary(out / "tokenizer.bin").close(),
+            "tokenizer.bin: check all": lambda: verify(out / "tokenizer.bin"),
+            "tokenizer.bin: read all": lambda: read_binary(out / "tokenizer.bin"),
+            "tokenizer.pkl: unpickle": lambda: pickle.loads((out / "tokenizer.pkl").read_bytes()),
+            "tokenizer.json: parse": lambda: json.loads(Path(file).read_bytes()),
+            "tokenizer.json: tokenizers": lambda: tokenizers.Tokenizer.from_file(file),
+        },
+        rounds=20,
+    )
+    print("\none token to its bytes, ns")
+    for name, seconds in lookups.items():
+        print(f"  {name:28} {1e9 * seconds / LOOKUPS:10.0f}")
+    print("\nready to look a token up, ms")
+    for name, seconds in opening.items():
+        print(f"  {name:28} {1e3 * seconds:10.3f} {seconds / opening['tokenizer.bin: map it']:8.0f} x")
+    print("\nsize, kB")
+    for path in sorted(out.iterdir()):
+        print(f"  {path.name:28} {path.stat().st_size / 1e3:10.1f}")
+
+
+def verify(file: Path) -> None:
+    """Check every sum of a tokenizer.bin."""
+    with open_binary(file) as binary:
+        binary.verify()
+
+
+def main(file: str, vocab_size: str = "8192") -> None:
+    """Print all tables."""
+    text = escape(Path(file).read_text(encoding="utf-8"))
+    texts = [text[start : start + TEXT] for start in range(0, len(text), TEXT)]
+    with tempfile.TemporaryDirectory() as folder:
+        made = {kind: make(kind, texts, int(vocab_size), Path(folder, kind)) for kind in TYPES}
+        print(f"{'type':14} {'threads':>7} {'library':>14} {'MB/s':>8} {'texts':>9} {'conversations':>14}")
+        for kind, (source, out) in made.items():
+            compare_encoding(kind, source, out, texts)
+        compare_access(*made["bpe"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

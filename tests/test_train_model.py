@@ -1,0 +1,253 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import encode
+import train_model
+from chatmill.checkpoint import fingerprint
+from chatmill.conversation import Message, Record, render
+from chatmill.model import load_model
+from chatmill.optimizer import Optimizer
+from chatmill.packing import Feed, cut_to_fit
+from chatmill.template import Loss
+from chatmill.tokenizer.files import complete, write_folder
+from chatmill.tokenizer.types import byte
+from chatmill.tokens import read_split, text_bytes
+from chatmill.training import Trainer, choose_compile, choose_precision
+from tiny import CONFIG, VOCABULARY, random_model
+
+SETTINGS = {
+    "depth": 1,
+    "context": 64,
+    "steps": 8,
+    "batch_size": 256,
+    "prompt_loss_weight": 0.1,
+    "seed": 1,
+    "threads": 1,
+    "precision": "float32",
+    "compile": False,
+}
+RESULTS = ("model/model.safetensors", "model/config.json", "model/manifest.json", "train.tsv")
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """A folder with some short conversations, encoded, and their tokenizer of bytes."""
+    folder = tmp_path_factory.mktemp("tokens")
+    for split, numbers in (("train", range(60)), ("validation", range(60, 70))):
+        talks = [[Message.plain("user", f"{i}?"), Message.plain("assistant", "yes" * (i % 4 + 1))] for i in numbers]
+        lines = (Record("talk", f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_folder(VOCABULARY, folder / "tokenizer")
+    files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
+    encode.main(*files, template="chatml")
+    return folder
+
+
+def run(tokens, out, **changes):
+    out.mkdir(exist_ok=True)
+    train_model.main(tokens / "tokens", tokens / "tokenizer", out / "model", out / "train.tsv", **SETTINGS | changes)
+    return out
+
+
+def read_curve(folder):
+    with (folder / "train.tsv").open() as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+@pytest.fixture(scope="module")
+def trained(tokens, tmp_path_factory):
+    return run(tokens, tmp_path_factory.mktemp("trained"), steps=60)
+
+
+@pytest.fixture
+def feed(tokens):
+    split = read_split(tokens / "tokens", "train")
+    return Feed(split, cut_to_fit(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
+
+
+def trainer(**changes):
+    model = random_model(CONFIG)
+    options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
+    return Trainer(model, Optimizer(model, 0.01, torch.float32), torch.from_numpy(text_bytes(VOCABULARY)), **options)
+
+
+def test_it_learns_what_it_is_shown(trained):
+    curve = read_curve(trained)
+    assert [int(line["step"]) for line in curve] == list(range(1, 61))
+    assert float(curve[0]["loss"]) == pytest.approx(np.log(320), rel=0.1)
+    assert float(curve[-1]["bits_per_byte"]) < 0.5
+    assert float(curve[-1]["validation_bits_per_byte"]) < 0.5
+
+
+def test_transformers_loads_the_model_with_its_tokenizer(trained):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(trained / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / "model")
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "7?"}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    answer = theirs.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(answer).startswith("yes") and answer[-1] == VOCABULARY.special["<|im_end|>"]
+    model, config = load_model(trained / "model")
+    ours = model(prompt["input_ids"]).detach()
+    torch.testing.assert_close(ours, theirs(prompt["input_ids"]).logits.detach(), atol=1e-4, rtol=1e-4)
+    assert config["chatmill"]["fingerprint"] == VOCABULARY.fingerprint
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_two_runs_write_equal_bytes(tokens, tmp_path, precision):
+    first, second = (run(tokens, tmp_path / name, precision=precision, threads=2) for name in "ab")
+    for name in RESULTS:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_the_seed_decides_the_weights(tokens, tmp_path):
+    first, second = (run(tokens, tmp_path / name, steps=1, seed=seed) for name, seed in (("a", 1), ("b", 2)))
+    weights = [load_file(folder / RESULTS[0])["model.embed_tokens.weight"] for folder in (first, second)]
+    assert not torch.equal(*weights)
+
+
+def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
+    assert "lm_head.weight" not in load_file(trained / "model/model.safetensors")
+    config = json.loads((trained / "model/config.json").read_text())
+    assert config["chatmill"] | {"fingerprint": 0, "padding": 0} == {
+        "fingerprint": 0,
+        "template": "chatml",
+        "depth": 1,
+        "steps": 60,
+        "prompt_loss_weight": 0.1,
+        "precision": "float32",
+        "compile": False,
+        "threads": 1,
+        "conversations": {"cut": 0, "rejected": 0},
+        "padding": 0,
+    }
+
+
+def start(folder, tokens, steps):
+    """The stage as DVC runs it, with a checkpoint after every other step."""
+    folder.mkdir(exist_ok=True)
+    settings = SETTINGS | {"steps": steps, "checkpoint_every": 2}
+    (folder / "params.yaml").write_text(yaml.safe_dump({"train_model": settings}))
+    files = (tokens / "tokens", tokens / "tokenizer", "model", "train.tsv")
+    environment = os.environ | {"DVC_ROOT": str(folder / "top"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, train_model.__file__, *files], cwd=folder, env=environment)
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
+    whole, killed = run(tokens, tmp_path / "whole", steps=100), tmp_path / "killed"
+    process, states = start(killed, tokens, steps=100), []
+    while not states and process.poll() is None:
+        time.sleep(0.01)
+        states = list(killed.glob("top/.cache/resume/*/state.pt"))
+    process.kill()
+    process.wait()
+    state = torch.load(states[0], weights_only=True)
+    assert 0 < state["trainer"]["done"] < 100 and not (killed / "model").exists()
+
+    torch.save(state | {"curve": state["curve"] + "killed\n"}, states[0])  # to tell whether it goes on from here
+    assert start(killed, tokens, steps=100).wait() == 0
+    curve = (killed / "train.tsv").read_text()
+    assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
+    for name in RESULTS[:-1]:
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert not states[0].exists()
+
+
+def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
+    file = tmp_path / "manifest.json"
+    file.write_text("1")
+    first = fingerprint({"steps": 1}, [file])
+    assert first == fingerprint({"steps": 1}, [file]) != fingerprint({"steps": 2}, [file])
+    file.write_text("2")
+    assert fingerprint({"steps": 1}, [file]) != first
+
+
+def test_rows_do_not_see_each_other_nor_conversations_in_a_row(feed):
+    rows = list(feed.epoch(0, 0))[:4]
+    together = trainer().measure([feed.batch(rows)])
+    alone = [trainer().measure([feed.batch([np.array([i])])]) for row in rows for i in row]
+    assert together.weighted_nats == pytest.approx(sum(sums.weighted_nats for sums in alone), rel=1e-5)
+    assert together.bytes == sum(sums.bytes for sums in alone)
+
+
+def test_gradients_of_small_batches_add_up_to_those_of_the_whole(feed):
+    rows = list(feed.epoch(0, 0))[:4]
+    whole, parts = trainer(), trainer()
+    whole.step(feed.batches(rows, 4))
+    parts.step(feed.batches(rows, 1))
+    for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_are_one_for_answers_and_less_for_the_rest(feed):
+    batch = feed.batch(list(feed.epoch(0, 0)))
+    trained, prompt = ((batch.loss == kind).sum() for kind in (Loss.TRAINED, Loss.PROMPT))
+    assert trainer(prompt_weight=0.25).measure([batch]).weight == pytest.approx(trained + prompt / 4)
+    assert trainer(prompt_weight=0.0).measure([batch]).weight == trained
+
+
+def test_bits_are_counted_over_the_bytes_of_answers(feed):
+    batch = feed.batch([np.array([0]), np.array([3])])
+    assert trainer().measure([batch]).bytes == len("yes") + len("yes" * 4)
+
+
+def test_a_loss_that_is_no_number_names_the_step(tokens, tmp_path):
+    with pytest.raises(ValueError, match=r"step \d: the loss is nan: lower the learning rate"):
+        run(tokens, tmp_path, learning_rate=1e30)
+
+
+def test_tokens_of_another_tokenizer_are_refused(tokens, tmp_path):
+    write_folder(complete(byte.train([], 256, byte.Settings()), ["<|mine|>"]), tmp_path / "tokenizer")
+    (tmp_path / "tokens").symlink_to(tokens / "tokens")
+    with pytest.raises(ValueError, match="was encoded with another tokenizer"):
+        run(tmp_path, tmp_path / "out")
+
+
+def test_nothing_to_train_on_is_refused(tokens, tmp_path):
+    questions = Record("talk", "talk/1", render([Message.plain("user", "why?")])).to_json()
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(questions)
+    files = tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tokens / "tokenizer", tmp_path / "tokens"
+    encode.main(*files, template="chatml")
+    (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
+    with pytest.raises(ValueError, match="none of 1 conversations has anything to train on"):
+        run(tmp_path, tmp_path / "out")
+
+
+def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    encode.main(
+        tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens", template="chatml"
+    )
+    (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
+    assert read_curve(run(tmp_path, tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""
+
+
+@pytest.mark.parametrize("context", [2, 7, 20])
+def test_conversations_longer_than_the_context_are_trained_on_still(tokens, tmp_path, context):
+    curve = read_curve(run(tokens, tmp_path, context=context))
+    assert all(float(line["loss"]) > 0 for line in curve)
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    assert config["chatmill"]["conversations"] == {"cut": 60, "rejected": 0}
+
+
+def test_a_batch_smaller_than_a_row_is_refused(tokens, tmp_path):
+    with pytest.raises(ValueError, match=r"batch_size = 32 is less than train_model.context = 64"):
+        run(tokens, tmp_path, batch_size=32)
+
+
+def test_what_is_asked_for_is_chosen():
+    assert [choose_precision(name) for name in ("float32", "bfloat16")] == ["float32", "bfloat16"]
+    assert choose_compile(True, "float32", 0, 2) and not choose_compile(False, "bfloat16", 1e30, 2)
+    assert not choose_compile("auto", "bfloat16", 1e9, 2)
