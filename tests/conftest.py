@@ -17,7 +17,7 @@ settings.load_profile("default")
 TINY = {  # parameter values with which the whole pipeline takes seconds
     "prepare.skills.limit": 400,
     "mix.test_share": 0.1,
-    "train_tokenizer.vocab_size": 512,
+    "train_tokenizer.vocab_size": 576,
     "train_model.depth": 1,
     "train_model.context": 256,
     "train_model.steps": 4,

@@ -1,5 +1,6 @@
 """Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ PARAMETER_ROWS = [
     ("prepare.more", {"path": "data/raw/visits.jsonl", "format": "messages"}, ["prepare@more", "mix", *AFTER_MIX]),
     ("mix.near_duplicates", True, ["mix", *AFTER_MIX]),
     ("train_tokenizer.type", "byte", AFTER_MIX),
-    ("train_tokenizer.vocab_size", 576, AFTER_MIX),
+    ("train_tokenizer.vocab_size", 640, AFTER_MIX),
     ("train_tokenizer.bpe.pattern", "gpt2", AFTER_MIX),
     ("train_tokenizer.wordpiece.pattern", "gpt2", []),
     ("train_tokenizer.sentencepiece.algorithm", "bpe", []),
@@ -154,11 +155,11 @@ def test_a_forced_run_changes_only_what_holds_timings(project):
 
 
 VALUES = [  # together every allowed value of every enumerated parameter
-    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
-    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers"},
-    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
-    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int4"]},
-    {"train_tokenizer.type": "bpe", "train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
+    {"train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
+    {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers"},
+    {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
+    {"train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int4"]},
+    {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
     {"train_tokenizer.type": "whitespace", "mix.near_duplicates": True},
     {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
     {"train_tokenizer.type": "byte", "train_model.compile": True},
@@ -174,8 +175,10 @@ VALUES = [  # together every allowed value of every enumerated parameter
 def test_every_allowed_value_completes(project, edited, values):
     edited("params.yaml", lambda content: content)
     tokenizer = Path(project.folder, "data/raw/tokenizer.json")
-    if values["train_tokenizer.type"] == "pretrained":
-        tokenizer.write_bytes((project.folder / "data/tokenizer/tokenizer.json").read_bytes())
+    if values.get("train_tokenizer.type") == "pretrained":
+        content = (project.folder / "data/tokenizer/tokenizer.json").read_bytes()
+        tokenizer.write_bytes(content)
+        values = values | {"train_tokenizer.pretrained.sha256": hashlib.sha256(content).hexdigest()}
     project.edit(values)
     project.repro()
     assert project.repro() == []

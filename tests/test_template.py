@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from chatmill.conversation import BOS, Message, Part, render
@@ -39,7 +41,7 @@ def test_markers_as_they_stand():
 def test_spans_join_text_between_control_tokens(template):
     groups = spans(segments(CONVERSATION, template))
     assert [segment for group in groups for segment in group] == segments(CONVERSATION, template)
-    assert all(a[-1].control or b[0].control for a, b in zip(groups, groups[1:], strict=False))
+    assert all(a[-1].control or b[0].control for a, b in pairwise(groups))
 
 
 def test_header_and_content_are_one_span():

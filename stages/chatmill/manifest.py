@@ -1,6 +1,6 @@
 """The list of files that every artefact folder carries, with their checksums.
 
-    {"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}}
+{"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}}
 """
 
 import hashlib
@@ -13,7 +13,8 @@ FORMAT = 1
 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     """List the files of a finished folder; `fingerprint` is that of the tokenizer it belongs to."""
-    files = {str(f.relative_to(folder)): _sha256(f) for f in sorted(folder.rglob("*")) if f.is_file() and f.name != NAME}
+    found = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != NAME]
+    files = {str(file.relative_to(folder)): _sha256(file) for file in found}
     content = {"format": FORMAT, "kind": kind, "fingerprint": fingerprint, "files": files}
     (folder / NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -20,9 +20,7 @@ from chatmill.packing import Batch
 from chatmill.template import Loss
 
 Precision = Literal["float32", "bfloat16"]
-_WORTH_COMPILING = (
-    3e13  # operations a thread, five minutes' worth: compiling takes 45 s and saves a quarter of the time
-)
+_WORTH_COMPILING = 3e13  # operations a thread, five minutes: compiling takes 45 s and saves a quarter of the time
 
 
 def choose_precision(asked: Literal["auto", "float32", "bfloat16"]) -> Precision:
@@ -132,7 +130,7 @@ class Trainer:
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == Loss.TRAINED)
         text = nats.detach()[num_bytes > 0].double().sum()
-        return weighted, Sums(weighted.item(), weights.sum().item(), text.item(), num_bytes.sum().item())
+        return weighted, Sums(weighted.detach().item(), weights.sum().item(), text.item(), num_bytes.sum().item())
 
     def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
         """Four (B, T) -> (B, T) float32: what each target costs."""
