@@ -1,6 +1,7 @@
 """Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
 
 import hashlib
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its 
 
 def planned(project, **options):
     """The stages that `dvc repro` would run."""
-    with Repo(str(project.folder)) as repo:
+    with chdir(project.folder), Repo() as repo:
         return [stage.addressing for stage in repo.reproduce(dry=True, **options)]
 
 
