@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -41,11 +41,12 @@ _WORD = re.compile(r"\w+")
 
 
 class Chunk(NamedTuple):
-    """The lines of a prepared file that start in [start, end)."""
+    """The lines of a prepared file that start in [start, end); `repeat` is how often train gets each."""
 
     file: Path
     start: int
     end: int
+    repeat: int = 1
 
     def lines(self) -> Iterator[bytes]:
         """The lines, whole."""
@@ -150,15 +151,16 @@ def processes(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def find_duplicates(chunks: list[Chunk], folder: Path, side_of: Callable[[str], Side], near_duplicates: bool) -> None:
-    """Write the files `states` (uint8) and `sizes` (uint32, bytes of text) of all records, in their order."""
+    """Write a file each of the records' `states` (uint8), `sizes` (uint32, bytes of text) and `repeats` (uint8)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
     shards = {kind: _shards(folder, kind, times * total) for kind, times in (("exact", 1), ("near", BANDS))}
     with processes(min(os.cpu_count() or 1, len(chunks) // 4)) as spread:
         count = 0
         read = partial(digest, side_of=side_of, near_duplicates=near_duplicates)
-        for digests in progress(spread(read, chunks), "digests", total=len(chunks)):
+        for chunk, digests in zip(chunks, progress(spread(read, chunks), "digests", total=len(chunks)), strict=True):
             _append(folder / "states", digests.sides)
             _append(folder / "sizes", digests.sizes)
+            _append(folder / "repeats", np.full(len(digests.sides), chunk.repeat, np.uint8))
             for kind in shards:
                 keys = getattr(digests, kind)
                 keys["record"] += count
@@ -181,28 +183,35 @@ def _append(file: Path, array: np.ndarray) -> None:
         out.write(array.tobytes())
 
 
-def write_sides(files: list[Path], states: Path, outputs: list[Path]) -> None:
-    """Copy each record to the output of its state; those that have none are left out."""
+def write_sides(files: list[Path], folder: Path, outputs: list[Path]) -> None:
+    """Copy each record to the output of its state, to train as often as it is to be repeated."""
     with ExitStack() as opened:
-        stream = opened.enter_context(states.open("rb"))
-        state = (value for block in iter(partial(stream.read, 1 << 16), b"") for value in block)
+        states, repeats = (_bytes(opened.enter_context((folder / name).open("rb"))) for name in ("states", "repeats"))
         writes = [opened.enter_context(output.open("wb")).write for output in outputs]
         for file in files:
             with file.open("rb") as lines:
-                for line, where in zip(lines, state, strict=False):
-                    if where < len(writes):
-                        writes[where](line)
+                for line, state, repeat in zip(lines, states, repeats, strict=False):
+                    if state < len(writes):
+                        writes[state](line * repeat if state == TRAIN else line)
+
+
+def _bytes(stream: BinaryIO) -> Iterator[int]:
+    return (value for block in iter(partial(stream.read, 1 << 16), b"") for value in block)
 
 
 def totals(folder: Path) -> tuple[list[int], list[int]]:
-    """How many records are in each state, and how many bytes of text they hold."""
+    """How many records are in each state, and how many bytes of text they hold; in train, with repetitions."""
     counts, sizes = np.zeros(LEAKED + 1, np.int64), np.zeros(LEAKED + 1, np.int64)
-    with (folder / "states").open("rb") as state_file, (folder / "sizes").open("rb") as size_file:
-        while block := state_file.read(1 << 20):
+    with ExitStack() as opened:
+        states, repeats, bytes_of_text = (
+            opened.enter_context((folder / name).open("rb")) for name in ("states", "repeats", "sizes")
+        )
+        while block := states.read(1 << 20):
             state = np.frombuffer(block, np.uint8)
-            size = np.frombuffer(size_file.read(4 << 20), np.uint32)
-            counts += np.bincount(state, minlength=LEAKED + 1)
-            sizes += np.bincount(state, size, minlength=LEAKED + 1).astype(np.int64)
+            times = np.where(state == TRAIN, np.frombuffer(repeats.read(1 << 20), np.uint8), 1)
+            size = np.frombuffer(bytes_of_text.read(4 << 20), np.uint32)
+            counts += np.bincount(state, times, minlength=LEAKED + 1).astype(np.int64)
+            sizes += np.bincount(state, times * size.astype(np.int64), minlength=LEAKED + 1).astype(np.int64)
     return counts.tolist(), sizes.tolist()
 
 
@@ -237,20 +246,24 @@ def main(
     validation_share: PositiveShare,
     test_share: PositiveShare,
     near_duplicates: bool,
+    repeat: dict[str, Annotated[int, Field(ge=1, le=255)]] | None = None,
 ) -> None:
     """Write the conversations of each side, and how many of them were dropped for what.
 
-    The sources are read in the order of their names. `leaked` counts what was dropped from train because a copy is held
+    The sources are read in the order of their names; `repeat` says how often train gets each conversation of a source,
+    1 unless it is named. `leaked` counts what was dropped from train because a copy is held
     out, `duplicates` every other copy. Raises ValueError where a side is empty: train_model measures itself on
     validation, evaluate on test.
     """
     if validation_share + test_share >= 1:
         raise ValueError("params.yaml: mix.validation_share and mix.test_share leave nothing to train on")
     sources = sorted(prepare)
+    if unknown := ", ".join(sorted((repeat or {}).keys() - prepare.keys())):
+        raise ValueError(f"params.yaml: mix.repeat: no source {unknown}: expected some of {', '.join(sources)}")
     files = prepared_files(prepared, sources)
     side_of = partial(side, validation_share=validation_share, test_share=test_share)
     chunks = [
-        Chunk(file, start, min(start + CHUNK_BYTES, file.stat().st_size))
+        Chunk(file, start, min(start + CHUNK_BYTES, file.stat().st_size), (repeat or {}).get(file.stem, 1))
         for file in files
         for start in range(0, file.stat().st_size, CHUNK_BYTES)
     ]
@@ -263,7 +276,7 @@ def main(
                 raise ValueError(
                     f"no conversation is left for {name}: add data, or change the shares of mix in params.yaml"
                 )
-        write_sides(files, folder / "states", [test, validation, train])
+        write_sides(files, folder, [test, validation, train])
     content = {
         "conversations": dict(zip(SIDES, counts, strict=False)),
         "bytes": dict(zip(SIDES, sizes, strict=False)),

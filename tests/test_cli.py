@@ -1,4 +1,5 @@
 import io
+import pkgutil
 import sys
 
 import pytest
@@ -6,7 +7,8 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from chatmill.cli import main
+from chatmill import commands
+from chatmill.cli import COMMANDS, main
 from chatmill.conversation import END
 from chatmill.inference.chat import ChatSession
 from chatmill.terminal import converse
@@ -96,3 +98,8 @@ def test_terminal_says_what_is_wrong_and_goes_on(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "shorten it" in lines[0]
     assert lines[1] == "Ho"
+
+
+def test_every_command_is_a_module_and_every_module_a_command():
+    modules = {module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__)}
+    assert modules == set(COMMANDS)

@@ -203,3 +203,18 @@ def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
     files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "metrics/mix.json"]
     subprocess.run([sys.executable, ROOT / "stages/mix.py", "prepared", *files], cwd=tmp_path, check=True)
     assert sorted(str(f.relative_to(tmp_path)) for f in tmp_path.glob("[cm]*/**/*")) == sorted(files)
+
+
+def test_train_alone_repeats_a_source(tmp_path):
+    more = [("train", pair("é")), ("train", pair("é"))]
+    once, _ = mixed(tmp_path, {"a": FILLED + more, "b": [("train", pair("b"))]})
+    texts, metrics = mixed(tmp_path, {"a": FILLED + more, "b": [("train", pair("b"))]}, repeat={"a": 3})
+    assert texts["train"] == [pair("filler of train")] * 3 + [pair("é")] * 3 + [pair("b")]
+    assert (texts["validation"], texts["test"]) == (once["validation"], once["test"])
+    assert (metrics["conversations"]["train"], metrics["duplicates"]) == (7, 1)
+    assert metrics["bytes"]["train"] == sum(len(text.encode()) for text in texts["train"])
+
+
+def test_a_source_to_repeat_must_exist(tmp_path):
+    with pytest.raises(ValueError, match=r"mix.repeat: no source b: expected some of a"):
+        mixed(tmp_path, {"a": FILLED}, repeat={"b": 2})
