@@ -69,26 +69,38 @@ class Project:
         return [line.split("'")[1] for line in lines if line.startswith("Running stage")]
 
 
-def copy_project(folder):
-    for name in ("dvc.yaml", "params.yaml", ".dvcignore"):
+def copy_project(folder, *, git):
+    for name in ("dvc.yaml", "params.yaml", ".dvcignore", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "stages", folder / "stages", ignore=ignored)
     shutil.copytree(ROOT / "data" / "raw", folder / "data" / "raw")
     project = Project(folder)
-    project.dvc("init", "--no-scm")
+    if git:
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    project.dvc("init", *([] if git else ["--no-scm"]))
     shutil.copy(ROOT / ".dvc" / "config", folder / ".dvc" / "config")
-    (folder / ".dvc" / "config").open("a").write("    no_scm = true\n")
+    if not git:
+        (folder / ".dvc" / "config").open("a").write("    no_scm = true\n")
+    project.edit(TINY)
+    talk = folder / "data/raw/smalltalk.jsonl"
+    talk.write_text("".join(talk.open().readlines()[:200]))
     return project
 
 
 @pytest.fixture(scope="session")
 def fresh_project(tmp_path_factory):
     """The project with tiny parameters, before its first run."""
-    project = copy_project(tmp_path_factory.mktemp("project"))
-    project.edit(TINY)
-    talk = project.folder / "data/raw/smalltalk.jsonl"
-    talk.write_text("".join(talk.open().readlines()[:200]))
+    return copy_project(tmp_path_factory.mktemp("project"), git=False)
+
+
+@pytest.fixture(scope="session")
+def git_project(tmp_path_factory):
+    """The project with tiny parameters under git, after one run that was committed."""
+    project = copy_project(tmp_path_factory.mktemp("git"), git=True)
+    project.repro()
+    for command in ("config user.name chatmill", "config user.email chatmill@localhost", "add .", "commit -qm Start"):
+        subprocess.run(["git", *command.split()], cwd=project.folder, check=True)
     return project
 
 
