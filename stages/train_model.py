@@ -25,7 +25,7 @@ from chatmill.tokenizer.vocabulary import Vocabulary
 from chatmill.tokens import Meta, read_meta, read_split, text_bytes
 from chatmill.training import Sums, Trainer, choose_compile, choose_precision
 
-LEARNING_RATE = 0.02
+LEARNING_RATE = 0.012
 LOGITS_AT_ONCE = 1 << 24  # in one batch; the gradients of several are added up
 CURVE_POINTS = 100
 POINTS_A_VALIDATION = 10
