@@ -147,8 +147,8 @@ def stage(folder, *arguments):
     ("section", "content", "problem"),
     [
         ("format: csv", b"x", "unknown format 'csv': expected one of messages, sharegpt"),
-        ("{format: messages, limt: 3}", b"x", "unknown parameter prepare.limt"),
-        ("{format: messages, max_reject_rate: 2}", b"x", "prepare.max_reject_rate = 2: "),
+        ("{format: messages, limt: 3}", b"x", "unknown parameter prepare.chats.limt"),
+        ("{format: messages, max_reject_rate: 2}", b"x", "prepare.chats.max_reject_rate = 2: "),
         ("format: messages", None, "raw.jsonl: no such file or directory"),
         ("format: messages", b"\xff\n", "raw.jsonl:1: not UTF-8 at byte 0 of the file"),
     ],

@@ -74,11 +74,12 @@ def _run(main: Callable[..., None], checked: Callable[..., None]) -> int:
         with ExitStack() as held:
             held.enter_context(_lock(name, outputs))
             places = {output: held.enter_context(whole(output)) for output in outputs}
-            params = _params(name, main, files)
+            path = f"{name}.{files[1].name.removesuffix('.jsonl')}" if name == "prepare" else name
+            params = _section(path) | {key: read_params().get(key) or {} for key in sections(main)}
             try:
                 checked(*(places.get(file, file) for file in files), **params)
             except ValidationError as error:
-                raise ValueError(_explain(name, error)) from error
+                raise ValueError(_explain(path, error)) from error
     except (ValueError, OSError) as error:
         print(f"{name}: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -108,25 +109,25 @@ def sections(main: Callable[..., None]) -> list[str]:
     return [p.name for p in parameters if get_origin(p.annotation) is Annotated and "section" in get_args(p.annotation)]
 
 
-def _params(name: str, main: Callable[..., None], files: list[Path]) -> dict[str, Any]:
-    """The parameters of this run: `prepare` has a section for each source, named as its output."""
-    params = read_params()
-    section = params.get(name) or {}
-    if name == "prepare":
-        source = files[1].name.removesuffix(".jsonl")
-        if source not in section:
-            raise ValueError(f"params.yaml: no source prepare.{source}")
-        section = {key: value for key, value in section[source].items() if key != "path"}
-    if not isinstance(section, dict):
-        raise ValueError(f"params.yaml: {name}: expected keys and values")
-    return section | {key: params.get(key) or {} for key in sections(main)}
+def _section(path: str) -> dict[str, Any]:
+    """The parameters at a path; `prepare` has a section for each source, named as its output."""
+    section = read_params()
+    for name in path.split("."):
+        section = section.get(name) or {}
+        if not isinstance(section, dict):
+            raise ValueError(f"params.yaml: {path}: expected keys and values")
+    if path.startswith("prepare."):
+        if not section:
+            raise ValueError(f"params.yaml: no source {path}")
+        section = {key: value for key, value in section.items() if key != "path"}
+    return section
 
 
-def _explain(name: str, error: ValidationError) -> str:
-    """What is wrong with the parameters, with the path of each key."""
+def _explain(path: str, error: ValidationError) -> str:
+    """What is wrong with the parameters of a section, with the path of each key."""
     lines = []
     for problem in error.errors():
-        key = ".".join(map(str, (name, *problem["loc"])))
+        key = ".".join(map(str, (path, *problem["loc"])))
         if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             lines.append(f"params.yaml: unknown parameter {key}")
         elif problem["type"] in ("missing_keyword_only_argument", "missing"):

@@ -84,10 +84,10 @@ def _units(words: Words, random: Random) -> Problem:
 
 
 def _numbers(random: Random, how_many: int) -> list[int]:
-    """Different numbers below 100, more of them below ten than chance would give."""
+    """Different numbers below 100, some more of them below ten than chance would give."""
     drawn: dict[int, None] = {}
     while len(drawn) < how_many:
-        drawn[random.randrange(10 if random.random() < 0.2 else 100)] = None
+        drawn[random.randrange(10 if random.random() < 0.05 else 100)] = None
     return list(drawn)
 
 
