@@ -246,12 +246,12 @@ def main(
     validation_share: PositiveShare,
     test_share: PositiveShare,
     near_duplicates: bool,
-    repeat: dict[str, Annotated[int, Field(ge=1, le=255)]] | None = None,
+    repeat: dict[str, Annotated[int, Field(ge=0, le=255)]] | None = None,
 ) -> None:
     """Write the conversations of each side, and how many of them were dropped for what.
 
     The sources are read in the order of their names; `repeat` says how often train gets each conversation of a source,
-    1 unless it is named. `leaked` counts what was dropped from train because a copy is held
+    once unless it is named, and with 0 not at all. `leaked` counts what was dropped from train because a copy is held
     out, `duplicates` every other copy. Raises ValueError where a side is empty: train_model measures itself on
     validation, evaluate on test.
     """

@@ -218,3 +218,10 @@ def test_train_alone_repeats_a_source(tmp_path):
 def test_a_source_to_repeat_must_exist(tmp_path):
     with pytest.raises(ValueError, match=r"mix.repeat: no source b: expected some of a"):
         mixed(tmp_path, {"a": FILLED}, repeat={"b": 2})
+
+
+def test_a_source_left_out_of_train_is_still_held_out(tmp_path):
+    sources = {"a": FILLED, "b": [(name, pair(f"b of {name}")) for name in mix.SIDES]}
+    texts, metrics = mixed(tmp_path, sources, repeat={"b": 0})
+    assert texts["train"] == [pair("filler of train")]
+    assert (pair("b of test") in texts["test"], metrics["conversations"]["train"]) == (True, 1)
