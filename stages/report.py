@@ -7,11 +7,10 @@ from pathlib import Path
 
 from chatmill.conversation import Message, Part
 from chatmill.page import sections
-from chatmill.page.markup import Html, tag
+from chatmill.page.markup import document, tag
 from chatmill.page.metrics import Metrics
 from chatmill.page.speed import speed
-from chatmill.page.style import STYLE
-from chatmill.page.tokens import masked, sentence
+from chatmill.page.tokens import conversation_tokens, masked, sentence, text_tokens
 from chatmill.stage import Output, stage
 from chatmill.tokenizer.loading import load
 
@@ -67,19 +66,6 @@ def read_curve(file: Path) -> sections.Curve:
     return curve
 
 
-def page(*content: Html) -> Html:
-    """The whole document; it fetches nothing and runs nothing."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", "chatmill report"),
-        tag("style", Html(STYLE)),
-    )
-    return Html(f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *content)), lang='en')}\n")
-
-
 @stage
 def main(
     mix: Path,
@@ -98,8 +84,10 @@ def main(
     template = measured.get("template", "chatml")
     kind, size = chat_tokenizer.vocabulary.type, chat_tokenizer.vocab_size
     origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
-    document = page(
-        tag("h1", "chatmill report"),
+    cut_up = sentence(text_tokens(sample, chat_tokenizer))
+    mask = masked(conversation_tokens(CALL, chat_tokenizer, template))
+    page = document(
+        "chatmill report",
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
         sections.summary(measured, timed),
         sections.checks(measured),
@@ -108,8 +96,8 @@ def main(
         sections.compression(measured),
         sections.training(read_curve(curve)),
         speed(measured, timed),
-        sections.tokenizer(measured, timed, sentence(sample, chat_tokenizer), masked(CALL, chat_tokenizer, template)),
+        sections.tokenizer(measured, timed, cut_up, mask),
         sections.data(read_metrics(mix)),
     )
     report.mkdir()
-    (report / "index.html").write_text(document, encoding="utf-8")
+    (report / "index.html").write_text(page, encoding="utf-8")

@@ -11,7 +11,7 @@ from chatmill.page import sections, speed
 from chatmill.page.chart import Line, category_axis, line_chart, linear_axis, log_axis
 from chatmill.page.markup import Html, table, tag, text
 from chatmill.page.metrics import number, percent
-from chatmill.page.tokens import masked, sentence, visible
+from chatmill.page.tokens import conversation_tokens, masked, sentence, text_tokens, visible
 from chatmill.tokenizer.files import write_folder
 from report import CALL, main, read_curve
 from tiny import VOCABULARY, byte_tokenizer
@@ -240,13 +240,13 @@ def test_the_fastest_engine_is_that_after_the_longest_prompt():
 
 def test_tokens_show_white_space_and_parts_of_characters():
     assert [visible(token) for token in (b" the\n", "é".encode(), "é".encode()[:1])] == ["·the↵", "é", "⟨c3⟩"]
-    outline = Outline(sentence("é", byte_tokenizer()))
+    outline = Outline(sentence(text_tokens("é", byte_tokenizer())))
     assert outline.text == "⟨c3⟩195c3⟨a9⟩169a9"
 
 
 def test_mask_marks_the_call_but_not_its_output():
-    outline = Outline(masked(CALL, byte_tokenizer(), "chatml"))
-    marks = [given["class"].removeprefix("token ") for name, given in outline.elements if name == "span"][3:]
+    outline = Outline(masked(conversation_tokens(CALL, byte_tokenizer(), "chatml")))
+    marks = [given["class"].removeprefix("token ") for name, given in outline.elements if name == "li"]
     assert marks.count("trained") == len("12*3") + len("12 times 3 is 36.") + 3  # and python_start, python_end, im_end
     assert marks.count("ignored") == len("36") + 3  # and bos, output_start, output_end
 

@@ -5,7 +5,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = {"chat": "chat with a model in the terminal"}
+COMMANDS = {
+    "chat": "chat with a model in the terminal",
+    "show": "show a text or a conversation token by token",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,7 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(arguments[0] if arguments else "").parse_args(arguments)
     try:
         options.run(options)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        print(f"chatmill: {place}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 1
+    except ValueError as error:
         print(f"chatmill: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -7,6 +7,8 @@ import html
 import re
 from collections.abc import Iterable
 
+from chatmill.page.style import STYLE
+
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _VOID = frozenset({"meta", "br"})
 
@@ -59,3 +61,17 @@ def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]
 def section(title: str, *content: object) -> Html:
     """A part of the page under its heading."""
     return tag("section", tag("h2", title), *content)
+
+
+def document(title: str, *content: Html) -> Html:
+    """A whole page; it fetches nothing and runs nothing."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(STYLE)),
+    )
+    main = tag("main", tag("h1", title), *content)
+    return Html(f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n")

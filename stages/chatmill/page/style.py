@@ -62,7 +62,9 @@ td:has(.bar) { width: 36%; min-width: 4rem; }
 .answer { white-space: pre-wrap; padding-inline-start: .7rem; border-inline-start: 2px solid var(--c0); }
 
 .tokens { display: flex; flex-wrap: wrap; gap: .25rem; margin: .6rem 0; padding: 0; list-style: none; }
-.token { padding: .15rem .35rem; border-radius: 3px; text-align: center; white-space: pre-wrap; margin-right: .1rem; }
+.token { display: inline-block; padding: .15rem .35rem; border-radius: 3px; text-align: center;
+  white-space: pre-wrap; margin-right: .1rem; }
+.break { flex-basis: 100%; }
 .token small { display: block; font-size: .75rem; line-height: 1.3; }
 .t0 { background: var(--t0); }
 .t1 { background: var(--t1); }
