@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -53,8 +55,8 @@ def test_a_tokenizer_type_of_ones_own(git_project):
 def test_names_every_parameter_that_its_commands_set():
     params = read_params(ROOT / "params.yaml")
     for key in re.findall(r"-S (\S+)=", README):
-        section, name = key.split(".")
-        assert name in params[section]
+        *sections, name = key.split(".")
+        assert name in reduce(getitem, sections, params)
 
 
 def test_files_it_names_exist():
