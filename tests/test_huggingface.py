@@ -5,13 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import Message, Part
+import train_tokenizer
+from chatmill.conversation import Message, Part, escape
 from chatmill.template import header_segments, segments
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.huggingface import chat_template, write_huggingface
 from chatmill.tokenizer.loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
 from test_conversation import TEXT
+from test_parity import REAL, SAMPLE, real_lines, write_chat
+from test_parity import TEXTS as TEXTS_OF_ALL_KINDS
 
 transformers = pytest.importorskip("transformers")
 
@@ -89,6 +92,54 @@ def test_transformers_gives_the_same_ids_and_text(loaded, name, text):
     ids = tokenizer.encode(plain)
     assert other(plain)["input_ids"] == ids
     assert other.decode(ids) == plain
+
+
+GENAI_CONFIG = {  # what ONNX Runtime GenAI asks for beside a tokenizer
+    "model": {
+        "type": "llama",
+        "vocab_size": 704,
+        "context_length": 64,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+        "decoder": {"filename": "model.onnx", "session_options": {"provider_options": []}, "inputs": {}, "outputs": {}}
+        | dict.fromkeys(("head_size", "hidden_size"), 8)
+        | dict.fromkeys(("num_attention_heads", "num_hidden_layers", "num_key_value_heads"), 1),
+    },
+    "search": {},
+}
+
+
+@pytest.fixture(scope="module", params=["qwen2", "llama3", "gpt2"])
+def genai(request, tmp_path_factory):
+    """The tokenizer of each pattern as ONNX Runtime GenAI and as chatmill load it."""
+    onnxruntime_genai = pytest.importorskip("onnxruntime_genai", reason="ONNX Runtime GenAI is not installed")
+    folder = tmp_path_factory.mktemp(request.param)
+    write_chat(folder / "chat.jsonl")
+    chosen = {"type": "bpe", "vocab_size": 704, "special_tokens": [], "max_bytes": None}
+    train_tokenizer.main(folder / "chat.jsonl", folder / "tokenizer", **chosen, bpe={"pattern": request.param})
+    write_huggingface(folder / "tokenizer", folder / "out", "chatml")
+    (folder / "out" / "genai_config.json").write_text(json.dumps(GENAI_CONFIG))
+    return onnxruntime_genai.Tokenizer(str(folder / "out")), load(folder / "out")
+
+
+@given(text=TEXTS_OF_ALL_KINDS)
+@settings(max_examples=150)
+def test_onnxruntime_genai_gives_the_same_for_escaped_text(genai, text):
+    """Its texts end at the character 0."""
+    other, tokenizer = genai
+    text = escape(text).replace("\0", "")
+    assert list(other.encode(text)) == tokenizer.encode(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
+def test_onnxruntime_genai_gives_the_same_for_real_texts(genai):
+    other, tokenizer = genai
+    lines = [escape(line).replace("\0", "") for line in real_lines(sample=SAMPLE)]
+    found = [list(other.encode(line)) for line in lines]
+    assert found == tokenizer.encode(lines)
+    print(f"onnxruntime-genai: equal on {len(lines):,} texts")
 
 
 def test_control_tokens_have_their_roles(loaded):

@@ -1,6 +1,7 @@
 """The same ids from every export of every type, in chatmill and in the programs that the formats are for."""
 
 import json
+import os
 import pickle
 import random
 import struct
@@ -36,7 +37,7 @@ TYPES = {
     "sentencepiece-bpe": ("sentencepiece", {"algorithm": "bpe"}),
 }
 REAL = Path(__file__).parents[2] / "shared/data/text"
-REAL_TEXTS = ("tatoeba_laser/tatoeba.*", "blns/blns.txt", "emoji/*.txt", "classic_books/[AG]*.md")
+REAL_TEXTS = [f"{name}/*" for name in ("tatoeba_laser", "blns", "emoji", "classic_books", "wikitext2", "tinystories")]
 FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 SAID = """
 the cat sat on a mat and they talked about tea, honey & bread. Don't worry! 12 naïve cafés; Überraschung größer señor
@@ -46,6 +47,7 @@ def f(x): return x**2 ... ?! --- 3.14 2024 https://example.org <b> </b> I'll we'
 FORGED = r"""
 <| <\| < ' ##a → a→b [UNK] <unk> <s> <0x41> ▁the Ġthe ẞ ſ's'S 𝒳𝕐 🏳️‍🌈🇩🇪 ﷺ Z̴͙a̵l̸g̶o̷ <|unused_0|> <|im_end|<|im_end <||>
 """
+SAMPLE = os.environ.get("CHATMILL_TEXTS", "20000")  # how many real texts the slow tests take; or all
 WORDS = SAID.split()
 BLANKS = [
     "",
@@ -172,13 +174,19 @@ def test_sentencepiece_gives_the_same(exported, text):
     assert exported.sentencepiece.encode(text) == exported.original.encode(text)
 
 
+def real_lines(sample=None):
+    """Lines of 112 languages, naughty strings, emoji, prose and books, each once; a `sample` of so many, or all."""
+    files = sorted(file for pattern in REAL_TEXTS for file in REAL.glob(pattern) if file.is_file())
+    lines = dict.fromkeys(line for file in files for line in file.read_text("utf-8", errors="replace").split("\n"))
+    chosen = list(lines) if sample in (None, "all") else random.Random(1).sample(list(lines), int(sample))
+    return [*NAUGHTY, *chosen]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
 def test_real_texts_in_many_languages_give_the_same_everywhere(exported):
     """Lines of 112 languages, naughty strings, emoji and books; the slow algorithm takes one line in fifty."""
-    files = sorted(file for pattern in REAL_TEXTS for file in REAL.glob(pattern))
-    lines = [line for file in files for line in file.read_text("utf-8", errors="replace").split("\n")]
-    lines = [escape(line).replace("\u2581", " ") for line in lines]
+    lines = [escape(line).replace("\u2581", " ") for line in real_lines()]
     expected = exported.original.encode(lines, threads=2)
     for line, ids in zip(lines, expected, strict=True):
         assert exported.original.decode_bytes(ids) == line.encode()

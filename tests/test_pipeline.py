@@ -109,13 +109,13 @@ def test_tracks_its_own_section_and_those_it_reads(name):
     main = importlib.import_module(name).main
     own = {"prepare": ["prepare.${key}"]}.get(name, [name])
     if name == "train_tokenizer":
-        settings = ["type", "vocab_size", "special_tokens", "${train_tokenizer.type}"]
+        settings = ["type", "vocab_size", "special_tokens", "max_bytes", "${train_tokenizer.type}"]
         own = [f"train_tokenizer.{key}" for key in settings]
     assert STAGES[name]["params"] == own + sections(main)
 
 
 def test_every_tokenizer_type_has_its_settings_in_params():
-    assert set(TYPES) == set(PARAMS["train_tokenizer"]) - {"type", "vocab_size", "special_tokens"}
+    assert set(TYPES) == set(PARAMS["train_tokenizer"]) - {"type", "vocab_size", "special_tokens", "max_bytes"}
 
 
 @each_stage

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from chatmill.conversation import CONTROL_TOKENS, Message, Part
 from chatmill.manifest import NAME
 from chatmill.template import Loss, Segment, segments
+from chatmill.tokenizer import backends
+from chatmill.tokenizer.algorithms import Encoder
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import CANONICAL, DESCRIPTION, complete, read_folder, write_folder
 from chatmill.tokenizer.loading import load
 from chatmill.tokenizer.patterns import PATTERNS, SAMPLE, bounded, resolve
-from chatmill.tokenizer.tokenizer_json import read_tokenizer_json, to_json
+from chatmill.tokenizer.ranks import from_ranks
+from chatmill.tokenizer.tokenizer_json import to_json
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
-from chatmill.tokenizer.vocabulary import Kind, bytes_and, merges_by_rank
+from chatmill.tokenizer.vocabulary import Kind, bytes_and
 from test_conversation import HOSTILE, MESSAGES
 
 WORDS = (
@@ -240,10 +243,10 @@ def test_another_tokenizers_description_is_refused(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nothing", "no such file"), ("x.txt", "expected a folder or a file that ends in")]
+    ("name", "message"), [("nothing", "no such file"), ("x.csv", "expected a folder or a file that ends in")]
 )
 def test_what_is_no_tokenizer_is_named(tmp_path, name, message):
-    (tmp_path / "x.txt").write_text("x")
+    (tmp_path / "x.csv").write_text("x")
     with pytest.raises(ValueError, match=f"{name}.*{message}"):
         load(tmp_path / name)
 
@@ -271,7 +274,7 @@ def others(vocabulary):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(normalizer={"type": "Lowercase"}), "its normalizer changes the text"),
+        (lambda c: c.update(normalizer={"type": "Lowercase"}), "it changes text, 'Café' into 'café'"),
         (lambda c: c.update(pre_tokenizer={"type": "Whitespace"}), "its pre_tokenizer"),
         (lambda c: c["model"]["vocab"].pop("a"), "no token has the id 97"),
         (lambda c: c["model"].update(type="WordLevel"), "a WordLevel model"),
@@ -284,7 +287,7 @@ def test_tokenizers_that_lose_text_are_refused(trained, tmp_path, change, messag
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"tokenizer.json: .*{message}"):
-        read_tokenizer_json(file)
+        load(file)
 
 
 OFFICIAL = {  # as openai/tiktoken and karpathy/nanochat write them
@@ -330,6 +333,55 @@ def test_patterns_that_engines_disagree_about_are_refused(pattern, message):
         resolve(pattern)
 
 
-def test_a_token_that_merging_cannot_give_is_named():
-    with pytest.raises(ValueError, match=r"token 256 b'abc' is not a merge"):
-        merges_by_rank([*(bytes([byte]) for byte in range(256)), b"abc"])
+def test_a_token_that_merging_cannot_give_is_found_as_a_whole_piece():
+    tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"xyz"]
+    ranks = {token: i for i, token in enumerate(tokens)}
+    vocabulary = from_ranks("own", PATTERNS["qwen2"], ranks, {})
+    assert vocabulary.merges == ((97, 98),)
+    other = tokenizers.Tokenizer.from_str(to_json(vocabulary))
+    for text, ids in {"xyz": [257], "xyzab": [120, 121, 122, 256], "ab": [256]}.items():
+        assert ChatTokenizer(vocabulary).encode(text) == Encoder(vocabulary).encode(text) == ids
+        assert other.encode(text).ids == ids
+
+
+def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
+    pytest.importorskip("fastokens")
+    monkeypatch.setattr(backends, "BEFORE_TRIAL", 100)
+    monkeypatch.setattr(backends, "TRIAL", 100)
+    tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
+    fast = tokenizer._backend
+    texts = [SAMPLE, *NAUGHTY, "<|im_end|>", SAMPLE * 3]
+    expected = [Encoder(tokenizer.vocabulary).encode(text) for text in texts]
+    for _ in range(4):
+        assert tokenizer.encode(texts) == expected
+        assert [tokenizer.encode(text) for text in texts] == expected
+    assert "_fastokens" in vars(fast)
+    monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is not asked any more
+    rendered = [segments([Message.plain("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]
+    slow = [trained["bpe"].encode_segments(parts)[0] for parts in rendered]
+    assert tokenizer.encode_conversations(rendered).ids.tolist() == [i for ids in slow for i in ids]
+
+
+def test_fastokens_is_left_out_where_its_ids_differ(trained, monkeypatch):
+    pytest.importorskip("fastokens")
+    monkeypatch.setattr(backends, "BEFORE_TRIAL", 0)
+    tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
+    vars(tokenizer._backend)["_fastokens"] = fastokens_of(trained["byte"].vocabulary)
+    expected = trained["bpe"].encode([WORDS])
+    assert [tokenizer.encode([WORDS]) for _ in range(3)] == [expected] * 3
+    assert not tokenizer._backend.equal
+
+
+def fastokens_of(vocabulary):
+    return pytest.importorskip("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
+
+
+def test_merges_that_sentencepiece_would_not_make_are_left_to_tokenizers(trained, tmp_path):
+    content = json.loads(to_json(trained["sentencepiece-bpe"].vocabulary))
+    removed = content["model"]["merges"].pop(40)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load(tmp_path / "tokenizer.json")
+    text = "".join(removed).replace("\u2581", " ") + " the weather \u2581\u2581 in the café"
+    ids = tokenizer.encode(text)
+    assert ids == Encoder(tokenizer.vocabulary).encode(text) != trained["sentencepiece-bpe"].encode(text)
+    assert tokenizer.decode(ids) == text

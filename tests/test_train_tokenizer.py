@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ import train_tokenizer
 from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.loading import load
 from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.types import bpe
 
 STAGES = Path(train_tokenizer.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared/data/tokenizers"
@@ -80,7 +80,9 @@ def test_bytes_are_fewer_than_asked_and_it_is_told(chat, tmp_path):
         ({"bpe": {"patern": "qwen2"}}, "unknown parameter train_tokenizer.bpe.patern"),
         ({"bpe": {"pattern": "qwen"}}, "train_tokenizer.bpe.pattern = 'qwen': expected qwen2, llama3"),
         ({"type": "pretrained"}, "missing parameter train_tokenizer.pretrained.path"),
+        ({"bpe": {"buffer_size": 0}}, "train_tokenizer.bpe.buffer_size = 0: input should be greater than 0"),
         ({"vocab_size": "512"}, "train_tokenizer.vocab_size = '512'"),
+        ({"max_bytes": 0}, "train_tokenizer.max_bytes = 0: input should be greater than 0"),
     ],
 )
 def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes, message):
@@ -169,13 +171,63 @@ def test_gpt2_gives_the_ids_of_tiktoken(chat, tmp_path):
     assert load(tmp_path / "tokenizer").encode(text) == reference.encode_ordinary(text)
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the data beside the project")
-@pytest.mark.parametrize("trainer", ["rustbpe", "tokenizers"])
-def test_bpe_learns_the_reference_vocabulary_up_to_ties(trainer):
-    golden = SHARED / "cs336_bpe_golden"
-    texts = (golden / "corpus.en").read_text(encoding="utf-8").split("<|endoftext|>")
-    reference = json.loads((golden / "train-bpe-reference-vocab.json").read_text(encoding="utf-8"))
-    tokens = bpe.train(texts, len(reference) - 1, bpe.Settings(pattern="gpt2", trainer=trainer)).tokens
-    letters = {token.decode(errors="ignore").replace(" ", "Ġ") for token in tokens[256:]}
-    missing = [piece for piece in reference if len(piece) > 1 and piece.isascii() and piece not in letters]
-    assert set(missing) <= {"<|endoftext|>"} | set(missing[:4])
+def train(chat, output, **changes):
+    """The folder's bytes, by file."""
+    train_tokenizer.main(chat, output, **SETTINGS | changes)
+    return {file.name: file.read_bytes() for file in output.iterdir()}
+
+
+def texts(chat, max_bytes):
+    return [record.text for record in train_tokenizer.sample(chat, max_bytes)]
+
+
+def utf8(texts):
+    return sum(len(text.encode()) for text in texts)
+
+
+def is_below(line, share):
+    digest = hashlib.blake2b(json.loads(line)["text"].encode(), digest_size=8).hexdigest()
+    return int(digest, 16) < share * 2**64
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_of_too_many_bytes_every_type_takes_the_conversations_with_small_hashes(chat, tmp_path, name):
+    lines, size = chat.read_text(encoding="utf-8").splitlines(keepends=True), chat.stat().st_size
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("".join(line for line in lines if is_below(line, 0.75)), encoding="utf-8")
+    chosen = {"type": name, "vocab_size": SIZES[name]}
+    sampled = train(chat, tmp_path / "sampled", max_bytes=size * 3 // 4, **chosen)
+    assert sampled == train(kept, tmp_path / "kept", **chosen)
+    assert 0.65 * size < kept.stat().st_size < 0.85 * size
+
+
+def test_the_sample_is_told(chat, tmp_path):
+    result = run(tmp_path, chat, max_bytes=chat.stat().st_size // 2)
+    every, half = texts(chat, None), texts(chat, chat.stat().st_size // 2)
+    counts = f"{len(half)} of 300 conversations, {utf8(half):,} of {utf8(every):,} bytes of text"
+    assert result.stderr == f"train_tokenizer: trained on {counts}\n"
+
+
+def test_a_file_of_just_the_largest_size_is_taken_whole(chat, tmp_path):
+    result = run(tmp_path, chat, max_bytes=chat.stat().st_size)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(texts(chat, None)) == len(texts(chat, chat.stat().st_size)) == 300
+
+
+def test_more_bytes_only_add_conversations(chat):
+    samples = [set(texts(chat, max_bytes)) for max_bytes in (1, 10_000, 20_000, 30_000, None)]
+    assert all(smaller < larger for smaller, larger in pairwise(samples))
+
+
+def test_another_order_gives_the_same_tokenizer(chat, tmp_path):
+    lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
+    shuffled = tmp_path / "shuffled.jsonl"
+    shuffled.write_text("".join(random.Random(2).sample(lines, len(lines))), encoding="utf-8")
+    assert train(shuffled, tmp_path / "b", max_bytes=40_000) == train(chat, tmp_path / "a", max_bytes=40_000)
+
+
+def test_all_repetitions_of_a_conversation_are_kept_or_none(chat, tmp_path):
+    lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "twice.jsonl").write_text("".join(lines * 2), encoding="utf-8")
+    once = texts(chat, chat.stat().st_size // 2)
+    assert texts(tmp_path / "twice.jsonl", chat.stat().st_size) == once * 2

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "chat": "chat with a model in the terminal",
+    "export-tokenizer": "write a tokenizer made anywhere in every format that can express it",
     "show": "show a text or a conversation token by token",
 }
 

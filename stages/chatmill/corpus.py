@@ -32,7 +32,7 @@ class Corpus:
         """The conversations under a template."""
         parts = [segments(conversation, template) for conversation in conversations]
         encoded = tokenizer.encode_conversations(parts, threads=threads)
-        is_text = encoded.ids < tokenizer.num_text
+        is_text = tokenizer.is_text[encoded.ids]
         num_bytes = np.array([len(token) for token in tokenizer.token_bytes])[encoded.ids] * is_text
         ends = np.concatenate(([0], np.cumsum(num_bytes)))[encoded.offsets]
         assert np.diff(ends).tolist() == [text_bytes(part) for part in parts], "token bytes are not those of the text"

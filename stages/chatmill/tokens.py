@@ -80,8 +80,9 @@ class _Array:
 
 def text_bytes(vocabulary: Vocabulary) -> np.ndarray:
     """(V,) int64: how many bytes of text each id stands for; control tokens are none."""
-    lengths = [len(token) for token in vocabulary.tokens]
-    return np.where(np.arange(len(lengths)) < vocabulary.num_text, lengths, 0)
+    lengths = np.zeros(len(vocabulary.tokens), np.int64)
+    lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
+    return lengths
 
 
 def write_split(folder: Path, split: str, chunks: Iterable[tuple[np.ndarray, ...]], num_bytes: np.ndarray) -> Counts:

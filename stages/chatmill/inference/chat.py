@@ -33,7 +33,8 @@ class ChatSession:
         self.engine, self.tokenizer, self.template, self.max_tokens = engine, tokenizer, template, max_tokens
         self._system = [Message.plain("system", system)] if system else []
         special = tokenizer.special
-        allowed = np.arange(engine.vocab_size) < tokenizer.num_text
+        allowed = np.zeros(engine.vocab_size, bool)
+        allowed[: tokenizer.vocab_size] = tokenizer.is_text
         allowed[[special[END], special[CALL_START], special[CALL_END]]] = True
         self._sampler, self._greedy = Sampler(allowed, sampling), Sampler(allowed, GREEDY)
         self._end = special[END]

@@ -34,7 +34,7 @@ class Reply:
     """A reply as it grows: push ids, show the text that comes back."""
 
     def __init__(self, tokenizer: ChatTokenizer, template: Template = "chatml") -> None:
-        self._token_bytes, self._num_text = tokenizer.token_bytes, tokenizer.num_text
+        self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_text
         self._opens = {tokenizer.special[name]: kind for name, kind in _OPENS.items()}
         self._lead = " " if template == "markers" else ""  # stands between the header and what is said
         self._parts: list[Part] = []
@@ -42,7 +42,7 @@ class Reply:
 
     def push(self, token: int) -> str:
         """The text to show now that `token` is in: nothing of calls and their outputs."""
-        if token < self._num_text:
+        if self._is_text[token]:
             return self._take(self._stream.push(self._token_bytes[token]))
         kind = self._opens.get(token, self._kind)
         if kind == self._kind:

@@ -1,16 +1,30 @@
-"""The libraries that do the work: tiktoken wherever it can express the type, otherwise tokenizers or sentencepiece."""
+"""The libraries that do the work: tiktoken wherever it can express the type, otherwise tokenizers or sentencepiece.
 
+Where fastokens is installed it takes long work over from tiktoken, after it gave the same ids for the beginning of it.
+"""
+
+import importlib
+import importlib.util
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property, partial
+from itertools import chain, pairwise
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
+from chatmill.tokenizer import sentencepiece_model
 from chatmill.tokenizer.ranks import encoding, refusal
 from chatmill.tokenizer.sentencepiece_model import to_model
 from chatmill.tokenizer.tokenizer_json import SPACE, to_json
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+
+Ids = TypeVar("Ids")
+BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
 
 
 class Backend(ABC):
@@ -36,9 +50,12 @@ class Backend(ABC):
 
 def backend(vocabulary: Vocabulary) -> Backend:
     """The fastest that gives exactly the vocabulary's ids."""
-    if Kind.FALLBACK in vocabulary.kinds:
-        return _SentencePiece(vocabulary)
-    return _Tokenizers(vocabulary) if refusal(vocabulary) else _Tiktoken(vocabulary)
+    if vocabulary.spelling == "marked":
+        return _MarkedTokenizers(vocabulary) if sentencepiece_model.refusal(vocabulary) else _SentencePiece(vocabulary)
+    if refusal(vocabulary):
+        return _Tokenizers(vocabulary)
+    merges = vocabulary.algorithm == "merge" and importlib.util.find_spec("fastokens") is not None
+    return _Fastokens(vocabulary) if merges else _Tiktoken(vocabulary)
 
 
 class _Tiktoken(Backend):
@@ -55,6 +72,55 @@ class _Tiktoken(Backend):
         return self._encoding.encode_to_numpy(text, allowed_special=names, disallowed_special=())
 
 
+class _Fastokens(_Tiktoken):
+    """tiktoken for the first characters; then both, and fastokens alone if their ids were equal.
+
+    fastokens works in as many threads as there are cores; the variable RAYON_NUM_THREADS limits them.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._vocabulary, self._lock = vocabulary, Lock()
+        self._seen, self.equal = 0, True
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        slow = partial(super().encode_batch, texts, threads)
+        return self._either(sum(map(len, texts)), slow, partial(self._fast_batch, texts))
+
+    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+        slow = partial(super().encode_marked, text, names)
+        return self._either(len(text), slow, partial(self._fast_marked, text))
+
+    def _either(self, length: int, slow: Callable[[], Ids], fast: Callable[[], Ids]) -> Ids:
+        """What one of the two gives, and both while fastokens is on trial."""
+        with self._lock:
+            start, self._seen = self._seen, self._seen + length
+        if start < BEFORE_TRIAL or not self.equal:
+            return slow()
+        if start >= BEFORE_TRIAL + TRIAL:
+            return fast()
+        expected = slow()
+        if not np.array_equal(_flat(expected), _flat(fast())):
+            self.equal = False
+        return expected
+
+    @cached_property
+    def _fastokens(self) -> Any:
+        return importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(self._vocabulary))
+
+    def _fast_batch(self, texts: list[str]) -> list[list[int]]:
+        ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
+        array, borders = np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
+        return [array[start:stop].tolist() for start, stop in pairwise(borders)]
+
+    def _fast_marked(self, text: str) -> np.ndarray:
+        return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)
+
+
+def _flat(ids: Any) -> np.ndarray:
+    return ids if isinstance(ids, np.ndarray) else np.array([*chain.from_iterable(ids)])
+
+
 class _Tokenizers(Backend):
     """Works in as many threads as there are cores; the variable TOKENIZERS_PARALLELISM=false keeps it to one."""
 
@@ -66,18 +132,21 @@ class _Tokenizers(Backend):
         return [encoded.ids for encoded in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-class _SentencePiece(Backend):
-    """U+2581, which SentencePiece takes for a space, is encoded as its three bytes."""
+class _Marked(Backend):
+    """Of tokenizers that have U+2581 for a space: in text it is encoded as its three bytes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        self._processor = SentencePieceProcessor(model_proto=to_model(vocabulary))
         fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
         self._space = [fallback[byte] for byte in SPACE.encode()]
 
+    @abstractmethod
+    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+        """The ids of each text, which holds no U+2581."""
+
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         plain = [part for text in texts for part in text.split(SPACE)]
-        encoded = iter(self._processor.encode(plain, num_threads=threads))
+        encoded = iter(self.encode_unmarked(plain, threads))
         result = []
         for text in texts:
             ids = next(encoded)
@@ -86,7 +155,27 @@ class _SentencePiece(Backend):
             result.append(ids)
         return result
 
+
+class _SentencePiece(_Marked):
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._processor = SentencePieceProcessor(model_proto=to_model(vocabulary))
+
+    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+        return self._processor.encode(texts, num_threads=threads)
+
     def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
         if any(SPACE in text for text in texts):
             return super()._encode_arrays(texts)
         return self._processor.encode(texts, num_threads=1, return_type="numpy")
+
+
+class _MarkedTokenizers(_Marked):
+    """For merges that are not all that SentencePiece would make."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._tokenizers = _Tokenizers(vocabulary)
+
+    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+        return self._tokenizers.encode_batch(texts, threads)

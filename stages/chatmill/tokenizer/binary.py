@@ -2,14 +2,16 @@ r"""tokenizer.bin: a whole tokenizer in one file that is mapped, not parsed.
 
 Little-endian, as the bytes lie (V tokens, M merges):
 
-    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (ids 2^32-1 where there is none)
+    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (or of what a tokenizer made
+                                                                                     elsewhere has; 2^32-1: nothing)
     V times:  f32 score   u32 length   the token's bytes
     ---------------------------------------------------------- sequential readers (qwen3.c) end here
     u32 x (V + 1)      offsets: where each record starts, and where the last one ends
     u8 x V             kinds
     u32 x 2 x M        merges: pairs of ids, by rank
     ---------------------------------------------------------- the index starts here
-    JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}
+    JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}, and
+                       "steps", of chatmill.tokenizer.steps, where there are any
     8 bytes x B        checksums: blake2b of each 4,096 bytes of all that precedes the index
     ---------------------------------------------------------- footer, 48 bytes
     8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
@@ -30,12 +32,15 @@ from typing import Self
 from chatmill.conversation import BOS, END
 from chatmill.tokenizer.algorithms import Encoder
 from chatmill.tokenizer.llama2c import RECORD, longest_token, records
+from chatmill.tokenizer.soundness import check
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
 MAGIC = b"chatmill"
 VERSION = 1
 BLOCK = 4096  # bytes under one checksum
 NO_ID = 2**32 - 1
+STARTS = (BOS, "<s>", "<|begin_of_text|>", "[CLS]", "<|endoftext|>")  # names of the token before a text, best first
+ENDS = (END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
 
 _HEADER = struct.Struct("<III")
 _FOOTER = struct.Struct("<8sIQIII")
@@ -49,7 +54,7 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     starts = list(accumulate(map(len, rows), initial=_HEADER.size))
     body = b"".join(
         [
-            _HEADER.pack(longest_token(vocabulary), special.get(BOS, NO_ID), special.get(END, NO_ID)),
+            _HEADER.pack(longest_token(vocabulary), *(_first_of(special, names) for names in (STARTS, ENDS))),
             *rows,
             struct.pack(f"<{len(starts)}I", *starts),
             bytes(vocabulary.kinds),
@@ -63,10 +68,16 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
         "pattern": vocabulary.pattern,
         "type": vocabulary.type,
     }
+    if vocabulary.steps is not None:
+        description["steps"] = vocabulary.steps
     text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
     sums = b"".join(_checksum(body[start : start + BLOCK], _SUM) for start in range(0, len(body), BLOCK))
     footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
     file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _SEAL))
+
+
+def _first_of(special: dict[str, int], names: tuple[str, ...]) -> int:
+    return next((special[name] for name in names if name in special), NO_ID)
 
 
 def read_binary(file: Path) -> Vocabulary:
@@ -129,8 +140,13 @@ class BinaryTokenizer:
             kinds=tuple(map(self.kind, ids)),
             scores=tuple(map(self.score, ids)),
             merges=tuple(_SPAN.iter_unpack(self._map[self._merges : self._index])),
+            steps=self.steps,
         )
-        if vocabulary.fingerprint != self.fingerprint:
+        try:
+            same = vocabulary.fingerprint == self.fingerprint
+        except UnicodeDecodeError as error:
+            raise _error(self.file, f"the name of a control token is no UTF-8: {error}") from error
+        if not same:
             raise _error(self.file, "its content has another fingerprint than its index names")
         return vocabulary
 
@@ -140,7 +156,12 @@ class BinaryTokenizer:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        return Encoder(self.vocabulary())
+        vocabulary = self.vocabulary()
+        try:
+            check(vocabulary)
+        except ValueError as error:
+            raise _error(self.file, str(error)) from error
+        return Encoder(vocabulary)
 
     def verify(self) -> None:
         """Check every block."""
@@ -179,7 +200,10 @@ class BinaryTokenizer:
             description = json.loads(self._map[self._index : self._sums])
             self.type, self.algorithm = description["type"], description["algorithm"]
             self.pattern, self.special = description["pattern"], dict(description["controls"])
-            self.fingerprint = description["fingerprint"]
+            self.fingerprint, self.steps = description["fingerprint"], description.get("steps")
+            texts = [text for text in (self.pattern, self.steps) if text is not None]
+            if not all(isinstance(text, str) for text in (self.type, self.algorithm, *texts)):
+                raise TypeError("a value of another type")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _error(self.file, f"its index is not of this format ({error})") from error
         self._checked = bytearray(blocks)

@@ -14,7 +14,7 @@ import numpy as np
 from chatmill.conversation import Conversation
 from chatmill.template import Loss, Segment, Template, segments, spans
 from chatmill.tokenizer.backends import backend
-from chatmill.tokenizer.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
 MAX_RUN = 100_000  # equal characters, or blanks; tiktoken overflows its stack at about a million
 OPENING = "<|"  # of every control token's name, and of nothing else in escaped text
@@ -43,8 +43,13 @@ class ChatTokenizer:
 
     @property
     def num_text(self) -> int:
-        """Ids below it are text."""
+        """How many ids are text; in chatmill's own vocabularies, those below it."""
         return self.vocabulary.num_text
+
+    @cached_property
+    def is_text(self) -> np.ndarray:
+        """(V,) bool: whether text can give an id."""
+        return np.array([kind < Kind.CONTROL for kind in self.vocabulary.kinds])
 
     @property
     def special(self) -> dict[str, int]:
@@ -89,8 +94,11 @@ class ChatTokenizer:
             return self.encode([text], prepend=prepend, append=append)[0]
         for one in text:
             _check(one)
-        before, after = ([] if i is None else [i] for i in (prepend, append))
-        return [[*before, *ids, *after] for ids in self._backend.encode_batch(text, threads)]
+        encoded = self._backend.encode_batch(text, threads)
+        for ids in encoded:
+            ids[:0] = [] if prepend is None else [prepend]
+            ids += [] if append is None else [append]
+        return encoded
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[Loss]]:
         """The ids of joined segments and what each counts in training; a token has the loss of its first byte."""

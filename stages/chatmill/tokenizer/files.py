@@ -10,11 +10,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.manifest import check_manifest, write_manifest
-from chatmill.tokenizer.sentencepiece_model import to_model
+from chatmill.tokenizer.sentencepiece_model import refusal, to_model
 from chatmill.tokenizer.tokenizer_json import UNUSED, read_tokenizer_json, write_tokenizer_json
 from chatmill.tokenizer.vocabulary import NO_RANK, Kind, Vocabulary
 
@@ -35,20 +36,25 @@ def check_special_tokens(names: Sequence[str]) -> None:
 
 
 def complete(text: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
-    """The vocabulary with the control tokens that it lacks after its last id, and unused ids up to a multiple of 64.
+    """The vocabulary with the control tokens that it lacks, and unused ids up to a multiple of 64.
 
-    SentencePiece has an id for unknown text, which never occurs: it is the first unused one, so there is one.
+    They take the ids that are unused, then new ones: no id changes its meaning. SentencePiece has an id for unknown
+    text, which never occurs here: where it has no name of its own it is an unused one, so there is one.
     """
+    tokens, kinds, scores = list(text.tokens), list(text.kinds), list(text.scores)
+    spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in text.special]
-    first = text.kinds.count(Kind.UNUSED)
-    needed = int(Kind.FALLBACK in text.kinds and not first)
-    num_unused = needed + -(len(text.tokens) + len(controls) + needed) % MULTIPLE
-    names = [*controls, *(f"{UNUSED}{first + k}|>" for k in range(num_unused))]
+    for i, name in zip(spare, controls, strict=False):
+        tokens[i], kinds[i] = name.encode(), Kind.CONTROL
+    added = controls[len(spare) :]
+    needed = int(text.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
+    num_unused = needed + -(len(tokens) + len(added) + needed) % MULTIPLE
+    names = (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in text.tokens)
     return replace(
         text,
-        tokens=(*text.tokens, *(name.encode() for name in names)),
-        kinds=(*text.kinds, *[Kind.CONTROL] * len(controls), *[Kind.UNUSED] * num_unused),
-        scores=(*text.scores, *[NO_RANK] * len(names)),
+        tokens=(*tokens, *(name.encode() for name in added), *islice(names, num_unused)),
+        kinds=(*kinds, *[Kind.CONTROL] * len(added), *[Kind.UNUSED] * num_unused),
+        scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
     )
 
 
@@ -68,7 +74,7 @@ def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
     }
     text = json.dumps(description, ensure_ascii=False, indent=1) + "\n"
     (folder / DESCRIPTION).write_text(text, encoding="utf-8")
-    if Kind.FALLBACK in vocabulary.kinds:
+    if refusal(vocabulary) is None:
         (folder / MODEL).write_bytes(to_model(vocabulary))
     write_manifest(folder, kind="tokenizer", fingerprint=vocabulary.fingerprint)
 

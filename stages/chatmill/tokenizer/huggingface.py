@@ -13,6 +13,14 @@ from chatmill.conversation import BOS, CALL_END, CALL_START, END, OUTPUT_END, OU
 from chatmill.template import MARKERS, Template
 from chatmill.tokenizer.files import CANONICAL, DESCRIPTION, MODEL
 
+ROLES = {  # the token of each, by the first of these names that the tokenizer has
+    "bos_token": (BOS, "<s>", "<|begin_of_text|>"),
+    "eos_token": (END, "</s>", "<|eot_id|>", "<|endoftext|>"),
+    "pad_token": (PAD, "<pad>", "[PAD]"),
+    "cls_token": ("[CLS]",),
+    "sep_token": ("[SEP]",),
+    "mask_token": ("[MASK]",),
+}
 _TURNS = r"""
 {%- macro escape(text) -%}
     {{- text | replace('<\\', '<\\\\') | replace('<|', '<\\|') -}}
@@ -82,16 +90,19 @@ def chat_template(template: Template) -> str:
 
 
 def write_huggingface(tokenizer_folder: Path, out: Path, template: Template) -> None:
-    """Copy a tokenizer's files and add what transformers reads beside them."""
+    """Copy a tokenizer's files and add what transformers reads beside them; a template for one with chat tokens."""
     out.mkdir(parents=True, exist_ok=True)
     for name in (CANONICAL, DESCRIPTION, MODEL):
         if (tokenizer_folder / name).exists():
             shutil.copyfile(tokenizer_folder / name, out / name)
-    names = {"bos_token": BOS, "eos_token": END, "pad_token": PAD}
-    jinja = chat_template(template)
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    (out / "chat_template.jinja").write_text(jinja, encoding="utf-8")
-    _write_json(out / "tokenizer_config.json", config | names | {"chat_template": jinja})
+    special = json.loads((tokenizer_folder / DESCRIPTION).read_text(encoding="utf-8"))["controls"]
+    names = {role: next((name for name in found if name in special), None) for role, found in ROLES.items()}
+    names = {role: name for role, name in names.items() if name is not None}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | names
+    if START in special:
+        jinja = config["chat_template"] = chat_template(template)
+        (out / "chat_template.jinja").write_text(jinja, encoding="utf-8")
+    _write_json(out / "tokenizer_config.json", config)
     _write_json(out / "special_tokens_map.json", names)
 
 

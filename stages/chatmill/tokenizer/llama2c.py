@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 
 from chatmill.tokenizer.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
 RECORD = struct.Struct("<fI")  # what precedes a token's bytes
 
@@ -45,7 +45,13 @@ def greedy_refusal(vocabulary: Vocabulary) -> str | None:
         case "viterbi":
             return "joining by score differs: the cut with the best sum of scores is right"
         case "lookup" if vocabulary.pattern != CHARACTERS and any(
-            len(t) > 1 for t in vocabulary.tokens[: vocabulary.num_text]
+            len(vocabulary.tokens[i]) > 1 for i in vocabulary.text_ids
         ):
             return "joining by score differs: a piece is looked up whole, and few entries are joints of shorter ones"
+    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
+    for name in (
+        token for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind >= Kind.CONTROL
+    ):
+        if any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):
+            return f"joining by score differs: two text tokens make the name of the control token {name.decode()}"
     return None

@@ -1,12 +1,16 @@
 """Any tokenizer, from any file that can be read."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from chatmill.tokenizer.binary import read_binary
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import DESCRIPTION, read_folder
+from chatmill.tokenizer.older_files import ENTRIES, PAIRS, read_entries, read_pair
 from chatmill.tokenizer.sentencepiece_model import read_model
+from chatmill.tokenizer.soundness import check
+from chatmill.tokenizer.steps import changed_text, without_prefix
 from chatmill.tokenizer.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.tokenizer_json import read_tokenizer_json
@@ -18,21 +22,56 @@ READERS: dict[str, Callable[[Path], Vocabulary]] = {
     ".bin": read_binary,
     ".tiktoken": read_tiktoken,
     ".pkl": read_tiktoken_pickle,
+    ".txt": read_entries,
 }
+IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *PAIRS, ENTRIES)
+MOST_BYTES = 1 << 28
 
 
 def load(path: Path | str) -> ChatTokenizer:
-    """The tokenizer in a folder or file. Raises ValueError with place and remedy."""
-    return ChatTokenizer(read_vocabulary(Path(path)))
+    """The tokenizer in a folder or file. Raises ValueError with place and remedy.
+
+    A space that it would put before every text, and a normaliser to NFC, are left out; one that otherwise changes text
+    is refused.
+    """
+    try:
+        return ChatTokenizer(as_it_is(read_vocabulary(Path(path))))
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from error
+
+
+def as_it_is(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary without the steps that it can do without: what then is a text's tokens are its bytes.
+
+    Raises ValueError where others are left.
+    """
+    plain = replace(vocabulary, steps=without_prefix(vocabulary.steps))
+    if plain.steps is not None and (example := changed_text(plain.steps)):
+        raise ValueError("it changes text, {!r} into {!r}: its tokens are not the bytes of the text".format(*example))
+    if not plain.lossless:
+        raise ValueError("it has no token for some text: its tokens are not the bytes of the text")
+    return plain
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary in a folder or file, told apart by name."""
     if (path / DESCRIPTION).is_file():
         return read_folder(path)
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
     if not file.is_file():
         raise ValueError(f"{file}: no such file: expected a tokenizer's folder or file")
-    if file.suffix not in READERS:
+    if file.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{file}: over {MOST_BYTES:,} bytes: not a tokenizer")
+    pairs = {name: vocabulary for vocabulary, merges in PAIRS.items() for name in (vocabulary, merges)}
+    if file.name in pairs:
+        file, read = file.with_name(pairs[file.name]), read_pair
+    elif file.suffix in READERS:
+        read = READERS[file.suffix]
+    else:
         raise ValueError(f"{file}: not a tokenizer: expected a folder or a file that ends in {', '.join(READERS)}")
-    return READERS[file.suffix](file)
+    vocabulary = read(file)
+    try:
+        check(vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return vocabulary

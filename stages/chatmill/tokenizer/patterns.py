@@ -59,7 +59,7 @@ def resolve(pattern: str) -> str:
     pattern = pattern.removesuffix(f"|{CHARACTERS}") + f"|{CHARACTERS}"
     try:
         pieces = [match[0] for match in regex.finditer(pattern, SAMPLE)]
-        others = {"tiktoken": _tiktoken_pieces, "Oniguruma": _oniguruma_pieces} if all(pieces) else {}
+        others = {"tiktoken": tiktoken_pieces, "Oniguruma": oniguruma_pieces} if all(pieces) else {}
         differing = [name for name, cut in others.items() if cut(pattern) != pieces]
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"not a regular expression: {error}") from error
@@ -73,7 +73,7 @@ def resolve(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(resolve), Field(validate_default=True)]
 
 
-def _tiktoken_pieces(pattern: str) -> list[str]:
+def tiktoken_pieces(pattern: str) -> list[str]:
     """The pieces of the sample: each is one token, since every stretch of the sample is."""
     data = SAMPLE.encode()
     stretches = {data[i:j] for i in range(len(data)) for j in range(i + 2, len(data) + 1)}
@@ -82,7 +82,8 @@ def _tiktoken_pieces(pattern: str) -> list[str]:
     return [encoding.decode([i]) for i in encoding.encode_ordinary(SAMPLE)]
 
 
-def _oniguruma_pieces(pattern: str) -> list[str]:
+def oniguruma_pieces(pattern: str) -> list[str]:
+    """The pieces of the sample in `tokenizers`."""
     return [piece for piece, _ in Split(Regex(pattern), "isolated").pre_tokenize_str(SAMPLE)]
 
 
@@ -91,18 +92,31 @@ def bounded(pattern: str) -> str:
 
     `\p{L}+` becomes `\p{L}{1,22}`; two in one alternative share the 22. Raises ValueError for a repeated group.
     """
+    return "|".join(map(_bounded_alternative, _alternatives(pattern)))
+
+
+def quantified(pattern: str) -> list[list[str]]:
+    """What each alternative repeats without limit. Raises ValueError for a repeated group."""
+    return [
+        [atom for atom, quantifier, _ in atoms if quantifier in ("+", "*") or quantifier.endswith(",}")]
+        for atoms in _alternatives(pattern)
+    ]
+
+
+def _alternatives(pattern: str) -> list[list[tuple[str, str, str]]]:
+    """What each alternative consists of: atom, quantifier, and whether this is lazy or possessive."""
     alternatives: list[list[tuple[str, str, str]]] = [[]]
     depth = 0
     for match in _ATOM.finditer(pattern):
         atom, quantifier, manner = (group or "" for group in match.groups())
         depth += atom.startswith("(") - (atom == ")")
-        if atom == ")" and quantifier in ("+", "*"):
+        if atom == ")" and quantifier not in ("", "?"):
             raise ValueError(f"{pattern!r} repeats a group, by {quantifier!r}: repeat single characters instead")
         if atom == "|" and not depth:
             alternatives.append([])
         else:
             alternatives[-1].append((atom, quantifier, manner))
-    return "|".join(map(_bounded_alternative, alternatives))
+    return alternatives
 
 
 def _bounded_alternative(atoms: list[tuple[str, str, str]]) -> str:

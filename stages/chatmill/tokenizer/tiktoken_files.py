@@ -14,10 +14,23 @@ import json
 from pathlib import Path
 
 from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.ranks import encoding_name, from_ranks, refusal
+from chatmill.tokenizer.ranks import encoding_name, from_ranks, names_of, ranks_of, refusal
 from chatmill.tokenizer.vocabulary import Vocabulary
 
-PUBLISHED = {"gpt2": "gpt2", "r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o200k", "qwen": "qwen2"}
+_ENDOFTEXT = "<|endoftext|>"
+_FILL = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+_QWEN = (_ENDOFTEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{k}|>" for k in range(205)))
+PUBLISHED = {  # pattern and special tokens of the files that their makers publish without either
+    "gpt2": ("gpt2", {_ENDOFTEXT: 50256}),
+    "r50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
+    "p50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
+    "cl100k_base": (
+        "cl100k",
+        {_ENDOFTEXT: 100257, "<|endofprompt|>": 100276} | {name: 100258 + k for k, name in enumerate(_FILL)},
+    ),
+    "o200k_base": ("o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
+    "qwen": ("qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
+}
 
 
 def description_file(file: Path) -> Path:
@@ -30,12 +43,12 @@ def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     reason = refusal(vocabulary)
     if reason is not None:
         raise ValueError(reason)
-    tokens, num_text = vocabulary.tokens, vocabulary.num_text
-    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for i, token in enumerate(tokens[:num_text])))
+    ranks = ranks_of(vocabulary)
+    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks.items()))
     description = {
         "name": encoding_name(vocabulary),
         "pattern": vocabulary.pattern,
-        "special_tokens": {token.decode(): i for i, token in enumerate(tokens[num_text:], start=num_text)},
+        "special_tokens": names_of(vocabulary),
     }
     content = json.dumps(description, ensure_ascii=False, indent=1)
     description_file(file).write_text(content + "\n", encoding="utf-8", newline="\n")
@@ -76,7 +89,8 @@ def _read_description(file: Path) -> tuple[str, str, dict[str, int]]:
                 f"{file}: ranks do not say how text is cut: write {description.name} beside it, with name, pattern and "
                 f"special_tokens, or give it a name that is known: {', '.join(PUBLISHED)}"
             )
-        return published, PATTERNS[PUBLISHED[published]], {}
+        pattern, special = PUBLISHED[published]
+        return published, PATTERNS[pattern], special
     try:
         content = json.loads(description.read_bytes())
         name, pattern, special = content["name"], content["pattern"], content["special_tokens"]

@@ -2,21 +2,35 @@
 
 Byte-level types are `Split(pattern) + ByteLevel` before a BPE or WordPiece model; lookup is BPE that ignores its
 (absent) merges. SentencePiece types take the text as it is, with spaces as U+2581 and `<0x0A>` for the byte 10. Control
-and unused tokens are special added tokens. Only files of these shapes are read; whatever else one asks for is refused.
+and unused tokens are special added tokens. Files made elsewhere may have other steps around the model, if they are
+known (chatmill.tokenizer.steps); whatever else one asks for is refused.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from chatmill.tokenizer.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary import Algorithm, Kind, Pair, Vocabulary, float32, rank_scores
+from chatmill.tokenizer.steps import SPACE, as_tokenizers, tokenizers_steps
+from chatmill.tokenizer.vocabulary import (
+    MAX_TOKEN,
+    NO_RANK,
+    Algorithm,
+    Kind,
+    Pair,
+    Vocabulary,
+    float32,
+    rank_scores,
+    without_idle,
+)
 
-SPACE = "\u2581"
 CONTINUATION = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
+PLAIN_CONTINUATION = "##"  # where WordPiece's entries are text and not bytes
 UNUSED = "<|unused_"
-MAX_PIECE_BYTES = 100  # WordPiece gives a longer piece up
+UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
+MAX_PIECE = 100  # bytes or characters; WordPiece gives a longer piece up
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _ALPHABET = {byte: chr(byte) for byte in _PRINTABLE} | {
@@ -34,15 +48,17 @@ def write_tokenizer_json(vocabulary: Vocabulary, file: Path) -> None:
 
 def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
     """The file's content; without `special` tokens no text can give their ids."""
-    byte_level = Kind.FALLBACK not in vocabulary.kinds
     added = [
         {"id": i, "content": token.decode(), "single_word": False, "lstrip": False, "rstrip": False}
         | {"normalized": False, "special": True}
         for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
-        if special and kind >= Kind.CONTROL
+        if special and kind >= Kind.CONTROL and not UNUSED_ENTRY.fullmatch(token.decode())
     ]
     content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
-    content |= _byte_level_steps(vocabulary) if byte_level else _SENTENCEPIECE_STEPS
+    content |= _byte_level_steps(vocabulary) if vocabulary.spelling == "bytes" else _SENTENCEPIECE_STEPS
+    if vocabulary.steps is not None:
+        steps = as_tokenizers(vocabulary.steps)
+        content |= {place: steps[place] for place in steps if steps[place] or vocabulary.spelling != "bytes"}
     content["model"] = _model(vocabulary)
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
@@ -80,98 +96,186 @@ _SENTENCEPIECE_STEPS = {
 
 def _model(vocabulary: Vocabulary) -> dict[str, Any]:
     pieces = [piece_of(vocabulary, i) for i in range(len(vocabulary.tokens))]
+    unknown = next((i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.UNKNOWN), None)
     if vocabulary.algorithm == "viterbi":
-        unknown = vocabulary.kinds.index(Kind.UNUSED)
+        unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
         scored = [list(entry) for entry in zip(pieces, vocabulary.scores, strict=True)]
-        return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": True}
-    ids = {piece: i for i, piece in enumerate(pieces) if vocabulary.kinds[i] < Kind.CONTROL}
+        fallback = Kind.FALLBACK in vocabulary.kinds
+        return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": fallback}
+    last = max(vocabulary.text_ids, default=-1)  # ids of added tokens that the model lacks are given anew, after it
+    ids = {piece: i for i, piece in enumerate(pieces) if vocabulary.kinds[i] < Kind.CONTROL or i < last}
     if vocabulary.algorithm == "wordpiece":
-        limits = {"continuing_subword_prefix": CONTINUATION, "max_input_chars_per_word": MAX_PIECE_BYTES}
-        return {"type": "WordPiece", "unk_token": "[UNK]"} | limits | {"vocab": ids}
+        plain = vocabulary.spelling == "plain"
+        limits = {"continuing_subword_prefix": PLAIN_CONTINUATION if plain else CONTINUATION}
+        limits |= {"max_input_chars_per_word": MAX_PIECE}
+        return (
+            {"type": "WordPiece", "unk_token": "[UNK]" if unknown is None else pieces[unknown]}
+            | limits
+            | {"vocab": ids}
+        )
     return {
         "type": "BPE",
         "dropout": None,
-        "unk_token": None,
+        "unk_token": None if unknown is None else pieces[unknown],
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
-        "fuse_unk": False,
+        "fuse_unk": unknown is not None,
         "byte_fallback": Kind.FALLBACK in vocabulary.kinds,
-        "ignore_merges": vocabulary.algorithm == "lookup",
+        "ignore_merges": vocabulary.algorithm == "lookup" or bool(_unmerged(vocabulary)),
         "vocab": ids,
         "merges": [[pieces[left], pieces[right]] for left, right in vocabulary.merges],
     }
 
 
+def _unmerged(vocabulary: Vocabulary) -> list[int]:
+    """The ids that only looking a whole piece up can give: in byte-level merging, tokens that no merge makes."""
+    if vocabulary.algorithm != "merge" or vocabulary.spelling != "bytes":
+        return []
+    made = {vocabulary.tokens[left] + vocabulary.tokens[right] for left, right in vocabulary.merges}
+    return [i for i in vocabulary.text_ids if len(vocabulary.tokens[i]) > 1 and vocabulary.tokens[i] not in made]
+
+
 def piece_of(vocabulary: Vocabulary, i: int) -> str:
-    """How the file spells a token: by the byte-level alphabet, or as SentencePiece does."""
+    """How the file spells a token: by the byte-level alphabet, as SentencePiece does, or as it is."""
     token, kind = vocabulary.tokens[i], vocabulary.kinds[i]
     if kind >= Kind.CONTROL:
         return token.decode()
     if kind == Kind.FALLBACK:
         return f"<0x{token[0]:02X}>"
-    if vocabulary.type == "sentencepiece":
-        return token.decode().replace(" ", SPACE)
+    match vocabulary.spelling:
+        case "marked":
+            return token.decode().replace(" ", SPACE)
+        case "plain":
+            return (PLAIN_CONTINUATION if kind == Kind.CONTINUATION else "") + token.decode()
     letters = "".join(map(_ALPHABET.__getitem__, token))
     return CONTINUATION + letters if kind == Kind.CONTINUATION else letters
 
 
 def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
-    """The vocabulary in a file of these shapes; its `type` is the one that the shape suggests, unless it is given.
+    """The vocabulary in a file; its `type` is the one that its shape suggests, unless it is given.
 
-    Every added token becomes a control token. A normaliser to NFC is left out: chatmill encodes text as it is, which is
-    the same for text in that form. Raises ValueError for other shapes.
+    Every added token becomes a control token. Raises ValueError for shapes that are not known.
     """
     try:
-        return _read(json.loads(file.read_text(encoding="utf-8")), type)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{file}: not a tokenizer.json that chatmill can read: {error!r}") from error
+        return from_json(json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=unique), type)
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        raise ValueError(f"{file}: not a tokenizer.json that chatmill can read: {error!r:.200}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _read(content: dict[str, Any], type: str | None) -> Vocabulary:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for one that has a name twice, of which readers take either."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("a name stands twice in it")
+    return result
+
+
+def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
+    """The vocabulary in a file's content. Raises ValueError, KeyError, TypeError and their like for what is none."""
     model = content["model"]
-    kind, fallback = model["type"], model.get("byte_fallback", False)
-    if kind == "WordPiece" and model["continuing_subword_prefix"] != CONTINUATION:
-        raise ValueError("only chatmill's own WordPiece takes every text: use another tokenizer")
-    if kind == "Unigram" and fallback:
-        scores = [score for _, score in model["vocab"]]
-        return _sentencepiece(content, {piece: i for i, (piece, _) in enumerate(model["vocab"])}, scores)
-    if kind == "BPE" and fallback:
-        return _sentencepiece(content, model["vocab"], None)
-    if kind in ("BPE", "WordPiece"):
-        return _byte_level(content, type)
-    raise ValueError(f"a {kind} model without bytes to fall back on cannot take every text: use another tokenizer")
+    for option in ("dropout", "end_of_word_suffix"):
+        if model.get(option):
+            raise ValueError(f"its {option} is not known to chatmill: use another tokenizer")
+    match _kind(model), model.get("byte_fallback", False), model.get("continuing_subword_prefix"):
+        case "Unigram", _, _:
+            pieces = [piece for piece, _ in model["vocab"]]
+            scores = [_score(score) for _, score in model["vocab"]]
+            return _sentencepiece(content, _numbered(pieces), model["unk_id"], scores)
+        case "BPE", fallback, None | "" if fallback or model.get("unk_token") is not None:
+            return _sentencepiece(content, model["vocab"], model["vocab"].get(model.get("unk_token")), None)
+        case "WordPiece", _, "##":
+            return _plain_wordpiece(content)
+        case ("BPE", _, None | "") | ("WordPiece", _, "→"):
+            return _byte_level(content, type)
+    raise ValueError(f"a {_kind(model):.40} model of this kind is not known to chatmill: use another tokenizer")
 
 
-def _sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> Vocabulary:
-    for step, expected in _SENTENCEPIECE_STEPS.items():
-        if content[step] != expected:
-            raise ValueError(f"its {step} changes the text: use a tokenizer that keeps every character")
-    text = {i: sentencepiece_entry(piece) for piece, i in ids.items()}
-    tokens, kinds = _in_order(text | _special(content))
-    if scores is None:
-        merges = _merges(content["model"], ids)
-        return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges)
-    return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, tuple(map(float32, scores)))
+def _kind(model: dict[str, Any]) -> str:
+    """The model's kind; older files do not name it."""
+    if "type" in model:
+        return model["type"]
+    return "Unigram" if "unk_id" in model else "BPE" if "merges" in model else "WordPiece"
+
+
+def _sentencepiece(
+    content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
+) -> Vocabulary:
+    steps = None
+    if any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
+        steps = tokenizers_steps(content)
+    entries = _checked(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
+    if unknown is not None and not entries[unknown][0].startswith(UNUSED.encode()):
+        entries[unknown] = entries[unknown][0], Kind.UNKNOWN
+    tokens, kinds = _in_order(entries)
+    if scores is not None:
+        padded = (*scores, *[NO_RANK] * (len(tokens) - len(scores)))
+        return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, padded, steps=steps)
+    merges = _merges(content["model"], ids)
+    scored = rank_scores(tokens, kinds, merges)
+    return Vocabulary("sentencepiece", "merge", None, tokens, kinds, scored, merges, steps)
 
 
 def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     model = content["model"]
-    if content["normalizer"] not in (None, {"type": "NFC"}):
-        raise ValueError("its normalizer changes the text: use a tokenizer that keeps every character")
-    tokens, kinds = _in_order({i: byte_level_entry(piece) for piece, i in model["vocab"].items()} | _special(content))
+    steps = None if content["normalizer"] is None else tokenizers_steps({"normalizer": content["normalizer"]})
+    entries = _checked(model["vocab"], {i: byte_level_entry(piece) for piece, i in model["vocab"].items()}, content)
+    tokens, kinds = _in_order(entries)
     pattern, merges = _pattern(content["pre_tokenizer"]), _merges(model, model["vocab"])
-    lookup = model.get("ignore_merges", False) and not merges
-    algorithm: Algorithm = "wordpiece" if model["type"] == "WordPiece" else "lookup" if lookup else "merge"
+    if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
+        merges = without_idle(merges, {token: i for i, token in enumerate(tokens) if kinds[i] < Kind.CONTROL})
+    whole = model.get("ignore_merges", False)
+    lookup = whole and not merges
+    algorithm: Algorithm = "wordpiece" if _kind(model) == "WordPiece" else "lookup" if lookup else "merge"
     shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
     scores = rank_scores(tokens, kinds, merges)
-    return Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges)
+    vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps)
+    if not whole and (unmerged := _unmerged(vocabulary)):
+        raise ValueError(
+            f"no merge makes its token {unmerged[0]}, {tokens[unmerged[0]]!r}, and ignore_merges is not set"
+        )
+    return vocabulary
 
 
-def _special(content: dict[str, Any]) -> dict[int, Entry]:
-    names = {token["id"]: token["content"] for token in content["added_tokens"]}
-    return {i: (name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL) for i, name in names.items()}
+def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
+    model = content["model"]
+    if model["max_input_chars_per_word"] != MAX_PIECE:
+        raise ValueError(f"its max_input_chars_per_word is not {MAX_PIECE}: use another tokenizer")
+    entries = _checked(model["vocab"], {i: plain_entry(piece) for piece, i in model["vocab"].items()}, content)
+    unknown = model["vocab"][model["unk_token"]]
+    entries[unknown] = model["unk_token"].encode(), Kind.UNKNOWN
+    tokens, kinds = _in_order(entries)
+    scores, steps = rank_scores(tokens, kinds), tokenizers_steps(content)
+    return Vocabulary("wordpiece", "wordpiece", None, tokens, kinds, scores, steps=steps)
+
+
+def _score(number: Any) -> float:
+    if type(number) not in (int, float) or not abs(number) < 1e30:
+        raise ValueError(f"the score {number!r:.40} is no number, or too large")
+    return float32(number)
+
+
+def _numbered(pieces: Sequence[str]) -> dict[str, int]:
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    if len(ids) < len(pieces):
+        raise ValueError("a piece stands twice in its vocabulary")
+    return ids
+
+
+def _checked(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, Any]) -> dict[int, Entry]:
+    """The text entries by id, and the added tokens'. Raises ValueError where two share an id."""
+    by_id: dict[int, str] = {}
+    for piece, i in ids.items():
+        if type(i) is not int or by_id.setdefault(i, piece) != piece:
+            raise ValueError(f"its piece {piece!r:.80} has the id {i!r:.80}, which is no number or another piece's")
+    names: dict[str, int] = {}
+    for token in content["added_tokens"]:
+        i, name = token["id"], token["content"]
+        if type(i) is not int or by_id.setdefault(i, name) != name or names.setdefault(name, i) != i:
+            raise ValueError(f"its added token {name!r:.80} has the id {i!r:.80}, which is no number or another one's")
+        entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL
+    return entries
 
 
 def sentencepiece_entry(piece: str) -> Entry:
@@ -182,21 +286,29 @@ def sentencepiece_entry(piece: str) -> Entry:
 
 
 def byte_level_entry(piece: str) -> Entry:
-    """The bytes and the kind of a piece in letters of the byte-level alphabet."""
+    """The bytes and the kind of a piece in letters of the byte-level alphabet. Raises ValueError for other letters."""
     letters = piece.removeprefix(CONTINUATION)
+    if not letters or not all(map(_BYTES.__contains__, letters)):
+        raise ValueError(f"its piece {piece!r:.80} is not in letters that stand for bytes")
     return bytes(map(_BYTES.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
 
 
+def plain_entry(piece: str) -> Entry:
+    """The bytes and the kind of an entry of a WordPiece vocabulary that is text."""
+    if UNUSED_ENTRY.fullmatch(piece):
+        return piece.encode(), Kind.UNUSED
+    text = piece.removeprefix(PLAIN_CONTINUATION)
+    return (text.encode(), Kind.CONTINUATION) if text and text != piece else (piece.encode(), Kind.NORMAL)
+
+
 def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
-    """Tokens and kinds by id. Raises ValueError for a gap, and where a byte has no token."""
+    """Tokens and kinds by id. Raises ValueError for a gap, and for a token that would take ages to understand."""
     missing = next((i for i in range(len(entries)) if i not in entries), None)
     if missing is not None:
         raise ValueError(f"no token has the id {missing}")
     tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
-    for kind in {Kind.FALLBACK if Kind.FALLBACK in kinds else Kind.NORMAL, Kind.CONTINUATION} & set(kinds):
-        single = {token for token, other in zip(tokens, kinds, strict=True) if other == kind and len(token) == 1}
-        if len(single) < 256:
-            raise ValueError(f"{256 - len(single)} of the 256 bytes have no token: it cannot take every text")
+    if max(map(len, tokens)) > MAX_TOKEN:
+        raise ValueError(f"a token has over {MAX_TOKEN} bytes")
     return tokens, kinds
 
 
@@ -218,5 +330,12 @@ def _pattern(steps: dict[str, Any] | None) -> str | None:
 
 
 def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[Pair, ...]:
-    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", []))
-    return tuple((ids[left], ids[right]) for left, right in pairs)
+    pairs: list[Pair] = []
+    for rank, merge in enumerate(model.get("merges", [])):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or not all(part in ids for part in (*parts, "".join(parts))):
+            raise ValueError(f"its merge {rank}, {merge!r:.80}, is not of two tokens that make a third")
+        pairs.append((ids[parts[0]], ids[parts[1]]))
+    if len(set(pairs)) < len(pairs):
+        raise ValueError("a merge is there twice")
+    return tuple(pairs)

@@ -4,15 +4,17 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import count, pairwise
+from operator import itemgetter
 from typing import Literal
 
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 Pair = tuple[int, int]
+MAX_TOKEN = 1024  # bytes of a token that is read from a file
 NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
 
 
@@ -23,7 +25,8 @@ class Kind(IntEnum):
     CONTINUATION = 1  # only inside a word: its text follows other text of the same piece
     FALLBACK = 2  # one byte, for text that no other entry covers
     CONTROL = 3  # never made by text
-    UNUSED = 4  # fills the vocabulary up to a multiple of 64
+    UNUSED = 4  # an id that stands for nothing
+    UNKNOWN = 5  # text that no token covers, where there are no bytes to fall back on
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Vocabulary:
     `algorithm` says how a piece becomes ids: `lookup` (the whole piece, else its bytes), `merge` (pairs by rank),
     `wordpiece` (longest match first), `viterbi` (best sum of scores). `pattern` is the regular expression whose matches
     are the pieces; None where the algorithm takes the text as it is. `merges` are pairs of ids, by rank.
+
+    A tokenizer made elsewhere may change the text before, or cut it otherwise: `steps`, of chatmill.tokenizer.steps.
     """
 
     type: str
@@ -42,11 +47,29 @@ class Vocabulary:
     kinds: tuple[Kind, ...]
     scores: tuple[float, ...]  # float32; log-probabilities for viterbi, otherwise as `rank_scores` makes them
     merges: tuple[Pair, ...] = ()
+    steps: str | None = None
+
+    @cached_property
+    def text_ids(self) -> tuple[int, ...]:
+        """The ids that text can produce, in order. In chatmill's own vocabularies control tokens follow them."""
+        return tuple(i for i, kind in enumerate(self.kinds) if kind < Kind.CONTROL)
 
     @cached_property
     def num_text(self) -> int:
-        """How many ids text can produce; control tokens follow."""
-        return sum(kind < Kind.CONTROL for kind in self.kinds)
+        """How many ids text can produce."""
+        return len(self.text_ids)
+
+    @property
+    def spelling(self) -> Literal["bytes", "marked", "plain"]:
+        """How files write tokens: in letters for bytes, as text with U+2581 for spaces, or as text."""
+        if self.type == "sentencepiece":
+            return "marked"
+        return "plain" if self.algorithm == "wordpiece" and self.steps is not None else "bytes"
+
+    @cached_property
+    def lossless(self) -> bool:
+        """Whether the tokens of a text are its bytes, whatever it says."""
+        return self.steps is None and (Kind.UNKNOWN not in self.kinds or Kind.FALLBACK in self.kinds)
 
     @cached_property
     def special(self) -> dict[str, int]:
@@ -67,6 +90,8 @@ class Vocabulary:
             "merges": self.merges,
             "controls": self.special,
         }
+        if self.steps is not None:
+            content["steps"] = self.steps
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -85,33 +110,46 @@ def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence
     return tuple(scores)
 
 
-def merges_by_rank(tokens: Sequence[bytes]) -> tuple[Pair, ...]:
+def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tuple[Pair, ...]:
     """The merges behind byte-level tokens in the order of their ranks: the two parts that lower ranks make of each.
 
-    Raises ValueError where they make more than two: merging can never give that token.
+    A token of which they make more than two has none: it is found by looking a whole piece up, and not by merging. Of
+    `trained` tokens there is none such, so that most need no merging to be understood.
     """
-    ids: dict[bytes, int] = {token: i for i, token in enumerate(tokens) if len(token) == 1}
+    known: dict[bytes, int] = {token: i for token, i in ranks.items() if len(token) == 1}
     merges = []
-    for i, token in enumerate(tokens):
-        if len(token) == 1:
-            continue
-        parts = _merge(token, ids)
-        if len(parts) != 2 or token in ids:
-            raise ValueError(f"token {i} {token!r} is not a merge of two earlier tokens, but of {len(parts)}: {parts}")
-        merges.append((ids[parts[0]], ids[parts[1]]))
-        ids[token] = i
+    for token, i in sorted(ranks.items(), key=itemgetter(1)):
+        if len(token) > 1:
+            cuts = range(1, len(token)) if trained else ()
+            ways = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in known and token[cut:] in known]
+            parts = ways[0] if len(ways) == 1 else merge(token, known)
+            if len(parts) == 2:
+                merges.append((known[parts[0]], known[parts[1]]))
+            known[token] = i
     return tuple(merges)
 
 
-def _merge(piece: bytes, ids: dict[bytes, int]) -> list[bytes]:
+def without_idle(merges: tuple[Pair, ...], ranks: Mapping[bytes, int]) -> tuple[Pair, ...]:
+    """Merges less those that never happen, where they follow the ranks of what they make.
+
+    Some writers list every pair whose joint token there is; but only the two parts that lower ranks leave ever meet.
+    """
+    tokens = {i: token for token, i in ranks.items()}
+    made = [ranks[tokens[left] + tokens[right]] for left, right in merges]
+    needed = merges_by_rank(ranks)
+    return needed if made == sorted(made) and set(needed) <= set(merges) else merges
+
+
+def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
+    """The bytes of a piece joined pair by pair, those first whose joint token has the least rank."""
     parts = [piece[i : i + 1] for i in range(len(piece))]
-    while len(parts) > 1:
-        pairs = [ids.get(left + right) for left, right in pairwise(parts)]
-        best = min((rank for rank in pairs if rank is not None), default=None)
-        if best is None:
-            break
+    pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
+    while pairs and (best := min(pairs)) < math.inf:
         i = pairs.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        del pairs[i]
+        for place in range(max(i - 1, 0), min(i + 1, len(pairs))):
+            pairs[place] = ranks.get(parts[place] + parts[place + 1], math.inf)
     return parts
 
 
@@ -121,8 +159,10 @@ def float32(value: float) -> float:
 
 
 def bytes_and(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:
-    """The text tokens of a byte-level tokenizer: the 256 bytes, then longer tokens by rank."""
+    """The text tokens of a byte-level tokenizer: the 256 bytes, then longer tokens by rank, as training made them."""
     tokens = (*(bytes([byte]) for byte in range(256)), *longer)
     kinds = (Kind.NORMAL,) * len(tokens)
-    merges = merges_by_rank(tokens) if algorithm == "merge" else ()
+    ranks = {token: i for i, token in enumerate(tokens)}
+    assert len(ranks) == len(tokens), "a token is there twice"
+    merges = merges_by_rank(ranks, trained=True) if algorithm == "merge" else ()
     return Vocabulary(type, algorithm, pattern, tokens, kinds, rank_scores(tokens, kinds, merges), merges)

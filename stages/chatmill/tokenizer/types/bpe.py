@@ -1,10 +1,10 @@
 """Byte-level BPE: starting from bytes, the most frequent neighbours within a piece are joined again and again."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import rustbpe
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from chatmill.tokenizer.patterns import Pattern
@@ -14,32 +14,50 @@ from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
 MINIMUM = 256  # text tokens
 EXACT = True  # fewer text tokens than asked are an error
 
+# rustbpe counts in 32 bits, and nothing is more frequent than there are bytes. From 2,148 MB of one letter on, it takes
+# the most frequent pair for one that never occurs, and says nothing.
+MAX_BYTES = 2**31 - 1
+
 
 class Settings(BaseModel, extra="forbid"):
-    """How text is cut into pieces, and who counts."""
+    """How text is cut into pieces, who counts, and how many texts rustbpe takes at a time."""
 
     pattern: Pattern = "qwen2"
     trainer: Literal["rustbpe", "tokenizers"] = "rustbpe"
+    buffer_size: int = Field(8192, gt=0, le=1_000_000, strict=True)  # room for them is made at once, 24 bytes each
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """At most `num_text` tokens, by rank."""
+    """At most `num_text` tokens, by rank; the texts are read once, and their order does not matter.
+
+    Raises ValueError where they have more than MAX_BYTES, and rustbpe is to count them.
+    """
     learn = _rustbpe if settings.trainer == "rustbpe" else _tokenizers
-    longer = [token for token in learn(texts, num_text, settings.pattern) if len(token) > 1]
+    longer = [token for token in learn(texts, num_text, settings) if len(token) > 1]
     return bytes_and(longer, "bpe", "merge", settings.pattern)
 
 
-def _rustbpe(texts: Iterable[str], num_text: int, pattern: str) -> list[bytes]:
-    """Ties go to the smaller pair; two merges may make the same bytes, of which the first counts."""
+def _rustbpe(texts: Iterable[str], num_text: int, settings: Settings) -> list[bytes]:
+    """Ties go to the pair with the smaller ids."""
     tokenizer = rustbpe.Tokenizer()
-    tokenizer.train_from_iterator(iter(texts), num_text, pattern=pattern)
+    tokenizer.train_from_iterator(_countable(texts), num_text, settings.buffer_size, settings.pattern)
     ranks = sorted(tokenizer.get_mergeable_ranks(), key=lambda entry: entry[1])
-    return list(dict.fromkeys(bytes(token) for token, _ in ranks))
+    return [bytes(token) for token, _ in ranks]
 
 
-def _tokenizers(texts: Iterable[str], num_text: int, pattern: str) -> list[bytes]:
+def _countable(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, up to MAX_BYTES. Raises ValueError at the text that has more."""
+    total = 0
+    for text in texts:
+        total += len(text) if text.isascii() else len(text.encode())
+        if total > MAX_BYTES:
+            raise ValueError(f"rustbpe cannot count over {MAX_BYTES:,} bytes of text: set train_tokenizer.max_bytes")
+        yield text
+
+
+def _tokenizers(texts: Iterable[str], num_text: int, settings: Settings) -> list[bytes]:
     tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    split = pre_tokenizers.Split(Regex(settings.pattern), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=num_text, initial_alphabet=alphabet, show_progress=False)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from chatmill.tokenizer.loading import read_vocabulary
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.loading import as_it_is, read_vocabulary
+from chatmill.tokenizer.vocabulary import Vocabulary
 
 MINIMUM = 0  # text tokens; the file decides
 EXACT = False
@@ -21,12 +21,17 @@ class Settings(BaseModel, extra="forbid"):
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """The file's vocabulary, whatever the texts and the size that is asked for."""
+    """The file's vocabulary, whatever the texts and the size that is asked for.
+
+    A space that it would put before every text, and a normaliser to NFC, are left out.
+    """
     vocabulary = read_vocabulary(settings.path)
+    try:
+        plain = as_it_is(vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{settings.path}: {error}: use a tokenizer that keeps every character") from error
     with settings.path.open("rb") as file:
         actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != settings.sha256:
         raise ValueError(f"train_tokenizer.pretrained.sha256 is not that of {settings.path}: set it to {actual}")
-    if any(kind >= Kind.CONTROL for kind in vocabulary.kinds[: vocabulary.num_text]):
-        raise ValueError(f"{settings.path}: its control tokens stand before text tokens: use another tokenizer")
-    return vocabulary
+    return plain

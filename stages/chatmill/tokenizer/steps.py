@@ -1,0 +1,251 @@
+"""What tokenizers made elsewhere do to a text before their model cuts it, and around that.
+
+Two libraries have such steps, and they round sums of scores differently; so the JSON of a vocabulary's steps says whose
+they are. SentencePiece's are its normaliser's settings; those of `tokenizers` stand as in tokenizer.json.
+
+    {"sentencepiece": {"charsmap": "…", "dummy_prefix": true, "remove_extra_whitespaces": true}}
+    {"tokenizers": {"normalizer": {"type": "Prepend", …}, "pre_tokenizer": null, "post_processor": null, "decoder": …}}
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
+from tokenizers import Tokenizer
+
+SPACE = "\u2581"
+AROUND = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+ALLOWED = {
+    "normalizer": {
+        *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence"),
+        *("Strip", "StripAccents"),
+    },
+    "pre_tokenizer": {
+        *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"),
+        *("Whitespace", "WhitespaceSplit"),
+    },
+    "post_processor": {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"},
+    "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
+}
+MOST_STEPS = 16
+SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
+_FLOAT32 = struct.Struct("<f")
+_LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+
+
+class Steps:
+    """Runs them. Raises ValueError for steps that no library of ours is let to run."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            (library, content), *others = json.loads(text).items()
+            self.run, self.rounded = {"sentencepiece": _sentencepiece, "tokenizers": _tokenizers}[library](content)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"its steps before the model are not of a known form: {error}") from error
+        if others:
+            raise ValueError("its steps are of two libraries")
+
+    run: Callable[[str], list[str]]  # a text to the stretches that the model is given
+    rounded: Callable[[float], float]  # a sum of scores as the library keeps it
+
+
+def tokenizers_steps(content: dict[str, Any]) -> str:
+    """The steps of a tokenizer.json. Raises ValueError for such as are not known."""
+    steps = {place: content.get(place) for place in AROUND}
+    for place, step in steps.items():
+        _check(place, step)
+    return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
+
+
+def sentencepiece_steps(normalizer: NormalizerSpec) -> str | None:
+    """The steps of a SentencePiece model; None where it takes text as it is."""
+    charsmap = normalizer.precompiled_charsmap
+    if not (charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces):
+        return None
+    _check_charsmap(charsmap)
+    content = {
+        "charsmap": base64.b64encode(charsmap).decode(),
+        "dummy_prefix": normalizer.add_dummy_prefix,
+        "remove_extra_whitespaces": normalizer.remove_extra_whitespaces,
+    }
+    return json.dumps({"sentencepiece": content}, sort_keys=True)
+
+
+def normalizer_spec(steps: str | None) -> NormalizerSpec:
+    """The normaliser of a SentencePiece model with these steps. Raises ValueError for those of another library."""
+    if steps is None:
+        content = {"charsmap": "", "dummy_prefix": False, "remove_extra_whitespaces": False}
+    else:
+        content = json.loads(steps).get("sentencepiece")
+    if content is None:
+        raise ValueError("its steps before the model are not SentencePiece's")
+    return NormalizerSpec(
+        name="custom" if content["charsmap"] else "identity",
+        precompiled_charsmap=base64.b64decode(content["charsmap"]),
+        add_dummy_prefix=content["dummy_prefix"],
+        remove_extra_whitespaces=content["remove_extra_whitespaces"],
+        escape_whitespaces=True,
+    )
+
+
+def as_tokenizers(steps: str) -> dict[str, Any]:
+    """The steps as tokenizer.json has them; of a SentencePiece normaliser, the nearest that there is."""
+    ((library, content),) = json.loads(steps).items()
+    if library == "tokenizers":
+        return content
+    normalizers: list[dict[str, Any]] = []
+    if content["charsmap"]:
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": content["charsmap"]})
+    if content["remove_extra_whitespaces"]:
+        normalizers += [_replace(Regex="^ +| +$", content=""), _replace(Regex=" {2,}", content=" ")]
+    if content["dummy_prefix"]:
+        normalizers.append({"type": "Prepend", "prepend": SPACE})
+    normalizers.append(_replace(String=" ", content=SPACE))
+    decoders = [_replace(String=SPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if content["dummy_prefix"]:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+    }
+
+
+def without_prefix(steps: str | None) -> str | None:
+    """The steps less those that leave every other text as it is: a space put before it, and NFC.
+
+    What is left, if anything, changes text so that its tokens are not its bytes.
+    """
+    if steps is None:
+        return None
+    ((library, content),) = json.loads(steps).items()
+    if library == "sentencepiece":
+        kept = content | {"dummy_prefix": False}
+        return json.dumps({library: kept}, sort_keys=True) if any(kept.values()) else None
+    harmless = ({"type": "NFC"}, _replace(String=" ", content=SPACE), {"type": "Prepend", "prepend": SPACE})
+    others = [step for step in _flat("normalizer", content["normalizer"]) if step not in harmless]
+    return steps if others or content["pre_tokenizer"] else None
+
+
+def patterns_of(steps: str) -> list[str]:
+    """The regular expressions that the steps cut and replace by."""
+    ((library, content),) = json.loads(steps).items()
+    if library != "tokenizers":
+        return []
+    flat = (step for place in ("normalizer", "pre_tokenizer") for step in _flat(place, content[place]))
+    patterns = (step["pattern"] for step in flat if isinstance(step.get("pattern"), dict))
+    return [pattern["Regex"] for pattern in patterns if "Regex" in pattern]
+
+
+def changed_text(steps: str) -> tuple[str, str] | None:
+    """A text that the steps change, and what becomes of it; None where all samples stay as they are."""
+    run = Steps(steps).run
+    changed = ((text, "".join(run(text)).replace(SPACE, " ")) for text in SAMPLES)
+    return next(((text, other) for text, other in changed if text != other), None)
+
+
+def _replace(content: str, **pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def _sentencepiece(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
+    spec = normalizer_spec(json.dumps({"sentencepiece": content}))
+    _check_charsmap(spec.precompiled_charsmap)
+    model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
+    model.pieces.add(piece="<unk>", score=0, type=ModelProto.SentencePiece.UNKNOWN)
+    model.pieces.add(piece="a", score=0)
+    try:
+        normalize = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
+    except RuntimeError as error:
+        raise ValueError(f"sentencepiece refuses them: {error}") from error
+
+    def run(text: str) -> list[str]:
+        return [stretch for stretch in [normalize(text)] if stretch]
+
+    return run, lambda number: _FLOAT32.unpack(_FLOAT32.pack(number))[0]
+
+
+def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
+    for place in AROUND:
+        _check(place, content[place])
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    steps = {place: content[place] for place in ("normalizer", "pre_tokenizer")}
+    empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "post_processor": None}
+    try:
+        tokenizer = Tokenizer.from_str(json.dumps(empty | {"decoder": None, "model": model} | steps))
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"tokenizers refuses them: {error}") from error
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def run(text: str) -> list[str]:
+        with _panics():
+            text = normalizer.normalize_str(text) if normalizer else text
+        stretches = [stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+        return [stretch for stretch in stretches if stretch]
+
+    return run, float
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Raise ValueError for what Rust raises beside exceptions: a damaged table of replacements leads to that."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"its normalizer fails on this text: {error}") from error
+
+
+def _check(place: str, step: dict[str, Any] | None) -> None:
+    """Raise ValueError for steps that are not known."""
+    for number, one in enumerate(_flat(place, step)):
+        if one["type"] not in ALLOWED[place] or number >= MOST_STEPS:
+            raise ValueError(f"its {place} {one['type']!r:.40} is not known")
+        if one["type"] == "Precompiled":
+            _check_charsmap(base64.b64decode(one["precompiled_charsmap"], validate=True))
+
+
+def _flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """A step, or those of a sequence; sequences hold none."""
+    if step is None:
+        return
+    if step["type"] != "Sequence":
+        yield step
+        return
+    for one in step[_LISTS.get(place, "decoders")]:
+        if one["type"] == "Sequence":
+            raise ValueError(f"its {place} is a sequence of sequences")
+        yield one
+
+
+def _check_charsmap(charsmap: bytes) -> None:
+    """Raise ValueError for a table of replacements that would be read past its end.
+
+    u32 bytes of a double array (darts-clone), its units, then the replacements, each with a zero behind it.
+    """
+    if not charsmap:
+        return
+    size = int.from_bytes(charsmap[:4], "little")
+    units, texts = np.frombuffer(charsmap[4 : 4 + size - size % 4], np.uint32), charsmap[4 + size :]
+    try:
+        texts.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"its table of replacements is damaged: {error}") from error
+    leaf = units >> 31 == 1
+    base = np.arange(len(units)) ^ ((units >> 10) << ((units & 0x200) >> 6))
+    values = units[leaf] & 0x7FFFFFFF
+    if size % 4 or len(units) * 4 != size or not len(units) or not texts.endswith(b"\0"):
+        raise ValueError("its table of replacements is cut")
+    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
+    if (base[~leaf] | 0xFF).max(initial=0) >= len(units) or values.max(initial=0) >= len(texts):
+        raise ValueError("its table of replacements leads outside of it")
+    if not starts[values].all():
+        raise ValueError("its table of replacements leads into the middle of a character")
