@@ -1,18 +1,30 @@
 """Tokenizers made elsewhere, exported: the same ids as in the program that each was made for."""
 
+import base64
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sentencepiece
 import tiktoken
+import tiktoken.load
 import tokenizers
+from hypothesis import given, settings
 
 from chatmill.cli import main
-from chatmill.tokenizer.loading import read_vocabulary
+from chatmill.conversation import CONTROL_TOKENS
+from chatmill.tokenizer.algorithms import Encoder
+from chatmill.tokenizer.exports import joined
+from chatmill.tokenizer.loading import load, read_vocabulary
 from chatmill.tokenizer.parity import runtimes, without_names
-from test_parity import REAL, SAMPLE, real_lines
+from chatmill.tokenizer.patterns import PATTERNS
+from chatmill.tokenizer.tokenizer_json import to_json
+from chatmill.tokenizer.types import bpe
+from chatmill.tokenizer.vocabulary import Kind
+from test_parity import REAL, SAID, SAMPLE, TEXTS, read_sequentially, real_lines
+from test_tokenizer import OFFICIAL
 
 SHARED = Path(__file__).parents[2] / "shared/data/tokenizers"
 BYTES_FORMATS = {"tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"}
@@ -33,7 +45,6 @@ EXPORTS = {  # what each must be written as, and equal in
     "bert/bert-vocab.txt": {"tokenizer.bin", "tokenizer.json"},
 }
 ROUNDED = {"torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_tests/test_ja_model.model"}
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="the published tokenizers are not here")
 
 
 def published(name, file, monkeypatch, folder):
@@ -70,7 +81,7 @@ def qwen(path):
     ranks = {}
     for line in path.read_text().splitlines():
         token, rank = line.split()
-        ranks[tiktoken.load.base64.b64decode(token)] = int(rank)
+        ranks[base64.b64decode(token)] = int(rank)
     pattern = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+"
@@ -84,7 +95,7 @@ def export(name, folder, *options):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
+@pytest.mark.skipif(not (SHARED.exists() and REAL.exists()), reason="the published tokenizers and texts are not here")
 @pytest.mark.parametrize("name", EXPORTS)
 def test_every_export_gives_the_ids_of_the_original(name, tmp_path, monkeypatch):
     formats = export(name, tmp_path / "out")
@@ -102,3 +113,243 @@ def test_every_export_gives_the_ids_of_the_original(name, tmp_path, monkeypatch)
             assert name in ROUNDED
             assert not formats["huggingface"]["exact"]
             assert differing < len(lines) / 200
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the published tokenizers are not here")
+@pytest.mark.parametrize("name", ["r50k_base", "cl100k_base", "o200k_base"])
+def test_a_published_file_of_ranks_is_written_again_byte_for_byte(name, tmp_path):
+    export(f"tiktoken/{name}.tiktoken", tmp_path / "out", "--formats", "tiktoken")
+    written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
+    assert written.strip() == (SHARED / f"tiktoken/{name}.tiktoken").read_bytes().strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the published tokenizers are not here")
+def test_gpt2_s_older_files_and_its_ranks_are_the_same_tokenizer(tmp_path):
+    export("gpt2", tmp_path / "out", "--formats", "tiktoken")
+    written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
+    assert written.strip() == (SHARED / "tiktoken/r50k_base.tiktoken").read_bytes().strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the published tokenizers are not here")
+def test_llama2_s_records_are_those_that_llama2_c_publishes(tmp_path):
+    """But for the names of control tokens, and bytes, which stand there as text: `<0x0A>`."""
+    export("llama2/tokenizer.model", tmp_path / "out", "--formats", "llama2c")
+    own = read_sequentially(tmp_path / "out/tokenizer.llama2c.bin", 32000, 1)[1]
+    published = read_sequentially(SHARED / "llama2/tokenizer.bin", 32000, 1)[1]
+    assert [token for token, _ in own[259:]] == [token for token, _ in published[259:]]
+    joined = [(ours, theirs) for (_, ours), (_, theirs) in zip(own[259:], published[259:], strict=True) if ours > -1e6]
+    assert sorted(range(len(joined)), key=lambda i: -joined[i][0]) == sorted(
+        range(len(joined)), key=lambda i: -joined[i][1]
+    )
+
+
+def train_model(folder, **settings):
+    """A SentencePiece model as other people train them: with a space before every text, and control tokens first."""
+    chosen = {"vocab_size": 500, "hard_vocab_limit": False, "num_threads": 1, "minloglevel": 2} | settings
+    texts = [" ".join(SAID.split()[i : i + 9]) for i in range(0, 90, 3)] * 3
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(folder / "t"), bos_id=1, eos_id=2, unk_id=0, **chosen
+    )
+    return folder / "t.model"
+
+
+def llama_like(folder):
+    return train_model(
+        folder,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        character_coverage=0.98,
+    )
+
+
+def t5_like(folder):
+    return train_model(folder, model_type="unigram", character_coverage=0.98)
+
+
+def gpt2_like(folder):
+    """encoder.json and vocab.bpe, with a control token that no merge makes."""
+    learnt = bpe.train([SAID * 2], 400, bpe.Settings(pattern="gpt2"))
+    content = json.loads(to_json(learnt))["model"]
+    (folder / "encoder.json").write_text(json.dumps(content["vocab"] | {"<|endoftext|>": 400}))
+    merges = ["#version: 0.2", *(" ".join(merge) for merge in content["merges"])]
+    (folder / "vocab.bpe").write_text("\n".join(merges) + "\n")
+    return folder
+
+
+def ranks_like(folder):
+    """Lines that end as in Windows, gaps between the control tokens, and a description beside them."""
+    tokens = bpe.train([SAID * 2], 400, bpe.Settings(pattern="cl100k")).tokens
+    lines = (b"%s %d\r\n" % (base64.b64encode(token), i) for i, token in enumerate(tokens))
+    (folder / "t.tiktoken").write_bytes(b"".join(lines))
+    about = {"name": "own", "pattern": PATTERNS["cl100k"], "special_tokens": {"<|end|>": 402, "<|fim|>": 410}}
+    (folder / "t.tiktoken.json").write_text(json.dumps(about))
+    return folder / "t.tiktoken"
+
+
+def bert_like(folder):
+    letters = sorted(set(SAID.lower()) - set(" \n"))
+    special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    entries = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), "the", "cat", "##ing", "talk"])
+    (folder / "vocab.txt").write_text("\n".join(entries) + "\n", encoding="utf-8")
+    return folder / "vocab.txt"
+
+
+def unigram_like(folder):
+    """A tokenizer.json as transformers writes it of a T5."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    tokenizer.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.NFKC()])
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<pad>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator([SAID] * 5, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def nfc_like(folder):
+    """A byte-level tokenizer.json that normalises, as Qwen's do."""
+    content = json.loads(to_json(bpe.train([SAID * 2], 400, bpe.Settings())))
+    (folder / "tokenizer.json").write_text(json.dumps(content | {"normalizer": {"type": "NFC"}}))
+    return folder / "tokenizer.json"
+
+
+MAKERS = {
+    "gpt2": (gpt2_like, BYTES_FORMATS),
+    "ranks": (ranks_like, BYTES_FORMATS),
+    "llama": (llama_like, {"tokenizer.bin", "tokenizer.json", "tokenizer.model"}),
+    "t5": (t5_like, {"tokenizer.bin", "tokenizer.model"}),
+    "unigram": (unigram_like, {"tokenizer.bin", "tokenizer.json"}),
+    "bert": (bert_like, {"tokenizer.bin", "tokenizer.json"}),
+    "nfc": (nfc_like, {"tokenizer.bin", "tokenizer.json"}),
+}
+
+
+def small_original(name, path):
+    """Text to ids in the library that a small tokenizer was made with."""
+    if path.suffix == ".model":
+        return sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
+    if name == "ranks":
+        ranks = tiktoken.load.load_tiktoken_bpe(str(path))
+        return tiktoken.Encoding(
+            "own", pat_str=OFFICIAL["cl100k"], mergeable_ranks=ranks, special_tokens={}
+        ).encode_ordinary
+    if name == "gpt2":
+        model = tokenizers.models.BPE.from_file(str(path / "encoder.json"), str(path / "vocab.bpe"))
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif name == "bert":
+        tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)._tokenizer
+    else:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def foreign(request, tmp_path_factory):
+    """A small tokenizer made by another library, and what it is exported to."""
+    folder = tmp_path_factory.mktemp(request.param)
+    make, files = MAKERS[request.param]
+    path = make(folder)
+    assert main(["export-tokenizer", str(path), str(folder / "out")]) == 0
+    return SimpleNamespace(
+        name=request.param,
+        path=path,
+        files=files,
+        vocabulary=read_vocabulary(path),
+        formats=json.loads((folder / "out/formats.json").read_text()),
+        encode=small_original(request.param, path),
+        runtimes=runtimes(folder / "out"),
+    )
+
+
+@settings(max_examples=100)
+@given(text=TEXTS)
+def test_small_tokenizers_made_elsewhere_keep_their_ids(foreign, text):
+    if without_names([text], foreign.vocabulary):
+        expected = foreign.encode(text)
+        for file in foreign.files:
+            assert foreign.runtimes[file]([text]) == [expected], file
+
+
+def test_what_cannot_be_written_is_shown_by_a_text(foreign):
+    vocabulary = foreign.vocabulary
+    refused = {name: entry for name, entry in foreign.formats.items() if "files" not in entry}
+    assert ("tiktoken" in refused) == ("tokenizer.tiktoken" not in foreign.files)
+    for name, entry in refused.items():
+        text, pattern = entry["example"], None if name == "sentencepiece" else vocabulary.pattern
+        assert joined(vocabulary, pattern)(text) != Encoder(vocabulary).encode(text)
+        assert entry["reason"]
+
+
+def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(foreign, tmp_path):
+    before = foreign.vocabulary
+    assert main(["export-tokenizer", str(foreign.path), str(tmp_path / "out"), "--add-chat-tokens"]) == 0
+    after = read_vocabulary(tmp_path / "out" / "tokenizer.bin")
+    assert set(CONTROL_TOKENS) <= set(after.special)
+    changed = {i for i, token in enumerate(before.tokens) if after.tokens[i] != token}
+    unused = [i for i, kind in enumerate(before.kinds) if kind == Kind.UNUSED]
+    assert changed == set(unused[: len(CONTROL_TOKENS)])
+    assert [after.tokens[i].decode() for i in sorted(changed)] == [*CONTROL_TOKENS][: len(changed)]
+    assert "<|im_start|>" in (tmp_path / "out/chat_template.jinja").read_text()
+    text = "the cat sat 12"
+    assert Encoder(after).encode(text) == Encoder(before).encode(text)
+
+
+def test_every_format_is_checked_on_a_text(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the cat\n\nmañana, the cat\nsay <|endoftext|>\n")
+    arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
+    assert main(["export-tokenizer", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert lines[0] == "tokenizer.bin        equal on 4 texts"
+    assert lines[-1] == "tokenizer.json       equal on 3 texts; 1 that name a control token are left out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.json", "out"], "nothing.json: no such file"),
+        (["encoder.json", "."], ".: it is there already: name a folder that is not"),
+        (["vocab.bpe", "out", "--check", "none.txt"], "none.txt: no such file or directory"),
+        (["vocab.txt", "out"], "vocab.txt:2: not an entry of a vocabulary, or one that stood before: 'the'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(gpt2_like(tmp_path))
+    (tmp_path / "vocab.txt").write_text("the\nthe\n")
+    before = sorted(tmp_path.iterdir())
+    assert main(["export-tokenizer", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"chatmill: {message}")
+    assert shown.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("a", "vocab.bpe:3: not two tokens"), ("a  b", ":3: "), ("zz q", "its merge 1")]
+)
+def test_a_wrong_merge_is_named(line, message, tmp_path):
+    gpt2_like(tmp_path)
+    lines = (tmp_path / "vocab.bpe").read_text().splitlines()
+    (tmp_path / "vocab.bpe").write_text("\n".join([*lines[:2], line, *lines[2:]]))
+    with pytest.raises(ValueError, match=f"encoder.json: .*{message}"):
+        read_vocabulary(tmp_path)
+
+
+def test_a_model_with_a_space_before_every_text_is_taken_without_it(tmp_path):
+    tokenizer = load(llama_like(tmp_path))
+    text = "the cat sat\u2581on  12 naïve 🙂"
+    ids = tokenizer.encode(text)
+    assert b"".join(tokenizer.token_bytes[i] for i in ids) == text.encode()
+    assert tokenizer.is_text[ids].all()
+    assert not tokenizer.is_text[:3].any()
+
+
+def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
+    with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
+        load(t5_like(tmp_path))

@@ -1,12 +1,14 @@
 """Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
 
 import hashlib
+import shutil
 from contextlib import chdir
-from pathlib import Path
 
 import pytest
 import yaml
 from dvc.repo import Repo
+
+from test_foreign_tokenizers import llama_like, ranks_like
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
 REPORT = ["report"]
@@ -170,6 +172,8 @@ VALUES = [  # together every allowed value of every enumerated parameter
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
     {"train_tokenizer.type": "pretrained"},
+    {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.model"},
+    {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.tiktoken"},
 ]
 
 
@@ -177,11 +181,13 @@ VALUES = [  # together every allowed value of every enumerated parameter
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: "-".join(map(str, values.values())))
 def test_every_allowed_value_completes(project, edited, values):
     edited("params.yaml", lambda content: content)
-    tokenizer = Path(project.folder, "data/raw/tokenizer.json")
     if values.get("train_tokenizer.type") == "pretrained":
-        content = (project.folder / "data/tokenizer/tokenizer.json").read_bytes()
-        tokenizer.write_bytes(content)
-        values = values | {"train_tokenizer.pretrained.sha256": hashlib.sha256(content).hexdigest()}
+        raw = project.folder / "data/raw"
+        shutil.copy(project.folder / "data/tokenizer/tokenizer.json", raw / "tokenizer.json")
+        llama_like(raw)  # with a space before every text, and control tokens before those of text
+        ranks_like(raw)  # with gaps between control tokens
+        chosen = project.folder / values.get("train_tokenizer.pretrained.path", "data/raw/tokenizer.json")
+        values = values | {"train_tokenizer.pretrained.sha256": hashlib.sha256(chosen.read_bytes()).hexdigest()}
     project.edit(values)
     project.repro()
     assert project.repro() == []
