@@ -6,7 +6,7 @@ import pickle
 import random
 import struct
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ import tiktoken.load
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer
+from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 import export_tokenizer
@@ -26,6 +26,7 @@ from chatmill.conversation import CONTROL_TOKENS, Message, Record, escape, rende
 from chatmill.tokenizer.algorithms import WHOLE
 from chatmill.tokenizer.binary import open_binary
 from chatmill.tokenizer.loading import load
+from chatmill.tokenizer.parity import runtimes
 
 TYPES = {
     "whitespace": ("whitespace", {}),
@@ -36,6 +37,7 @@ TYPES = {
     "unigram": ("sentencepiece", {"algorithm": "unigram"}),
     "sentencepiece-bpe": ("sentencepiece", {"algorithm": "bpe"}),
 }
+PARALLEL = Path(__file__).parents[1] / "data/raw/parallel.tsv"
 REAL = Path(__file__).parents[2] / "shared/data/text"
 REAL_TEXTS = [f"{name}/*" for name in ("tatoeba_laser", "blns", "emoji", "classic_books", "wikitext2", "tinystories")]
 FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
@@ -182,23 +184,49 @@ def real_lines(sample=None):
     return [*NAUGHTY, *chosen]
 
 
+def made_texts(count=20_000):
+    """Texts of some 1,000 bytes: words of many languages, any characters, naughty strings, runs, control names."""
+    pick = random.Random(7)
+    languages = PARALLEL.read_text(encoding="utf-8").split()
+    for _ in range(count):
+        words, size = [], pick.randint(1, 200)
+        while len(words) < size:
+            match pick.randrange(8):
+                case 0:
+                    block = pick.randrange(0x110) << 8  # neighbours are of one script
+                    words += ["".join(chr(block + pick.randrange(256)) for _ in range(6))]
+                case 1:
+                    words += [pick.choice(FORGED.split() + BLANKS)]
+                case 2:
+                    words += [pick.choice(CONTROL_TOKENS), pick.choice("ab \n.é中🙂\u0301") * pick.randint(1, 60)]
+                case _:
+                    words += pick.choices(languages, k=8)
+        text = pick.choice([" ", "", "\n", "  "]).join(words)
+        yield text.encode(errors="replace").decode()
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
-def test_real_texts_in_many_languages_give_the_same_everywhere(exported):
-    """Lines of 112 languages, naughty strings, emoji and books; the slow algorithm takes one line in fifty."""
-    lines = [escape(line).replace("\u2581", " ") for line in real_lines()]
-    expected = exported.original.encode(lines, threads=2)
-    for line, ids in zip(lines, expected, strict=True):
-        assert exported.original.decode_bytes(ids) == line.encode()
-    out, formats = exported.out, exported.formats
-    if "files" in formats["tiktoken_pickle"]:
-        assert pickle.loads((out / "tokenizer.pkl").read_bytes()).encode_ordinary_batch(lines) == expected
-    if "files" in formats["sentencepiece"]:
-        assert sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model")).encode(lines) == expected
-    hugging_face = Tokenizer.from_file(str(out / "tokenizer.json"))
-    assert [encoded.ids for encoded in hugging_face.encode_batch_fast(lines, add_special_tokens=False)] == expected
-    with open_binary(out / "tokenizer.bin") as binary:
-        assert [binary.encode(line) for line in lines[::50]] == expected[::50]
+def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported):
+    """Every text in every runtime; the slow algorithm of tokenizer.bin takes one in ten, unless all are asked for."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    real = real_lines(sample=SAMPLE) if REAL.exists() else []
+    texts = [escape(text).replace("\u2581", " ") for text in chain(made_texts(), real)]
+    assert sum(len(text.encode()) for text in texts) > 20_000_000
+    original, out = exported.original, exported.out
+    expected = original.encode(texts, threads=2)
+    for text, ids in zip(texts, expected, strict=True):
+        assert original.decode_bytes(ids) == text.encode()
+    encoders = runtimes(out)
+    assert {"files" in exported.formats[name] for name in ("tiktoken_pickle", "tiktoken")} == {
+        "tokenizer.pkl" in encoders
+    }
+    slow, step = encoders.pop("tokenizer.bin"), 1 if SAMPLE == "all" else 10
+    assert slow(texts[::step]) == expected[::step]
+    other = transformers.AutoTokenizer.from_pretrained(out)
+    encoders["transformers"] = lambda texts: other(texts, add_special_tokens=False)["input_ids"]
+    for name, encode in encoders.items():
+        assert encode(texts) == expected, name
+    print(f"{exported.name}: {len(texts):,} texts in {', '.join(encoders)}; {len(texts[::step]):,} in tokenizer.bin")
 
 
 def read_sequentially(file, vocab_size, num_numbers):

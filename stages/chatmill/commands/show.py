@@ -18,7 +18,7 @@ from chatmill.template import Template
 from chatmill.token_grid import Line, aligned, grid, legend, write
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import complete
-from chatmill.tokenizer.loading import read_vocabulary
+from chatmill.tokenizer.loading import load
 
 TOKENIZER = Path("data/tokenizer")  # where the pipeline leaves it
 
@@ -102,7 +102,7 @@ def read_tokenizer(path: Path) -> ChatTokenizer:
     """The tokenizer in a folder or file; one without control tokens has them after its last id, as in training."""
     if path == TOKENIZER and not path.exists():
         raise ValueError(f"no {TOKENIZER} here: run `dvc repro`, or name a tokenizer with --tokenizer")
-    return ChatTokenizer(complete(read_vocabulary(path), []))
+    return ChatTokenizer(complete(load(path).vocabulary, []))
 
 
 def cut_up(subject: Subject, name: str, tokenizer: ChatTokenizer, template: Template) -> View:

@@ -33,7 +33,7 @@ class Encoder:
         self._marked = vocabulary.spelling == "marked"
         pattern = vocabulary.pattern or (WHOLE if self._marked and self._steps is None else ANYTHING)
         self._split = Split(Regex(pattern), "removed", invert=True)
-        self._scores = vocabulary.scores
+        self._scores = self._steps.scores(vocabulary.scores) if self._steps else vocabulary.scores
         ids: dict[Kind, dict[bytes, int]] = {kind: {} for kind in Kind}
         for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
             ids[kind][token] = index

@@ -30,9 +30,11 @@ class Encoded(NamedTuple):
 
 
 class ChatTokenizer:
-    """Turns text and conversations into ids and back."""
+    """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        if not vocabulary.lossless:
+            raise ValueError("the tokenizer changes text, or has no token for some: tokens are not its bytes")
         self.vocabulary = vocabulary
         self._backend = backend(vocabulary)
 

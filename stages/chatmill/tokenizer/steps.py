@@ -1,7 +1,8 @@
 """What tokenizers made elsewhere do to a text before their model cuts it, and around that.
 
 Two libraries have such steps, and they round sums of scores differently; so the JSON of a vocabulary's steps says whose
-they are. SentencePiece's are its normaliser's settings; those of `tokenizers` stand as in tokenizer.json.
+they are. SentencePiece's are its normaliser's settings; those of `tokenizers` stand as in tokenizer.json, with the
+scores of all tokens where float32 does not hold them.
 
     {"sentencepiece": {"charsmap": "…", "dummy_prefix": true, "remove_extra_whitespaces": true}}
     {"tokenizers": {"normalizer": {"type": "Prepend", …}, "pre_tokenizer": null, "post_processor": null, "decoder": …}}
@@ -9,8 +10,9 @@ they are. SentencePiece's are its normaliser's settings; those of `tokenizers` s
 
 import base64
 import json
+import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +48,9 @@ class Steps:
         try:
             (library, content), *others = json.loads(text).items()
             self.run, self.rounded = {"sentencepiece": _sentencepiece, "tokenizers": _tokenizers}[library](content)
+            self._text, self._is_tokenizers = text, library == "tokenizers"
+            if not all(type(score) is float and math.isfinite(score) for score in content.get("scores", [])):
+                raise ValueError("a score is no finite number")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its steps before the model are not of a known form: {error}") from error
         if others:
@@ -54,12 +59,19 @@ class Steps:
     run: Callable[[str], list[str]]  # a text to the stretches that the model is given
     rounded: Callable[[float], float]  # a sum of scores as the library keeps it
 
+    def scores(self, scores: Sequence[float]) -> list[float]:
+        """The scores of all tokens as the library adds them."""
+        kept = exact_scores(self._text, scores)
+        return list(map(_as_serde_reads, kept)) if self._is_tokenizers else kept
 
-def tokenizers_steps(content: dict[str, Any]) -> str:
-    """The steps of a tokenizer.json. Raises ValueError for such as are not known."""
+
+def tokenizers_steps(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
+    """The steps of a tokenizer.json, with `scores` that need to be kept. Raises ValueError for unknown steps."""
     steps = {place: content.get(place) for place in AROUND}
     for place, step in steps.items():
         _check(place, step)
+    if scores:
+        steps["scores"] = list(scores)
     return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
 
 
@@ -98,7 +110,7 @@ def as_tokenizers(steps: str) -> dict[str, Any]:
     """The steps as tokenizer.json has them; of a SentencePiece normaliser, the nearest that there is."""
     ((library, content),) = json.loads(steps).items()
     if library == "tokenizers":
-        return content
+        return {place: content[place] for place in AROUND}
     normalizers: list[dict[str, Any]] = []
     if content["charsmap"]:
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": content["charsmap"]})
@@ -134,6 +146,13 @@ def without_prefix(steps: str | None) -> str | None:
     return steps if others or content["pre_tokenizer"] else None
 
 
+def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
+    """The scores of all tokens as their file has them."""
+    ((_, content),) = json.loads(steps).items()
+    kept = content.get("scores", [])
+    return [*kept, *scores[len(kept) :]]
+
+
 def patterns_of(steps: str) -> list[str]:
     """The regular expressions that the steps cut and replace by."""
     ((library, content),) = json.loads(steps).items()
@@ -149,6 +168,17 @@ def changed_text(steps: str) -> tuple[str, str] | None:
     run = Steps(steps).run
     changed = ((text, "".join(run(text)).replace(SPACE, " ")) for text in SAMPLES)
     return next(((text, other) for text, other in changed if text != other), None)
+
+
+def _as_serde_reads(number: float) -> float:
+    """What `tokenizers` makes of the number in a file: serde_json divides its digits by a power of ten, rounding twice.
+
+    Near ties are decided by that.
+    """
+    whole, _, fraction = repr(abs(number)).partition(".")
+    if not fraction.isdigit():
+        return number
+    return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
 
 
 def _replace(content: str, **pattern: str) -> dict[str, Any]:

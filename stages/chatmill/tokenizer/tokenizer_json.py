@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.tokenizer.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.steps import SPACE, as_tokenizers, tokenizers_steps
+from chatmill.tokenizer.steps import SPACE, as_tokenizers, exact_scores, tokenizers_steps
 from chatmill.tokenizer.vocabulary import (
     MAX_TOKEN,
     NO_RANK,
@@ -99,7 +99,8 @@ def _model(vocabulary: Vocabulary) -> dict[str, Any]:
     unknown = next((i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.UNKNOWN), None)
     if vocabulary.algorithm == "viterbi":
         unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
-        scored = [list(entry) for entry in zip(pieces, vocabulary.scores, strict=True)]
+        scores = vocabulary.scores if vocabulary.steps is None else exact_scores(vocabulary.steps, vocabulary.scores)
+        scored = [list(entry) for entry in zip(pieces, scores, strict=True)]
         fallback = Kind.FALLBACK in vocabulary.kinds
         return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": fallback}
     last = max(vocabulary.text_ids, default=-1)  # ids of added tokens that the model lacks are given anew, after it
@@ -202,15 +203,15 @@ def _kind(model: dict[str, Any]) -> str:
 def _sentencepiece(
     content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
 ) -> Vocabulary:
-    steps = None
-    if any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
-        steps = tokenizers_steps(content)
+    steps, exact = None, scores is None or scores == list(map(float32, scores))
+    if not exact or any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
+        steps = tokenizers_steps(content, () if exact else scores)
     entries = _checked(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
     if unknown is not None and not entries[unknown][0].startswith(UNUSED.encode()):
         entries[unknown] = entries[unknown][0], Kind.UNKNOWN
     tokens, kinds = _in_order(entries)
     if scores is not None:
-        padded = (*scores, *[NO_RANK] * (len(tokens) - len(scores)))
+        padded = (*map(float32, scores), *[NO_RANK] * (len(tokens) - len(scores)))
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, padded, steps=steps)
     merges = _merges(content["model"], ids)
     scored = rank_scores(tokens, kinds, merges)
@@ -253,7 +254,7 @@ def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
 def _score(number: Any) -> float:
     if type(number) not in (int, float) or not abs(number) < 1e30:
         raise ValueError(f"the score {number!r:.40} is no number, or too large")
-    return float32(number)
+    return float(number)
 
 
 def _numbered(pieces: Sequence[str]) -> dict[str, int]:
