@@ -22,7 +22,7 @@ from chatmill.tokenizer.parity import runtimes, without_names
 from chatmill.tokenizer.patterns import PATTERNS
 from chatmill.tokenizer.tokenizer_json import to_json
 from chatmill.tokenizer.types import bpe
-from chatmill.tokenizer.vocabulary import Kind
+from chatmill.tokenizer.vocabulary import Kind, bytes_and
 from test_parity import REAL, SAID, SAMPLE, TEXTS, read_sequentially, real_lines
 from test_tokenizer import OFFICIAL
 
@@ -219,12 +219,28 @@ def nfc_like(folder):
     return folder / "tokenizer.json"
 
 
+def bpe_like(folder):
+    """SentencePiece's BPE as it is unless told otherwise: normalising, without bytes to fall back on."""
+    return train_model(folder, model_type="bpe", character_coverage=0.98)
+
+
+def words_like(folder):
+    """WordPiece on words between blanks, in which `#` is a letter as any other."""
+    vocab = {entry: i for i, entry in enumerate(["[UNK]", "a", "##b", "##", "#", "###", "b", "##a", "t", "##h", "##e"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
 MAKERS = {
     "gpt2": (gpt2_like, BYTES_FORMATS),
     "ranks": (ranks_like, BYTES_FORMATS),
     "llama": (llama_like, {"tokenizer.bin", "tokenizer.json", "tokenizer.model"}),
     "t5": (t5_like, {"tokenizer.bin", "tokenizer.model"}),
     "unigram": (unigram_like, {"tokenizer.bin", "tokenizer.json"}),
+    "bpe": (bpe_like, {"tokenizer.bin", "tokenizer.model"}),
+    "words": (words_like, {"tokenizer.bin", "tokenizer.json"}),
     "bert": (bert_like, {"tokenizer.bin", "tokenizer.json"}),
     "nfc": (nfc_like, {"tokenizer.bin", "tokenizer.json"}),
 }
@@ -297,7 +313,7 @@ def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(for
     assert changed == set(unused[: len(CONTROL_TOKENS)])
     assert [after.tokens[i].decode() for i in sorted(changed)] == [*CONTROL_TOKENS][: len(changed)]
     assert "<|im_start|>" in (tmp_path / "out/chat_template.jinja").read_text()
-    text = "the cat sat 12"
+    text = "the cat sat 12 ☃☃"
     assert Encoder(after).encode(text) == Encoder(before).encode(text)
 
 
@@ -353,3 +369,63 @@ def test_a_model_with_a_space_before_every_text_is_taken_without_it(tmp_path):
 def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
     with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
         load(t5_like(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["t5", "bpe", "words"])
+@pytest.mark.parametrize("text", ["☃☃ ☃", "##b ### ####", "-------", "\u2581\u2581a\u2581"])
+def test_unknown_text_and_ties_are_as_in_the_original(name, text, tmp_path):
+    path = MAKERS[name][0](tmp_path)
+    assert Encoder(read_vocabulary(path)).encode(text) == small_original(name, path)(text)
+
+
+def hugging_face(model, **places):
+    steps = {"normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None}
+    return {"added_tokens": [{"id": 0, "content": "<unk>", "special": True}], "model": model} | steps | places
+
+
+def plain_bpe(**options):
+    vocab = {piece: i for i, piece in enumerate(["<unk>", "a", "b", "ab", "abab"])}
+    return {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": "<unk>", "fuse_unk": True} | options
+
+
+def byte_bpe(pieces, merges, **places):
+    letters = json.loads(to_json(bytes_and([], "byte", "lookup", PATTERNS["gpt2"])))["model"]["vocab"]
+    model = {"type": "BPE", "vocab": letters | {piece: 256 + i for i, piece in enumerate(pieces)}, "merges": merges}
+    pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    return hugging_face(model, pre_tokenizer=pre_tokenizer) | {"added_tokens": []} | places
+
+
+FIRST = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+REFUSED = {
+    "fuse_unk is not set": hugging_face(plain_bpe(fuse_unk=False)),
+    "it looks words up before it merges": hugging_face(plain_bpe(merges=[["a", "b"]], ignore_merges=True)),
+    "a piece holds a blank": hugging_face(plain_bpe(vocab={"<unk>": 0, "a": 1, "a ": 2})),
+    "does not fall back on them": hugging_face(plain_bpe(vocab={"<unk>": 0, "<0x41>": 1})),
+    "as that stood before it was changed": hugging_face(plain_bpe(), normalizer={"type": "NFKC"}, pre_tokenizer=FIRST),
+    "no merge makes its token 258, b'abc'": byte_bpe(["bc", "ab", "abc"], [["b", "c"], ["a", "b"], ["ab", "c"]]),
+    "is text, which only": byte_bpe([], [], added_tokens=[{"id": 256, "content": "  ", "special": False}]),
+    "its steps leave blanks": hugging_face(plain_bpe(), pre_tokenizer=None),
+    "its dropout is not known": hugging_face(plain_bpe(dropout=0.1)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_would_give_other_ids_is_refused(message, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(REFUSED[message]))
+    with pytest.raises(ValueError, match=f"tokenizer.json: .*{message}"):
+        read_vocabulary(tmp_path)
+
+
+def test_a_chat_token_that_is_a_token_of_text_is_refused(tmp_path):
+    learnt = bpe.train(["<|im_start|> <|im_start|>"] * 9, 275, bpe.Settings(pattern=r"\S+|\s+"))
+    assert b"<|im_start|>" in learnt.tokens
+    (tmp_path / "tokenizer.json").write_text(to_json(learnt))
+    assert main(["export-tokenizer", str(tmp_path), str(tmp_path / "out"), "--add-chat-tokens"]) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_line_that_no_tokenizer_takes_is_named(tmp_path, capsys):
+    (tmp_path / "text.txt").write_bytes(b"a\r\n" + b" " * 200_000 + b"\n")
+    arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
+    assert main(["export-tokenizer", *arguments]) == 1
+    assert "text.txt:2: text holds a run of over 100,000 blanks" in capsys.readouterr().err

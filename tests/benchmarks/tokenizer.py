@@ -142,7 +142,7 @@ def verify(file: Path) -> None:
         binary.verify()
 
 
-def main(file: str, vocab_size: str = "8192") -> None:
+def main(file: str, vocab_size: str = "32768") -> None:
     """Print all tables."""
     text = escape(Path(file).read_text(encoding="utf-8"))
     texts = [text[start : start + TEXT] for start in range(0, len(text), TEXT)]

@@ -12,6 +12,7 @@ from chatmill.tokenizer.exports import Format, export
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.loading import read_vocabulary
 from chatmill.tokenizer.parity import compare, read_texts
+from chatmill.tokenizer.soundness import check
 
 FORMATS = get_args(Format)
 
@@ -39,6 +40,7 @@ def run(options: argparse.Namespace) -> None:
     vocabulary = read_vocabulary(options.tokenizer)
     if options.add_chat_tokens:
         vocabulary = complete(vocabulary, [])
+        check(vocabulary)
     texts = read_texts(options.check) if options.check else []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.patterns import ANYTHING
 from chatmill.tokenizer.steps import SPACE, Steps
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary import PLAIN_CONTINUATION, Kind, Vocabulary
 
 WHOLE = "\u2581|[^\u2581]+"
 UNKNOWN_PENALTY = 10.0  # what a character that no token covers costs below the least score, as in google/sentencepiece
@@ -38,9 +38,12 @@ class Encoder:
         for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
             ids[kind][token] = index
         self._normal, self._continuation = ids[Kind.NORMAL], ids[Kind.CONTINUATION]
+        self._initial = self._normal
+        if vocabulary.spelling == "plain":  # a word that begins as a continuation is written is taken for it
+            self._initial |= {PLAIN_CONTINUATION.encode() + token: i for token, i in self._continuation.items()}
         self._byte = [(ids[Kind.FALLBACK] or self._normal).get(bytes([byte])) for byte in range(256)]
         self._unknown = next(iter(ids[Kind.UNKNOWN].values()), None) if not ids[Kind.FALLBACK] else None
-        self._longest = max(map(len, vocabulary.tokens))
+        self._longest = max(map(len, vocabulary.tokens)) + len(PLAIN_CONTINUATION)
         self._least = min((self._scores[index] for index in self._normal.values()), default=0.0)
         self._rounded = self._steps.rounded if self._steps else _float32
         self._merges = {
@@ -60,14 +63,20 @@ class Encoder:
         """The ids of text; never a control id."""
         ids: list[int] = []
         for piece in self._pieces(text):
-            ids += self._ids_of_short(piece) if len(piece) < SHORT else self._ids_of(piece)
+            found = self._ids_in(piece)
+            ids += found if self._unknown is None else self._fused(found)
+        return ids
+
+    def _ids_in(self, piece: str) -> list[int]:
+        ids: list[int] = []
+        for stretch in [piece] if self._joined is None else self._stretches(piece):
+            ids += self._ids_of_short(stretch) if len(stretch) < SHORT else self._ids_of(stretch)
         return ids
 
     def _pieces(self, text: str) -> Iterator[str]:
         for stretch in [text] if self._steps is None else self._steps.run(text):
             plain = stretch.replace(SPACE, " ") if self._marked and self._steps else stretch
-            for piece, _ in self._split.pre_tokenize_str(plain):
-                yield from [piece] if self._joined is None else self._stretches(piece)
+            yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
 
     def _stretches(self, piece: str) -> Iterator[str]:
         """What a piece falls into between characters that stand side by side in no token: joining crosses none."""
@@ -96,13 +105,13 @@ class Encoder:
             if merged < 0:
                 break
             ids[place : place + 2] = [merged]
-        return ids if self._unknown is None else self._fused(ids)
+        return ids
 
     def _wordpiece(self, piece: str) -> list[int]:
         """From the left, always the longest entry: the first one initial, the others continuations."""
         if self._unknown is not None and len(piece) > MAX_CHARACTERS:
             return [self._unknown]
-        data, ids, entries = piece.encode(), [], self._normal
+        data, ids, entries = piece.encode(), [], self._initial
         while data:
             lengths = range(min(len(data), self._longest), 0, -1)
             length = next((n for n in lengths if data[:n] in entries), None)
@@ -138,7 +147,7 @@ class Encoder:
         while stop:
             _, stop, ids = best[stop]
             result[:0] = ids
-        return result if self._unknown is None else self._fused(result)
+        return result
 
     def _character(self, character: bytes) -> list[int]:
         """Its token, else its bytes, else that for unknown text."""

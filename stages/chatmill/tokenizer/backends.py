@@ -18,12 +18,14 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
 from chatmill.tokenizer import sentencepiece_model
+from chatmill.tokenizer.patterns import PATTERNS
 from chatmill.tokenizer.ranks import encoding, refusal
 from chatmill.tokenizer.sentencepiece_model import to_model
 from chatmill.tokenizer.tokenizer_json import SPACE, to_json
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
 Ids = TypeVar("Ids")
+FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # by others fastokens cuts a few texts otherwise, as " \u180ea"
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
 
 
@@ -54,8 +56,8 @@ def backend(vocabulary: Vocabulary) -> Backend:
         return _MarkedTokenizers(vocabulary) if sentencepiece_model.refusal(vocabulary) else _SentencePiece(vocabulary)
     if refusal(vocabulary):
         return _Tokenizers(vocabulary)
-    merges = vocabulary.algorithm == "merge" and importlib.util.find_spec("fastokens") is not None
-    return _Fastokens(vocabulary) if merges else _Tiktoken(vocabulary)
+    fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
+    return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
 
 
 class _Tiktoken(Backend):

@@ -95,7 +95,7 @@ class ChatTokenizer:
         if isinstance(text, str):
             return self.encode([text], prepend=prepend, append=append)[0]
         for one in text:
-            _check(one)
+            check_text(one)
         encoded = self._backend.encode_batch(text, threads)
         for ids in encoded:
             ids[:0] = [] if prepend is None else [prepend]
@@ -157,7 +157,7 @@ class ChatTokenizer:
 
     def _encode_parts(self, parts: list[Segment], text: str) -> np.ndarray:
         """The ids of segments, of which `text` is all: in one call where every `<|` in it begins a control token."""
-        _check(text)
+        check_text(text)
         controls = [segment.text for segment in parts if segment.control]
         names = set(controls)
         for name in names:
@@ -193,7 +193,7 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
         yield chunk
 
 
-def _check(text: str) -> None:
+def check_text(text: str) -> None:
     """Raise ValueError for text that has no bytes, and for runs that tiktoken cannot take."""
     if not text.isascii():
         try:

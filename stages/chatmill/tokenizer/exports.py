@@ -91,7 +91,8 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
         return _exact()
     if vocabulary.steps is None:
         return _exact(SPACE_MARK)
-    if vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds and '"charsmap": ""' in vocabulary.steps:
+    plain = '"charsmap": ""' in vocabulary.steps and '"remove_extra_whitespaces": false' in vocabulary.steps
+    if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
         return _exact()
     steps = tokenizers_steps(as_tokenizers(vocabulary.steps))
     other = Encoder(replace(vocabulary, steps=steps)).encode

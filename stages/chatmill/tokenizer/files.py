@@ -16,7 +16,7 @@ from pathlib import Path
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.manifest import check_manifest, write_manifest
 from chatmill.tokenizer.sentencepiece_model import refusal, to_model
-from chatmill.tokenizer.tokenizer_json import UNUSED, read_tokenizer_json, write_tokenizer_json
+from chatmill.tokenizer.tokenizer_json import UNUSED, piece_of, read_tokenizer_json, write_tokenizer_json
 from chatmill.tokenizer.vocabulary import NO_RANK, Kind, Vocabulary
 
 CANONICAL, DESCRIPTION, MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
@@ -46,6 +46,9 @@ def complete(text: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in text.special]
     for i, name in zip(spare, controls, strict=False):
         tokens[i], kinds[i] = name.encode(), Kind.CONTROL
+    texts = {piece_of(text, i) for i in text.text_ids}
+    if taken := [name for name in controls if name in texts]:
+        raise ValueError(f"the control token {taken[0]} is a token of text in it: use another tokenizer")
     added = controls[len(spare) :]
     needed = int(text.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % MULTIPLE

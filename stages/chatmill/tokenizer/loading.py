@@ -11,7 +11,7 @@ from chatmill.tokenizer.older_files import ENTRIES, PAIRS, read_entries, read_pa
 from chatmill.tokenizer.sentencepiece_model import read_model
 from chatmill.tokenizer.soundness import check
 from chatmill.tokenizer.steps import changed_text, without_prefix
-from chatmill.tokenizer.tiktoken_files import read_tiktoken
+from chatmill.tokenizer.tiktoken_files import description_file, read_tiktoken
 from chatmill.tokenizer.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.tokenizer_json import read_tokenizer_json
 from chatmill.tokenizer.vocabulary import Vocabulary
@@ -51,6 +51,16 @@ def as_it_is(vocabulary: Vocabulary) -> Vocabulary:
     if not plain.lossless:
         raise ValueError("it has no token for some text: its tokens are not the bytes of the text")
     return plain
+
+
+def files_of(path: Path) -> list[Path]:
+    """All files that a tokenizer in a file is read from. Raises ValueError for a folder."""
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder: name the tokenizer's file in it")
+    pairs = {name: pair for pair in PAIRS.items() for name in pair}
+    if path.name in pairs:
+        return [path.with_name(name) for name in pairs[path.name]]
+    return [path, *(file for file in [description_file(path)] if path.suffix == ".tiktoken" and file.exists())]
 
 
 def read_vocabulary(path: Path) -> Vocabulary:

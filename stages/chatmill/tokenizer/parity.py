@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from chatmill.progress import progress
 from chatmill.tokenizer.algorithms import Encoder
 from chatmill.tokenizer.binary import open_binary
+from chatmill.tokenizer.chat_tokenizer import check_text
 from chatmill.tokenizer.ranks import encoding
 from chatmill.tokenizer.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.tiktoken_pickle import read_tiktoken_pickle
@@ -19,11 +20,17 @@ Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
 def read_texts(file: Path) -> list[str]:
-    """The lines of a text, each once. Raises ValueError where it is not UTF-8."""
+    """The lines of a text, each once. Raises ValueError where it is not UTF-8, or holds what no tokenizer takes."""
     try:
-        return list(dict.fromkeys(file.read_text(encoding="utf-8").split("\n")))
+        lines = file.read_bytes().decode().split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            check_text(line)
+        except ValueError as error:
+            raise ValueError(f"{file}:{number}: {error}") from error
+    return list(dict.fromkeys(lines))
 
 
 def runtimes(folder: Path) -> dict[str, Encode]:

@@ -87,6 +87,10 @@ def from_model(model: ModelProto) -> Vocabulary:
         raise ValueError(f"a token has over {MAX_TOKEN} bytes")
     if kinds.count(Kind.FALLBACK) not in (0, 256):
         raise ValueError("it has pieces for some bytes, and not for all")
+    if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
+        raise ValueError("it has pieces for bytes and does not fall back on them, or the other way round")
+    if kind == TrainerSpec.BPE:
+        _check_joined(tokens, kinds)
     if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
         raise ValueError("it has neither pieces for bytes nor one for unknown text")
     steps = sentencepiece_steps(normalizer)
@@ -106,9 +110,24 @@ def _entry(piece: _PIECE) -> tuple[bytes, Kind]:
     if piece.type not in _KINDS:
         raise ValueError(f"its piece {piece.piece!r} is user-defined, which only SentencePiece knows")
     kind = _KINDS[piece.type]
+    if kind == Kind.NORMAL and " " in piece.piece:
+        raise ValueError(f"its piece {piece.piece!r:.80} holds a blank, where U+2581 stands for it")
     if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED):
         kind = Kind.UNUSED
     return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
+
+
+def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
+    """Raise ValueError for pieces that SentencePiece joins in ways that merges cannot say."""
+    if any(
+        kind == Kind.UNUSED and not token.startswith(UNUSED.encode()) for token, kind in zip(tokens, kinds, strict=True)
+    ):
+        raise ValueError("it has pieces that are not used, of which it yet makes others")
+    texts = [token.decode() for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.NORMAL]
+    single = {text for text in texts if len(text) == 1}
+    lone = next((text for text in texts if not single.issuperset(text)), None)
+    if lone is not None:
+        raise ValueError(f"its piece {lone!r:.80} has a character that is no piece")
 
 
 def _merges(tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float] | None = None) -> tuple[Pair, ...]:

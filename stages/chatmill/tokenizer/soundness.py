@@ -25,7 +25,9 @@ def check(vocabulary: Vocabulary) -> None:
     _check_bytes(vocabulary)
     _check_merges(vocabulary)
     if vocabulary.steps is not None:
-        Steps(vocabulary.steps)
+        run = Steps(vocabulary.steps).run
+        if vocabulary.spelling == "marked" and any(" " in stretch for stretch in run("a b")):
+            raise ValueError("its steps leave blanks as they are, where U+2581 should stand for them")
         for pattern in patterns_of(vocabulary.steps):
             check_expression(pattern)
     if vocabulary.pattern is not None:

@@ -70,6 +70,9 @@ def tokenizers_steps(content: dict[str, Any], scores: Sequence[float] = ()) -> s
     steps = {place: content.get(place) for place in AROUND}
     for place, step in steps.items():
         _check(place, step)
+    first = any(step.get("prepend_scheme") == "first" for step in _flat("pre_tokenizer", steps["pre_tokenizer"]))
+    if first and steps["normalizer"] is not None:
+        raise ValueError("it puts a space before the first word alone, as that stood before it was changed")
     if scores:
         steps["scores"] = list(scores)
     return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
@@ -151,6 +154,11 @@ def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
     ((_, content),) = json.loads(steps).items()
     kept = content.get("scores", [])
     return [*kept, *scores[len(kept) :]]
+
+
+def types_of(normalizer: dict[str, Any] | None) -> list[str]:
+    """The types of a normaliser's steps."""
+    return [step["type"] for step in _flat("normalizer", normalizer)]
 
 
 def patterns_of(steps: str) -> list[str]:

@@ -8,26 +8,28 @@ known (chatmill.tokenizer.steps); whatever else one asks for is refused.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from chatmill.tokenizer.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.steps import SPACE, as_tokenizers, exact_scores, tokenizers_steps
+from chatmill.tokenizer.steps import SPACE, as_tokenizers, exact_scores, tokenizers_steps, types_of
 from chatmill.tokenizer.vocabulary import (
     MAX_TOKEN,
     NO_RANK,
+    PLAIN_CONTINUATION,
     Algorithm,
     Kind,
     Pair,
     Vocabulary,
     float32,
+    merges_by_rank,
     rank_scores,
     without_idle,
 )
 
 CONTINUATION = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
-PLAIN_CONTINUATION = "##"  # where WordPiece's entries are text and not bytes
 UNUSED = "<|unused_"
 UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
 MAX_PIECE = 100  # bytes or characters; WordPiece gives a longer piece up
@@ -38,6 +40,8 @@ _ALPHABET = {byte: chr(byte) for byte in _PRINTABLE} | {
 }
 _BYTES = {letter: byte for byte, letter in _ALPHABET.items()}
 Entry = tuple[bytes, Kind]
+NAME = re.compile(r"<.+>|\[.+\]")
+CHANGING = {"BertNormalizer", "Lowercase", "NFKC", "NFKD", "Precompiled", "Strip", "StripAccents"}
 _LOOKUP_TYPES = {WORDS: "whitespace", CHARACTERS: "char", ANYTHING: "byte"}
 
 
@@ -100,7 +104,8 @@ def _model(vocabulary: Vocabulary) -> dict[str, Any]:
     if vocabulary.algorithm == "viterbi":
         unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
         scores = vocabulary.scores if vocabulary.steps is None else exact_scores(vocabulary.steps, vocabulary.scores)
-        scored = [list(entry) for entry in zip(pieces, scores, strict=True)]
+        last = len(pieces) if vocabulary.steps is None else 1 + max(*vocabulary.text_ids, unknown)
+        scored = [list(entry) for entry in zip(pieces, scores, strict=True)][:last]
         fallback = Kind.FALLBACK in vocabulary.kinds
         return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": fallback}
     last = max(vocabulary.text_ids, default=-1)  # ids of added tokens that the model lacks are given anew, after it
@@ -134,6 +139,25 @@ def _unmerged(vocabulary: Vocabulary) -> list[int]:
         return []
     made = {vocabulary.tokens[left] + vocabulary.tokens[right] for left, right in vocabulary.merges}
     return [i for i in vocabulary.text_ids if len(vocabulary.tokens[i]) > 1 and vocabulary.tokens[i] not in made]
+
+
+def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
+    """The ids of tokens that merging their own bytes does not give."""
+    tokens = vocabulary.tokens
+    ids = {tokens[i]: i for i in vocabulary.text_ids}
+    if merges_by_rank(ids) == vocabulary.merges:
+        yield from _unmerged(vocabulary)
+        return
+    ranks = {pair: rank for rank, pair in enumerate(vocabulary.merges)}
+    for i in vocabulary.text_ids:
+        parts = [ids.get(tokens[i][k : k + 1], i) for k in range(len(tokens[i]))]
+        while len(parts) > 1:
+            best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
+            if best not in ranks:
+                yield i
+                break
+            place = [*pairwise(parts)].index(best)
+            parts[place : place + 2] = [ids[tokens[best[0]] + tokens[best[1]]]]
 
 
 def piece_of(vocabulary: Vocabulary, i: int) -> str:
@@ -203,6 +227,7 @@ def _kind(model: dict[str, Any]) -> str:
 def _sentencepiece(
     content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
 ) -> Vocabulary:
+    _check_marked(content, ids, scores)
     steps, exact = None, scores is None or scores == list(map(float32, scores))
     if not exact or any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
         steps = tokenizers_steps(content, () if exact else scores)
@@ -216,6 +241,24 @@ def _sentencepiece(
     merges = _merges(content["model"], ids)
     scored = rank_scores(tokens, kinds, merges)
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, scored, merges, steps)
+
+
+def _check_marked(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
+    """Raise ValueError for what neither chatmill's encoder nor its files can say."""
+    model, fallback = content["model"], bool(content["model"].get("byte_fallback"))
+    if any(" " in piece for piece in ids):
+        raise ValueError("a piece holds a blank, where U+2581 stands for it")
+    bytes_of = [i for piece, i in ids.items() if sentencepiece_entry(piece)[1] == Kind.FALLBACK]
+    if bytes_of and not fallback:
+        raise ValueError("it has pieces for bytes, such as <0x0A>, and does not fall back on them")
+    if scores is not None and any(scores[i] > NO_RANK for i in bytes_of):
+        raise ValueError("its pieces for bytes, such as <0x0A>, are taken for text that says so")
+    if model.get("ignore_merges"):
+        raise ValueError("it looks words up before it merges, which is known for byte-level BPE alone")
+    if scores is None and model.get("unk_token") is not None and not fallback and not model.get("fuse_unk"):
+        raise ValueError(
+            "it gives each unknown character a token (fuse_unk is not set), which is not known to chatmill"
+        )
 
 
 def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
@@ -232,10 +275,8 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
     scores = rank_scores(tokens, kinds, merges)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps)
-    if not whole and (unmerged := _unmerged(vocabulary)):
-        raise ValueError(
-            f"no merge makes its token {unmerged[0]}, {tokens[unmerged[0]]!r}, and ignore_merges is not set"
-        )
+    for i in [] if whole or algorithm != "merge" else _unreached(vocabulary):
+        raise ValueError(f"no merge makes its token {i}, {tokens[i]!r:.80}, of its bytes, and ignore_merges is not set")
     return vocabulary
 
 
@@ -273,6 +314,10 @@ def _checked(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, 
     names: dict[str, int] = {}
     for token in content["added_tokens"]:
         i, name = token["id"], token["content"]
+        if token.get("normalized") and CHANGING & set(types_of(content.get("normalizer"))):
+            raise ValueError(f"its added token {name!r:.80} is looked for in text that was changed")
+        if not token.get("special", True) and not NAME.fullmatch(name):
+            raise ValueError(f"its added token {name!r:.80} is text, which only `tokenizers` would find")
         if type(i) is not int or by_id.setdefault(i, name) != name or names.setdefault(name, i) != i:
             raise ValueError(f"its added token {name!r:.80} has the id {i!r:.80}, which is no number or another one's")
         entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL
@@ -317,7 +362,10 @@ def _pattern(steps: dict[str, Any] | None) -> str | None:
     match steps:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return PATTERNS["gpt2"]
-        case {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "use_regex": False}]}:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}],
+        }:
             return None
         case {
             "type": "Sequence",

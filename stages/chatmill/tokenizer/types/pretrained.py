@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from chatmill.tokenizer.loading import as_it_is, read_vocabulary
+from chatmill.tokenizer.loading import as_it_is, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary import Vocabulary
 
 MINIMUM = 0  # text tokens; the file decides
@@ -14,7 +14,10 @@ EXACT = False
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Any file that chatmill.tokenizer.load reads, and its checksum: DVC tracks parameters, but not this file."""
+    """Any file that chatmill.tokenizer.load reads, and its checksum: DVC tracks parameters, but not this file.
+
+    Of two files, such as encoder.json and vocab.bpe, it is that of both, one after the other.
+    """
 
     path: Path
     sha256: str
@@ -30,8 +33,7 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
         plain = as_it_is(vocabulary)
     except ValueError as error:
         raise ValueError(f"{settings.path}: {error}: use a tokenizer that keeps every character") from error
-    with settings.path.open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    actual = hashlib.sha256(b"".join(file.read_bytes() for file in files_of(settings.path))).hexdigest()
     if actual != settings.sha256:
         raise ValueError(f"train_tokenizer.pretrained.sha256 is not that of {settings.path}: set it to {actual}")
     return plain
