@@ -40,7 +40,7 @@ TYPES = {
     "sentencepiece": {"algorithm": "unigram"},
 }
 FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
-TEXT, TRAINING = 2_000, 2_000_000  # characters: of one text, and of those that are trained on
+TEXT, TRAINING = 2_000, 10_000_000  # characters: of one text, and of those that are trained on
 ROUNDS, LOOKUPS = 5, 100_000
 
 Actions = dict[str, Callable[[], Any]]

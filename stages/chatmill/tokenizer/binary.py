@@ -45,6 +45,7 @@ ENDS = (END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
 _HEADER = struct.Struct("<III")
 _FOOTER = struct.Struct("<8sIQIII")
 _SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
+_SCORED = RECORD.size  # bytes before those of a token
 _SUM, _SEAL = 8, 16  # bytes of a block's and of the footer's checksum
 
 
@@ -110,22 +111,24 @@ class BinaryTokenizer:
         self._read_index()
         self._check(0, _HEADER.size)
         self.longest_token, self.bos, self.end = _HEADER.unpack_from(mapped)
-        self._spans: dict[int, tuple[int, int]] = {}  # where the bytes of the tokens lie that were touched before
+        self._starts = memoryview(mapped)[self._offsets : self._kinds].cast("I")  # the offsets of the records
+        self._touched = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
-        start, stop = self._spans.get(index) or self._touch(index)
-        return self._map[start:stop]
+        starts = self._starts
+        if not 0 <= index < self.vocab_size or not self._touched[index]:
+            self._touch(index)
+        return self._map[starts[index] + _SCORED : starts[index + 1]]
 
     def score(self, index: int) -> float:
         """The score of a token."""
-        start, _ = self._spans.get(index) or self._touch(index)
-        return RECORD.unpack_from(self._map, start - RECORD.size)[0]
+        self._touch(index)
+        return RECORD.unpack_from(self._map, self._starts[index])[0]
 
     def kind(self, index: int) -> Kind:
         """What an id stands for."""
-        if index not in self._spans:
-            self._touch(index)
+        self._touch(index)
         return Kind(self._map[self._kinds + index])
 
     def vocabulary(self) -> Vocabulary:
@@ -169,6 +172,7 @@ class BinaryTokenizer:
 
     def close(self) -> None:
         """Unmap the file."""
+        self._starts.release()
         self._map.close()
 
     def __enter__(self) -> Self:
@@ -208,10 +212,12 @@ class BinaryTokenizer:
             raise _error(self.file, f"its index is not of this format ({error})") from error
         self._checked = bytearray(blocks)
 
-    def _touch(self, index: int) -> tuple[int, int]:
-        """Where a token's bytes start and stop; the blocks that hold it are checked, and that they agree."""
+    def _touch(self, index: int) -> None:
+        """Check the blocks that hold a token, and that they agree, unless they were checked before."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: no token {index}: there are {self.vocab_size}")
+        if self._touched[index]:
+            return
         offset, kind = self._offsets + 4 * index, self._kinds + index
         self._check(offset, offset + _SPAN.size)
         self._check(kind, kind + 1)
@@ -221,8 +227,7 @@ class BinaryTokenizer:
         self._check(start, stop)
         if RECORD.unpack_from(self._map, start)[1] != stop - start - RECORD.size or self._map[kind] > max(Kind):
             raise _error(self.file, f"the record of token {index} is not of this format")
-        self._spans[index] = start + RECORD.size, stop
-        return self._spans[index]
+        self._touched[index] = 1
 
     def _check(self, start: int, stop: int) -> None:
         """Compare the checksums of all blocks in [start, stop) that were not compared before."""
