@@ -39,6 +39,8 @@ def write_llama2c(vocabulary: Vocabulary, file: Path) -> None:
 
 def greedy_refusal(vocabulary: Vocabulary) -> str | None:
     """Why joining by score gives other ids inside a piece than the right algorithm; None where they are equal."""
+    if vocabulary.steps is not None:
+        return "joining by score differs: the tokenizer changes the text first, or cuts it in ways of its own"
     match vocabulary.algorithm:
         case "wordpiece":
             return "joining by score differs: the longest entry from the left is right, whatever its score"
