@@ -8,6 +8,7 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
+from chatmill.tokenizer.loading import files_of
 from test_foreign_tokenizers import llama_like, ranks_like
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
@@ -187,7 +188,8 @@ def test_every_allowed_value_completes(project, edited, values):
         llama_like(raw)  # with a space before every text, and control tokens before those of text
         ranks_like(raw)  # with gaps between control tokens
         chosen = project.folder / values.get("train_tokenizer.pretrained.path", "data/raw/tokenizer.json")
-        values = values | {"train_tokenizer.pretrained.sha256": hashlib.sha256(chosen.read_bytes()).hexdigest()}
+        content = b"".join(file.read_bytes() for file in files_of(chosen))
+        values = values | {"train_tokenizer.pretrained.sha256": hashlib.sha256(content).hexdigest()}
     project.edit(values)
     project.repro()
     assert project.repro() == []

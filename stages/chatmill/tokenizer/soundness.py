@@ -63,6 +63,8 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
             key = piece_of(vocabulary, i) if spelt else (token, kind)
         except UnicodeDecodeError as error:
             raise ValueError(f"its token {i}, {token!r:.80}, is no UTF-8") from error
+        if kind >= Kind.CONTROL and len(token.decode()) == 1:
+            raise ValueError(f"the name of its token {i}, {token!r}, is one character, as text may have")
         if seen.setdefault(key, i) != i:
             raise ValueError(f"its tokens {seen[key]} and {i} are the same, {token!r:.80}")
         if kind == Kind.CONTINUATION and vocabulary.algorithm != "wordpiece":

@@ -31,6 +31,7 @@ from chatmill.tokenizer.vocabulary import (
 
 CONTINUATION = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
 UNUSED = "<|unused_"
+NOTHING = "\ufffe"  # no character; before the number of an id that no text may give
 UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
 MAX_PIECE = 100  # bytes or characters; WordPiece gives a longer piece up
 
@@ -63,7 +64,7 @@ def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
     if vocabulary.steps is not None:
         steps = as_tokenizers(vocabulary.steps)
         content |= {place: steps[place] for place in steps if steps[place] or vocabulary.spelling != "bytes"}
-    content["model"] = _model(vocabulary)
+    content["model"] = _model(vocabulary, special)
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -98,8 +99,9 @@ _SENTENCEPIECE_STEPS = {
 }
 
 
-def _model(vocabulary: Vocabulary) -> dict[str, Any]:
-    pieces = [piece_of(vocabulary, i) for i in range(len(vocabulary.tokens))]
+def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
+    kinds = enumerate(vocabulary.kinds)
+    pieces = [piece_of(vocabulary, i) if special or kind < Kind.CONTROL else f"{NOTHING}{i}" for i, kind in kinds]
     unknown = next((i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.UNKNOWN), None)
     if vocabulary.algorithm == "viterbi":
         unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
