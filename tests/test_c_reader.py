@@ -18,7 +18,7 @@ from chatmill.tokenizer.algorithms import WHOLE
 from chatmill.tokenizer.binary import write_binary
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary import Kind, float32
-from test_parity import NAUGHTY, REAL, REAL_TEXTS, WORDS
+from test_parity import NAUGHTY, REAL, WORDS, real_lines
 
 SOURCE = Path(__file__).with_name("reader.c")
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -105,12 +105,6 @@ def generated_texts(count):
         yield " ".join(pick.choices(WORDS, k=length))
 
 
-def real_lines(count):
-    files = sorted(file for pattern in REAL_TEXTS for file in REAL.glob(pattern))
-    lines = [line for file in files for line in file.read_text("utf-8", errors="replace").split("\n")]
-    return random.Random(1).sample(lines, count)
-
-
 @FILES
 def test_every_token_and_score_is_read_right(exported, reader, name, num_numbers):
     vocabulary = exported.original.vocabulary
@@ -133,7 +127,7 @@ def test_naughty_and_generated_texts_get_the_same_ids(exported, reader, name, nu
 @FILES
 @pytest.mark.parametrize("exported", MODES, indirect=True)
 def test_real_texts_in_many_languages_get_the_same_ids(exported, reader, name, num_numbers):
-    original, texts = exported.original, real_lines(20_000)
+    original, texts = exported.original, real_lines(sample=20_000)
     found = encode(reader, exported.out / name, num_numbers, original.vocabulary, MODES[exported.name], texts)
     assert differences(texts, original.encode(texts, threads=2), found) == []
 
