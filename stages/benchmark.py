@@ -2,8 +2,10 @@
 
 `ttft_ms` is the time to the first token, from the prompt's ids to the choice of the likeliest one; `token_ms` that of
 each next token. With `cache` the engine keeps what it has read; with `recompute` each token reads the whole sequence
-anew. Repetitions of all engines alternate, after a warm-up that does not count. `limit` is what the machine allows: a
-token takes at least as long as reading the weights and the cache.
+anew. `turn_ms` is the time to read a message of 32 tokens after histories of these lengths, which the cache holds.
+Repetitions of all engines alternate, after a warm-up that does not count. `streaming` is the share of a token's time
+that goes to choosing it and to making text of it. `limit` is what the machine allows: a token takes at least as long as
+reading the weights and the cache.
 """
 
 import json
@@ -24,9 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatmill.conversation import parse, read_records
-from chatmill.inference.engine import Engine
+from chatmill.engines.engine import Engine
+from chatmill.engines.peak_memory import peak_memory_mb
+from chatmill.inference.generation import generate
 from chatmill.inference.loading import engines, load_engine
-from chatmill.inference.peak_memory import peak_memory_mb
+from chatmill.inference.sampler import Sampler, Sampling
+from chatmill.inference.text_stream import Reply
 from chatmill.progress import progress
 from chatmill.stage import Output, PositiveInt, stage
 from chatmill.template import segments
@@ -36,6 +41,9 @@ from chatmill.tokenizer.loading import load as load_tokenizer
 
 RECOMPUTED = 3  # tokens of a repetition without cache: each reads everything again
 RECOMPUTING = ("pytorch", "onnx")
+TURN_TOKENS = 32
+STREAMED = 200  # tokens of an answer, where they fit
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95)}
 READS = 20  # of the buffer that measures the bandwidth
 TEXT_SIZE = 500_000  # characters to encode and decode in one repetition
 LOOKUPS = 20_000
@@ -83,6 +91,59 @@ def time_engines(opened: Sequence[Engine], prompts: Sequence[list[int]], new_tok
             "token_ms": percentiles(list(chain.from_iterable(rest for _, *rest in times[index]))),
         }
     return result
+
+
+def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Values]:
+    """The milliseconds that each engine takes to read a message after none and after the longest history."""
+    histories = (0, len(ids) - TURN_TOKENS)
+    times = {(engine.name, history): [] for engine in opened for history in histories}
+    for repetition in progress(range(1 + repeats), "time turns"):
+        for engine in opened:
+            engine.rewind(0)
+            for history in histories:
+                if history:
+                    engine.append(ids[engine.length : history])
+                started = perf_counter()
+                engine.append(ids[history : history + TURN_TOKENS])
+                if repetition:
+                    times[engine.name, history].append(1e3 * (perf_counter() - started))
+    for engine in opened:
+        yield {str(history): percentiles(times[engine.name, history]) for history in histories}
+
+
+class Timed:
+    """An engine that tells how long it was at work."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.context, self._engine, self.seconds = engine.context, engine, 0.0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self._engine.length
+
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """What the engine answers."""
+        started = perf_counter()
+        logits = self._engine.append(ids)
+        self.seconds += perf_counter() - started
+        return logits
+
+
+def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int], repeats: int) -> Values:
+    """The share of an answer's time that is not the engine's, by the way tokens are chosen."""
+    shares = defaultdict(list)
+    for repetition in range(1 + repeats):
+        for name, sampling in SAMPLINGS.items():
+            engine.rewind(0)
+            engine.append(prompt[:-1])
+            timed, sampler, reply = Timed(engine), Sampler(tokenizer.is_text, sampling), Reply(tokenizer)
+            started = perf_counter()
+            for token in generate(timed, prompt[-1:], sampler=sampler, stop_ids=(), max_tokens=STREAMED):
+                reply.push(token)
+            if repetition:
+                shares[name].append(1 - timed.seconds / (perf_counter() - started))
+    return {name: median(values) for name, values in shares.items()}
 
 
 def percentiles(values: Sequence[float]) -> Values:
@@ -229,7 +290,11 @@ def main(
     folders = {"pytorch": model} | dict.fromkeys(engines(onnx), onnx)
     opened = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
     lengths = fitting(prompt_tokens, new_tokens, opened[0].context)
-    timed = time_engines(opened, list(make_prompts(test, tokenizer, opened[0], lengths)), new_tokens, repeats)
+    *prompts, longest = make_prompts(test, tokenizer, opened[0], [*lengths, opened[0].context])
+    timed = time_engines(opened, prompts, new_tokens, repeats)
+    for engine, turns in zip(opened, time_turns(opened, longest, repeats), strict=True):
+        timed[engine.name]["turn_ms"] = turns
+        timed[engine.name]["streaming"] = measure_streaming(engine, tokenizer, prompts[0], repeats)
     for name, folder in progress(folders.items(), "measure memory"):
         timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
     limit = measure_limit(model, lengths[-1], threads)

@@ -20,10 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 from chatmill.bits_per_byte import Score, baselines, nats_of_logits, token_nats
 from chatmill.conversation import Conversation, Message, parse, read_records
 from chatmill.corpus import Corpus, bytes_per_token
+from chatmill.engines.engine import ONNX_FILES, Engine
+from chatmill.engines.pytorch import PyTorchEngine
 from chatmill.inference.chat import ChatSession
-from chatmill.inference.engine import ONNX_FILES, Engine
+from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import engines, load, load_engine
-from chatmill.inference.pytorch import PyTorchEngine
 from chatmill.manifest import check_manifest
 from chatmill.model import ChatModel, load_model
 from chatmill.progress import progress
@@ -220,7 +221,7 @@ def measure_engines(
     for engine, score_windows, weights in opened:
         nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_windows))
         reference = nats if reference is None else reference
-        right, _ = answer(ChatSession(engine, corpus.tokenizer, template), asked, max_tokens)
+        right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(template)), asked, max_tokens)
         result[engine.name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(asked, right).get("macro"),
@@ -256,7 +257,8 @@ def main(
     of other tokenizers.
     """
     held_back = read_test(test)
-    engine, tokenizer, template = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
+    loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
+    tokenizer, template = loaded.tokenizer, loaded.template.name
     if check_manifest(model) != tokenizer.fingerprint:
         raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
     corpora = {name: Corpus.encode(held_back.conversations, tokenizer, name, threads) for name in get_args(Template)}
@@ -266,7 +268,7 @@ def main(
 
     opened = open_engines(model, onnx, threads)
     compared, nats = measure_engines(opened, corpus, few, template, max_tokens=max_tokens, trained_only=trained_only)
-    session = ChatSession(engine, tokenizer, template)
+    session = ChatSession(*loaded)
     right, stopped = answer(session, asked, max_tokens)
     free = free_answers(session, prompts, max_tokens)
     stopped += [sample["stopped"] for sample in free]

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from chatmill import manifest, onnx_graph
-from chatmill.inference.engine import ONNX_FILES
+from chatmill.engines.engine import ONNX_FILES
 from chatmill.stage import Output, stage
 
 WEIGHTS = "model.safetensors"

@@ -4,12 +4,12 @@ from time import sleep
 
 import pytest
 
-from benchmark import Case, answer_ms, fitting, main, percentiles, seconds
+from benchmark import TURN_TOKENS, Case, answer_ms, fitting, main, measure_streaming, percentiles, seconds
 from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.binary import write_binary
 from export_onnx import main as export
 from scripted import ScriptedEngine
-from tiny import CONFIG, VOCABULARY, write_model
+from tiny import CONFIG, VOCABULARY, byte_tokenizer, write_model
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,26 @@ def test_every_engine_has_latencies_for_every_prompt_that_fits(metrics):
         times = [t for by_prompt in measured for values in by_prompt.values() for t in values.values()]
         assert all(0 < t["p50"] <= t["p95"] for t in times)
     assert "recompute" not in metrics["onnx_hf"]
+
+
+def test_every_engine_reads_a_turn_after_no_history_and_after_the_longest(metrics):
+    for engine in ("pytorch", "onnx", "onnx_hf"):
+        assert list(metrics[engine]["turn_ms"]) == ["0", str(CONFIG.max_position_embeddings - TURN_TOKENS)]
+        assert all(0 < turn["p50"] <= turn["p95"] for turn in metrics[engine]["turn_ms"].values())
+
+
+def test_streaming_is_the_share_of_time_that_is_not_the_engines():
+    class SlowEngine(ScriptedEngine):
+        def append(self, ids):
+            sleep(0.002)
+            return super().append(ids)
+
+    tokenizer = byte_tokenizer()
+    shares = {}
+    for kind in (ScriptedEngine, SlowEngine):
+        engine = kind([97] * 2000, vocab_size=tokenizer.vocab_size, context=250)
+        shares[kind] = measure_streaming(engine, tokenizer, [1, 2, 3], 1)
+    assert all(0 < shares[SlowEngine][name] < shares[ScriptedEngine][name] < 1 for name in ("greedy", "sampled"))
 
 
 def test_memory_is_each_engines_own(metrics):

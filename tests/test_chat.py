@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ from chatmill.conversation import (
     unescape,
 )
 from chatmill.inference.chat import ChatSession, common_length
+from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import load_engine
 from chatmill.inference.sampler import Sampling
-from chatmill.inference.text_stream import Reply, TextStream
+from chatmill.inference.text_stream import Reply, StopTexts, TextStream
 from chatmill.template import header_segments, segments
 from export_onnx import main as export
 from scripted import ScriptedEngine
@@ -41,7 +43,7 @@ def chat(*replies, template="chatml", context=1000, **options):
     """A session whose model gives these replies."""
     script = [token for reply in replies for token in reply]
     engine = ScriptedEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
-    return ChatSession(engine, TOKENIZER, template, **options)
+    return ChatSession(engine, TOKENIZER, OwnTemplate(template), **options)
 
 
 def ask(session, text):
@@ -124,7 +126,7 @@ def test_a_call_that_is_no_arithmetic_gets_an_error_and_the_reply_goes_on():
     assert session.conversation[-1].parts[1] == Part("output", "error: not arithmetic")
 
 
-@given(TEXT)
+@given(TEXT.filter(str.strip))
 def test_no_text_of_the_user_opens_a_turn(text):
     session = chat(say("Ho"))
     ask(session, text)
@@ -138,9 +140,10 @@ def test_oldest_turns_are_dropped_and_the_system_prompt_kept(template):
     for number in range(20):
         ask(session, f"Question {number}?")
         assert session.engine.length < 120
-    assert [message.text for message in session.conversation[:1]] == ["Be kind."]
-    assert session.conversation[-2:] == [Message.plain("user", "Question 19?"), Message.plain("assistant", "Yes.")]
-    assert 3 <= len(session.conversation) < 10
+    kept = [session.conversation[0], *session.conversation[1 + session.forgotten :]]
+    assert TOKENIZER.decode(session.engine.cache).startswith(TOKENIZER.decode(prompt_of(kept[:-1], template)))
+    assert kept[0].text == "Be kind."
+    assert len(session.conversation) == 41 > len(kept) >= 3
 
 
 def test_a_question_longer_than_the_context_is_refused_and_nothing_changes():
@@ -173,6 +176,102 @@ def test_reply_answers_a_given_conversation_and_says_whether_it_stopped():
     message, stopped = session.reply(conversation, 6)
     assert (message.text, stopped) == ("It goe", False)
     assert session.conversation == []
+
+
+def test_undo_takes_the_question_back_and_the_cache_with_it():
+    session = chat(say("Ho"), say("Fine"), say("Well"))
+    assert session.undo() is None
+    ask(session, "Hi")
+    ask(session, "And you?")
+    assert session.undo() == "And you?"
+    assert [message.text for message in session.conversation] == ["Hi", "Ho"]
+    assert ask(session, "Edited?") == "Well"
+    assert TOKENIZER.decode(session.engine.read[-len(say("Well"))]) == f"Edited?{END}\n{START}assistant\n"
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Well")[:-1]
+
+
+def test_regenerating_reads_the_last_token_of_the_prompt_alone():
+    session = chat(say("Ho"), say("Ha"), system="Be kind.")
+    ask(session, "Hi")
+    before = len(session.engine.read)
+    assert "".join(session.regenerate()) == "Ha"
+    assert len(session.engine.read[before]) == 1
+    assert [message.text for message in session.conversation] == ["Be kind.", "Hi", "Ha"]
+    with pytest.raises(ValueError, match="there is no answer yet"):
+        chat().regenerate()
+
+
+def test_what_an_answer_took_is_counted():
+    session = chat(say("Ho"), say("Fine."))
+    ask(session, "Hi")
+    assert (session.answer.cached_tokens, session.answer.tokens) == (0, 3)
+    prompt = session.answer.prompt_tokens
+    ask(session, "You?")
+    assert session.answer.cached_tokens == prompt + 2
+    assert session.answer.prompt_tokens == len(session.prompt_ids) == len(prompt_of(session.conversation[:-1]))
+    assert session.answer_ids == say("Fine.")
+    assert 0 < session.answer.first_token <= session.answer.seconds
+
+
+@given(st.lists(st.text("ab.\n", max_size=6)), st.lists(st.text("ab.\n", min_size=1, max_size=3), max_size=3))
+def test_text_ends_where_the_first_stop_text_begins(stretches, stop):
+    stops, shown, text = StopTexts(stop), "", "".join(stretches)
+    for stretch in stretches:
+        if not stops.found:
+            shown += stops.push(stretch)
+    shown += "" if stops.found else stops.push("", final=True)
+    assert shown == text[: min((text.find(one) for one in stop if one in text), default=len(text))]
+
+
+def test_an_answer_ends_at_a_stop_text_and_the_chat_goes_on():
+    session = chat(say("One. Two. Three.")[:7], say("Fine"), stop=[". Tw", "Three"])
+    assert ask(session, "Count") == "One"
+    assert session.conversation[-1] == Message.plain("assistant", "One")
+    assert ask(session, "And?") == "Fine"
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
+
+
+def test_a_loaded_conversation_is_continued_with_its_system_prompt():
+    session = chat(say("Fine"), system="Be kind.")
+    session.load([Message.plain("system", "Be brief."), *map(Message.plain, ["user", "assistant"], ["Hi", "Ho"])])
+    assert ask(session, "You?") == "Fine"
+    assert session.system == "Be brief."
+    assert session.engine.read[0] == prompt_of(session.conversation[:-1])
+
+
+def test_a_new_system_prompt_is_read_before_what_was_said():
+    session = chat(say("Ho"), say("Fine"))
+    ask(session, "Hi")
+    session.system = "Be brief."
+    ask(session, "You?")
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
+    assert [message.role for message in session.conversation] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_logits_that_are_no_numbers_are_told_and_nothing_changes():
+    session = chat(say("Ho"), say("Fine"))
+    ask(session, "Hi")
+    before, append = session.conversation, session.engine.append
+    session.engine.append = lambda ids: append(ids) * (np.nan if len(ids) == 1 else 1)
+    with pytest.raises(ValueError, match="the model's largest logit is nan at token 2 of the answer"):
+        ask(session, "You?")
+    assert session.conversation == before
+
+
+def test_logits_beside_the_vocabulary_are_never_chosen_and_too_few_are_refused():
+    engine = ScriptedEngine(say("Ho"), vocab_size=TOKENIZER.vocab_size + 5, context=100)
+    append = engine.append
+    engine.append = lambda ids: append(ids) + np.eye(TOKENIZER.vocab_size + 5, dtype=np.float32)[-1] * 9
+    assert ask(ChatSession(engine, TOKENIZER), "Hi") == "Ho"
+    engine.vocab_size = 300
+    with pytest.raises(ValueError, match="logits for 300 tokens, but the tokenizer has 320: it is not the model's"):
+        ChatSession(engine, TOKENIZER)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_an_empty_message_is_refused(text):
+    with pytest.raises(ValueError, match="the message is empty"):
+        ask(chat(), text)
 
 
 def test_clearing_forgets_all_but_the_system_prompt():

@@ -1,19 +1,17 @@
-import io
+import os
 import pkgutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from prompt_toolkit.application import create_app_session
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
 
 from chatmill import commands
 from chatmill.cli import COMMANDS, main
-from chatmill.conversation import END
-from chatmill.inference.chat import ChatSession
-from chatmill.terminal import converse
-from scripted import ScriptedEngine
-from tiny import byte_tokenizer, write_model
+from chatmill.conversation import START
+from chatmill.formats.registry import read
+from chatmill.mistakes import sentence
+from tiny import write_model
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +34,11 @@ def test_prompt_is_answered_alone_on_stdout_and_always_alike(model, capsys):
     assert answers[0].endswith("\n")
 
 
-def test_a_prompt_through_a_pipe_is_that_after_p(model, capsys, monkeypatch):
-    chat("--model", model, "-p", "Hi there", "--max-tokens", 12)
-    expected = capsys.readouterr().out
-    monkeypatch.setattr(sys, "stdin", io.StringIO("Hi there\n"))
-    assert chat("--model", model, "--max-tokens", 12) == 0
-    assert capsys.readouterr().out == expected
+def test_a_prompt_through_a_pipe_is_that_after_p(model, capsys):
+    command = [sys.executable, "-m", "chatmill.cli", "chat", "--threads", "1", "--device", "cpu", "--model", model]
+    piped = subprocess.run([*command, "--max-tokens", "12"], input=b"Hi there\n", capture_output=True, check=True)
+    assert piped.stdout.decode() == answered(capsys, "--model", model, "-p", "Hi there", "--max-tokens", 12)
+    assert piped.stderr == b""
 
 
 @pytest.mark.parametrize(
@@ -62,42 +59,101 @@ def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, cap
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize(("prompt", "message"), [(" ", "the prompt is empty"), ("x" * 700, "the message takes 720")])
+@pytest.mark.parametrize(("prompt", "message"), [(" ", "the message is empty"), ("x" * 700, "the message takes 720")])
 def test_a_prompt_that_cannot_be_answered_is_refused(prompt, message, model, capsys):
     assert chat("--model", model, "-p", prompt) == 1
     assert capsys.readouterr().err.startswith(f"chatmill: {message}")
 
 
-def converse_with(typed, *replies):
-    """A terminal chat with a model that gives these replies, typed by hand."""
-    tokenizer = byte_tokenizer()
-    script = [token for reply in replies for token in [*reply.encode(), tokenizer.special[END]]]
-    session = ChatSession(ScriptedEngine(script, vocab_size=tokenizer.vocab_size, context=300), tokenizer)
-    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        keys.send_text(typed)
-        converse(session)
-    return session
+def answered(capsys, *arguments):
+    """What is on stdout."""
+    assert chat(*arguments) == 0
+    return capsys.readouterr().out
 
 
-def test_terminal_answers_until_the_user_leaves(capsys):
-    session = converse_with("Hi\r\rAnd you?\r\x04", "Ho", "Fine")
-    assert capsys.readouterr().out == "Ho\nFine\n"
-    assert [message.text for message in session.conversation] == ["Hi", "Ho", "And you?", "Fine"]
+def test_a_pipe_and_a_prompt_file_follow_the_prompt(model, capsys, monkeypatch, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"\xef\xbb\xbfsome text\n")
+    common = ("--model", model, "--max-tokens", 12)
+    expected = answered(capsys, *common, "-p", "Say:\nsome text")
+    assert answered(capsys, *common, "-p", "Say:", "--prompt-file", file) == expected
+    monkeypatch.setattr(sys, "stdin", file.open())
+    assert answered(capsys, *common, "-p", "Say:") == expected
 
 
-def test_terminal_follows_commands(capsys):
-    session = converse_with("/help\r/what\rHi\r/clear\r/bye\r", "Ho")
-    shown = capsys.readouterr().out
-    assert "/clear" in shown
-    assert "unknown command /what: /help lists them\nHo\n" in shown
-    assert session.conversation == []
+def test_a_file_that_a_loop_reads_line_by_line_is_left_to_it(model, capsys, monkeypatch, tmp_path):
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    stdin = (tmp_path / "lines.txt").open()
+    os.lseek(stdin.fileno(), 4, os.SEEK_SET)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    chat("--model", model, "-p", "one", "--max-tokens", 12)
+    assert os.lseek(stdin.fileno(), 0, os.SEEK_CUR) == 4
 
 
-def test_terminal_says_what_is_wrong_and_goes_on(capsys):
-    converse_with("x" * 400 + "\rHi\r\x04", "Ho")
-    lines = capsys.readouterr().out.splitlines()
-    assert "shorten it" in lines[0]
-    assert lines[1] == "Ho"
+@pytest.mark.parametrize("arguments", [[], ["-p", "Say:"], ["--prompt-file", "-"]])
+def test_bytes_that_are_no_text_are_told_with_their_place(arguments, model, capsys, monkeypatch, tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"caf\xe9")
+    monkeypatch.setattr(sys, "stdin", (tmp_path / "text.txt").open())
+    assert chat("--model", model, *arguments) == 1
+    assert capsys.readouterr().err == "chatmill: standard input: not UTF-8 at byte 3: save it as UTF-8\n"
+
+
+def test_output_is_what_prepare_reads(model, tmp_path):
+    file = tmp_path / "new/chat.jsonl"
+    assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--output", file) == 0
+    (item,) = read(file, "messages", limit=None, seed=0)
+    assert [message.role for message in item.conversation] == ["user", "assistant"]
+    assert item.conversation[0].text == "Hi"
+
+
+def test_output_is_never_overwritten_and_nothing_is_loaded_in_vain(capsys, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    assert chat("--model", "nowhere", "-p", "Hi", "--output", tmp_path / "mine.txt") == 1
+    assert "mine.txt is there already" in capsys.readouterr().err
+
+
+def test_a_stop_text_ends_the_answer_before_it(model, capsys):
+    common = ("--model", model, "-p", "Hi", "--max-tokens", 12)
+    whole = answered(capsys, *common)
+    assert answered(capsys, *common, "--stop", whole[3:5]) == whole[:3] + "\n"
+
+
+def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
+    assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--verbose") == 0
+    shown = capsys.readouterr()
+    assert f"{model}: pytorch on cpu" in shown.err
+    assert START in shown.err
+    assert START not in shown.out
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(model):
+    command = [sys.executable, "-m", "chatmill.cli", "chat", "--model", model, "-p", "Hi", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_without_a_terminal_there_is_no_conversation(capsys, model):
+    assert chat("--model", model, "-p", "Hi", "--interactive") == 1
+    assert "no terminal to chat in: give a prompt with -p" in capsys.readouterr().err
+
+
+def test_example_prompts_are_read(model, capsys):
+    for file in Path(__file__).parents[1].glob("data/raw/prompts/*.txt"):
+        assert answered(capsys, "--model", model, "--prompt-file", file, "--max-tokens", 2), file
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "x"), "x: no such file or directory"),
+        (ValueError("a\n  b"), "a b"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_mistakes_are_one_line(error, line):
+    assert sentence(error) == line
 
 
 def test_every_command_is_a_module_and_every_module_a_command():

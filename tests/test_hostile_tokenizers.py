@@ -195,7 +195,7 @@ def check_mutations(folder, name, count):
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_a_mutated_file_is_refused_or_works(name, tmp_path):
-    check_mutations(tmp_path, name, 300)
+    check_mutations(tmp_path, name, 120)
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+import copy
 import json
 import math
 from dataclasses import replace
@@ -7,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from chatmill.manifest import write_manifest
-from chatmill.model import ChatModel, ModelConfig, initialise, load_model, rotate
+from chatmill.model import ChatModel, ModelConfig, RopeScaling, Variant, initialise, load_model, rotate
+from tiny import random_model
 
 CONFIG = ModelConfig.from_depth(2, vocab_size=128, context=64, width=64, heads=4)
 
@@ -20,6 +22,10 @@ def model():
     for weight in model.parameters():
         torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.3)
     return model.eval().requires_grad_(False)
+
+
+def random_variant(variant, **changes):
+    return random_model(replace(CONFIG, variant=variant, **changes)).requires_grad_(False)
 
 
 def random_ids(batch, time):
@@ -56,6 +62,66 @@ def test_a_rewound_cache_forgets(model):
     cache.length = 5
     logits = model(ids[:, 5:], cache=cache)
     torch.testing.assert_close(logits, model(ids)[:, 5:], atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_grows_and_can_still_be_rewound():
+    model = random_variant(Variant(), max_position_embeddings=2000)
+    ids, cache = random_ids(1, 1300), model.new_cache(1, 2000)
+    model(ids[:, :500], cache=cache), model(random_ids(1, 700), cache=cache)
+    assert cache.keys[0].shape[2] == 1200
+    cache.length = 500
+    torch.testing.assert_close(model(ids[:, 500:], cache=cache), model(ids)[:, 500:], atol=1e-4, rtol=1e-4)
+    assert cache.keys[0].shape[2] == 2000
+
+
+def test_rotations_beyond_the_first_table_are_those_of_a_longer_one(monkeypatch):
+    whole = random_variant(Variant(), max_position_embeddings=300)
+    monkeypatch.setattr("chatmill.model.FIRST_POSITIONS", 32)
+    model = random_variant(Variant(), max_position_embeddings=300)
+    assert len(model.cos) == 32
+    torch.testing.assert_close(model(random_ids(1, 100)), whole(random_ids(1, 100)), atol=0, rtol=0)
+    torch.testing.assert_close(model.cos, whole.cos[: len(model.cos)], atol=0, rtol=0)
+
+
+def test_a_window_hides_what_is_further_back():
+    model, ids = random_variant(Variant(sliding_window=6), num_hidden_layers=1), random_ids(1, 20)
+    last = model(ids)[:, -1]
+    torch.testing.assert_close(model(torch.cat([random_ids(1, 14), ids[:, 14:]], 1))[:, -1], last)
+    changed = model(torch.cat([random_ids(1, 15), ids[:, 15:]], 1))[:, -1]
+    assert (changed - last).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("parts", [[20], [1] * 20, [7, 1, 12], [4, 16]])
+def test_a_cache_gives_the_logits_of_the_whole_sequence_in_a_window(parts):
+    model = random_variant(Variant(sliding_window=5))
+    ids, cache = random_ids(2, 20), model.new_cache(2, 20)
+    logits = torch.cat([model(part, cache=cache) for part in ids.split(parts, dim=1)], dim=1)
+    torch.testing.assert_close(logits, model(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_half_precision_is_near_float32(model):
+    halved = copy.deepcopy(model).bfloat16()
+    for layer in halved.model.layers:
+        layer.self_attn.q_norm.float(), layer.self_attn.k_norm.float()
+    halved.make_rotations(64)
+    ids, cache = random_ids(1, 40), halved.new_cache(1, 64)
+    halved(ids[:, :30], cache=cache)
+    logits, expected = halved(ids[:, 30:], cache=cache).float(), model(ids)[:, 30:]
+    assert cache.keys[0].dtype == torch.bfloat16
+    assert (logits - expected).norm() < 0.05 * expected.norm()
+
+
+def test_scaled_rotations_are_slower_where_they_turn_least():
+    frequencies = torch.tensor([8.0, 4.0, 2.5, 1.0, 0.5]) * 2 * math.pi / 100  # turns in 100 tokens
+    scaling = RopeScaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=100)
+    expected = [1, 1, 0.5 / 4 + 0.5, 1 / 4, 1 / 4]
+    torch.testing.assert_close(scaling.slowed(frequencies) / frequencies, torch.tensor(expected))
+    torch.testing.assert_close(RopeScaling(factor=4.0).slowed(frequencies), frequencies / 4)
+
+
+def test_what_is_written_of_a_shape_is_what_is_read():
+    assert ModelConfig.from_json(CONFIG.to_json()) == CONFIG
+    assert "variant" not in CONFIG.to_json()
 
 
 def test_more_tokens_than_the_cache_holds_are_refused(model):

@@ -18,7 +18,7 @@ from chatmill.fairness import costs, read_parallel
 from chatmill.page.tokens import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.subject import read_bytes, read_file
 from chatmill.template import segments
-from chatmill.token_grid import grid
+from chatmill.terminal.token_grid import grid
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.patterns import PATTERNS

@@ -2,11 +2,15 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
+from chatmill.mistakes import MISTAKES, sentence
+
 COMMANDS = {
     "chat": "chat with a model in the terminal",
+    "compare": "compare models or experiments on the same prompts",
     "export-tokenizer": "write a tokenizer made anywhere in every format that can express it",
     "show": "show a text or a conversation token by token",
 }
@@ -15,15 +19,13 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what goes wrong is one line on stderr and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser(arguments[0] if arguments else "").parse_args(arguments)
     try:
+        options = parser(arguments[0] if arguments else "").parse_args(arguments)
         options.run(options)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        print(f"chatmill: {place}{(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        print(f"chatmill: {' '.join(str(error).split())}", file=sys.stderr)
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MISTAKES as error:
+        print(f"chatmill: {sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,10 +1,13 @@
 """A small decoder-only transformer, exactly Qwen3-shaped: its weights carry the names of Qwen3ForCausalLM.
 
+Llama, Mistral and Qwen2 are variants of it.
+
 Shapes: B batch, T time (tokens), S time with the cached past, C channels, H heads, K key-value heads, D head size,
 V vocabulary.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,42 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from chatmill.manifest import check_manifest
+
+FIRST_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
+FIRST_POSITIONS = 1 << 15  # that the tables of rotations begin with, where the context has more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Slower rotations, by `factor`, than the model was first trained with.
+
+    Slowed are those that turn fewer than `low_freq_factor` times within the original context, left those that turn more
+    than `high_freq_factor` times, and between is between: Llama 3's way. An original context of 0 slows all alike.
+    """
+
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 0
+
+    def slowed(self, frequencies: Tensor) -> Tensor:
+        """(D/2,) -> (D/2,) in radians a position."""
+        turns = self.original_max_position_embeddings * frequencies / (2 * math.pi)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = kept.clamp(0, 1)
+        return (1 - kept) * frequencies / self.factor + kept * frequencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What other families of models do otherwise. The defaults are Qwen3's."""
+
+    qk_norm: bool = True  # queries and keys are normalised
+    qkv_bias: bool = False  # of queries, keys and values
+    output_bias: bool = False  # of what attention gives
+    mlp_bias: bool = False
+    rope_scaling: RopeScaling | None = None
+    sliding_window: int | None = None  # a position sees so many: itself and those before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +72,7 @@ class ModelConfig:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
+    variant: Variant = Variant()
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -70,30 +110,36 @@ class ModelConfig:
             raise ValueError(f"model_type {content.get('model_type')!r}: expected 'qwen3'")
         rope = content.get("rope_parameters") or {}
         content = {"rope_theta": rope.get("rope_theta"), **content}
-        names = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls) if field.name != "variant"]
         if missing := [name for name in names if content.get(name) is None]:
             raise ValueError(f"no {', '.join(missing)}")
         return cls(**{name: content[name] for name in names})
 
     def to_json(self) -> dict[str, Any]:
         """What a Qwen3 config.json says of the shape; `from_json` inverts it."""
+        assert self.variant == Variant(), "only a Qwen3 is written"
+        shape = asdict(self)
+        del shape["variant"]
         return {
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
             "dtype": "float32",
             "hidden_act": "silu",
             "attention_bias": False,
-            **asdict(self),
+            **shape,
         }
 
 
 class Cache:
-    """Keys and values of the past, (B, K, S, D) for each layer; setting `length` back rewinds it."""
+    """Keys and values of the past, (B, K, S, D) for each layer; setting `length` back rewinds it.
 
-    def __init__(self, config: ModelConfig, batch: int, length: int) -> None:
-        shape = (batch, config.num_key_value_heads, length, config.head_dim)
-        self.keys = [torch.zeros(shape) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape) for _ in range(config.num_hidden_layers)]
+    They are of the kind that `weight` is, and grow by doubling.
+    """
+
+    def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
+        shape = (batch, config.num_key_value_heads, min(length, FIRST_LENGTH), config.head_dim)
+        self.keys = [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)]
+        self.values = [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)]
         self.capacity = length
         self.length = 0
 
@@ -102,26 +148,34 @@ class Cache:
         end = self.length + keys.shape[2]
         if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit into a cache of {self.capacity}")
+        if end > self.keys[layer].shape[2]:
+            self.keys[layer], self.values[layer] = (self._grown(kept[layer], end) for kept in (self.keys, self.values))
         self.keys[layer][:, :, self.length : end] = keys
         self.values[layer][:, :, self.length : end] = values
         if layer == len(self.keys) - 1:
             self.length = end
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
+    def _grown(self, kept: Tensor, end: int) -> Tensor:
+        B, K, S, D = kept.shape
+        grown = kept.new_zeros(B, K, min(self.capacity, max(end, 2 * S)), D)
+        grown[:, :, : self.length] = kept[:, :, : self.length]
+        return grown
+
 
 class Attention(nn.Module):
-    """Grouped-query attention with normalised queries and keys."""
+    """Grouped-query attention, in Qwen3 with normalised queries and keys."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        width, size = config.hidden_size, config.head_dim
+        width, size, variant = config.hidden_size, config.head_dim, config.variant
         self.layer, self.head_dim = layer, size
-        self.q_proj = nn.Linear(width, config.num_attention_heads * size, bias=False)
-        self.k_proj = nn.Linear(width, config.num_key_value_heads * size, bias=False)
-        self.v_proj = nn.Linear(width, config.num_key_value_heads * size, bias=False)
-        self.o_proj = nn.Linear(config.num_attention_heads * size, width, bias=False)
-        self.q_norm = nn.RMSNorm(size, config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(size, config.rms_norm_eps)
+        self.q_proj = nn.Linear(width, config.num_attention_heads * size, bias=variant.qkv_bias)
+        self.k_proj = nn.Linear(width, config.num_key_value_heads * size, bias=variant.qkv_bias)
+        self.v_proj = nn.Linear(width, config.num_key_value_heads * size, bias=variant.qkv_bias)
+        self.o_proj = nn.Linear(config.num_attention_heads * size, width, bias=variant.output_bias)
+        self.q_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C); `mask` is added to the scores, None is causal."""
@@ -140,9 +194,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        bias = config.variant.mlp_bias
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -184,10 +239,7 @@ class ChatModel(nn.Module):
         self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
-        angles = torch.arange(config.max_position_embeddings)[:, None] * frequencies
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.make_rotations(FIRST_POSITIONS)
 
     def forward(
         self,
@@ -200,14 +252,20 @@ class ChatModel(nn.Module):
     ) -> Tensor:
         """(B, T) ids -> (B, T, V) logits, or (B, 1, V) of the last position.
 
-        `positions` (B, T) count from the cache's length unless given. `mask` (B, 1, T, S) is true where a position may
-        look; without it each sees itself and all that is before. `cache` is read and lengthened.
+        `positions` (B, T), all below S, count from the cache's length unless given. `mask` (B, 1, T, S) is true where a
+        position may look; without it each sees itself and all that is before. `cache` is read and lengthened.
         """
         past, time = (cache.length if cache else 0), ids.shape[1]
+        window = self.config.variant.sliding_window or past + time
         if positions is None:
             positions = torch.arange(past, past + time, device=ids.device)[None]
-        if mask is None and past:
+        if mask is None and (past or window < time):
             mask = torch.ones(time, past + time, dtype=torch.bool, device=ids.device).tril(past)
+        if window < past + time:
+            mask = mask.triu(past - window + 1)
+        if len(self.cos) < min(past + time, self.config.max_position_embeddings):
+            self.make_rotations(max(past + time, 2 * len(self.cos)))
+            self.to(ids.device)
         x = self.model.embed_tokens(ids)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
         for layer in self.model.layers:
@@ -217,7 +275,17 @@ class ChatModel(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> Cache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
-        return Cache(self.config, batch, length)
+        return Cache(self.config, batch, length, self.model.embed_tokens.weight)
+
+    def make_rotations(self, length: int) -> None:
+        """Tabulate the cosines and sines (length, D/2) of the first positions, up to the whole context."""
+        config = self.config
+        frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
+        if config.variant.rope_scaling:
+            frequencies = config.variant.rope_scaling.slowed(frequencies)
+        angles = torch.arange(min(length, config.max_position_embeddings))[:, None] * frequencies
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

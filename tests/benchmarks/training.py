@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 import rustbpe
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.inference.peak_memory import peak_bytes
+from chatmill.engines.peak_memory import peak_bytes
 from chatmill.tokenizer.patterns import PATTERNS
 from chatmill.tokenizer.types import bpe
 

@@ -1,22 +1,50 @@
 """Chat with a model: one answer on stdout, or a conversation in the terminal."""
 
 import argparse
+import os
+import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import fields
+from io import UnsupportedOperation
 from pathlib import Path
+from select import select
 
+from chatmill.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
 from chatmill.inference.sampler import Sampling
+from chatmill.terminal.saved_chats import Transcript
+from chatmill.terminal.settings import at_least_one, unescaped
+from chatmill.terminal.talk import Talk, described, notice
 
 MODELS = (Path("data/export/onnx"), Path("data/model"))  # where the pipeline leaves them; the first that is there
+PATIENCE = 1  # seconds that a silent pipe is waited for without a word
+EXAMPLES = """examples:
+  chatmill chat                                        a conversation in the terminal
+  chatmill chat -p "What is 48 times 7?"               one answer, alone on stdout
+  chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, after the prompt
+  chatmill chat --model ~/models/qwen -i -p "Hello!" --output chats/
+"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill chat`."""
-    add = command.add_argument
-    add("--model", type=Path, metavar="PATH", help=f"a model's folder or file (default: {MODELS[0]})")
-    add("-p", "--prompt", metavar="TEXT", help="answer this alone, on stdout, as what comes through a pipe")
+    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
+    add = command.add_argument_group("what is said").add_argument
+    add("-p", "--prompt", metavar="TEXT", help="answer this and leave; what comes through a pipe follows after it")
+    add("--prompt-file", metavar="FILE", help="the same from a file; - is standard input")
+    add("-i", "--interactive", action="store_true", help="stay after the answer")
     add("--system", default="", metavar="TEXT", help="a system prompt")
+    add = command.add_argument_group("who answers").add_argument
+    add("--model", type=Path, metavar="PATH", help=f"a model's folder or file (default: {MODELS[0]})")
+    add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer than the one that is with the model")
+    add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
+    add("--trust-tokenizer", action="store_true", help="also where the model was trained with another")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest that is there)")
+    add("--threads", type=int, metavar="N", help="of the processor (default: one less than there are cores)")
+    add = command.add_argument_group("how tokens are chosen").add_argument
     add("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is the likeliest (the default)")
     add("--top-k", type=int, default=0, metavar="N", help="only the N likeliest tokens")
@@ -24,38 +52,66 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--min-p", type=float, default=0.0, metavar="P", help="only those P as likely as the likeliest")
     add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repetitions")
     add("--seed", type=int, default=0, metavar="N", help="of the choice among tokens")
-    add("--device", default="auto", help="for PyTorch: auto, cpu, cuda, mps")
-    add("--threads", type=int, metavar="N", help="one less than there are cores if not given")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help=r"an answer ends before it; may be repeated; knows \n",
+    )
+    add = command.add_argument_group("what is kept and told").add_argument
+    add("--output", metavar="PATH", help="save the chat: a new JSON file, or a folder, for one named by the time")
+    add("-v", "--verbose", action="store_true", help="show the ids and control tokens of each exchange")
+    add("-q", "--quiet", action="store_true", help="the answers alone")
 
 
 def run(options: argparse.Namespace) -> None:
     """Answer the prompt, or what comes through a pipe; on a terminal, chat."""
     for name in ("max_tokens", "threads"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
-    session = open_session(options)
-    if options.prompt is not None:
-        answer(session, options.prompt)
-    elif not sys.stdin.isatty():
-        answer(session, sys.stdin.read())
+        if (value := getattr(options, name)) is not None:
+            at_least_one(f"--{name.replace('_', '-')}", value)
+    sampling = Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
+    prompt = read_prompt(options)
+    stays = prompt is None or options.interactive
+    told = not options.quiet and (stays or options.verbose or sys.stderr.isatty())
+    transcript = Transcript(options.output) if options.output else None
+    if stays:
+        from chatmill.terminal import editor  # one prompt needs no editor
+
+        with editor.at_terminal():
+            talk = Talk(open_session(options, sampling, told), transcript, told=told, verbose=options.verbose)
+            editor.converse(talk, prompt)
     else:
-        from chatmill.terminal import converse  # one prompt needs no editor
+        talk = Talk(open_session(options, sampling, told), transcript, told=told, verbose=options.verbose)
+        talk.ask(prompt)
 
-        converse(session)
 
-
-def open_session(options: argparse.Namespace) -> ChatSession:
+def open_session(options: argparse.Namespace, sampling: Sampling, told: bool) -> ChatSession:
     """The chat that the options ask for."""
-    sampling = Sampling(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        repetition_penalty=options.repetition_penalty,
-        seed=options.seed,
+    model = options.model or default_model()
+    named = {"tokenizer": options.tokenizer, "template": options.template}
+    with announced(f"loading {model} …") if told and sys.stderr.isatty() else nullcontext():
+        loaded = load(model, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **named)
+    session = ChatSession(
+        *loaded,
+        system=options.system,
+        sampling=sampling,
+        max_tokens=options.max_tokens,
+        stop=[unescaped(text) for text in options.stop],
     )
-    loaded = load(options.model or default_model(), options.device, options.threads)
-    return ChatSession(*loaded, system=options.system, sampling=sampling, max_tokens=options.max_tokens)
+    if told:
+        notice(f"{model}: {described(session)}")
+    return session
+
+
+@contextmanager
+def announced(line: str) -> Iterator[None]:
+    """Show a line as long as something takes."""
+    print(line, end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print(" " * len(line), end="\r", file=sys.stderr, flush=True)
 
 
 def default_model() -> Path:
@@ -66,10 +122,45 @@ def default_model() -> Path:
     raise ValueError(f"no {' or '.join(map(str, MODELS))} here: run `dvc repro`, or name a model with --model")
 
 
-def answer(session: ChatSession, question: str) -> None:
-    """Print one answer alone on stdout, as it is generated."""
-    if not (question := question.strip()):
-        raise ValueError("the prompt is empty: give some text after -p, or through a pipe")
-    for text in session.ask(question):
-        print(text, end="", flush=True)
-    print()
+def read_prompt(options: argparse.Namespace) -> str | None:
+    """What is given to answer, as one text; None where it is to be typed."""
+    parts = [] if options.prompt is None else [options.prompt]
+    if options.prompt_file not in (None, "-"):
+        with open(options.prompt_file, "rb") as file:
+            parts.append(decoded(file.read(ROW_BYTES + 1), options.prompt_file))
+    elif options.prompt_file == "-" or comes_through_pipe(bool(parts)):
+        parts.append(decoded(sys.stdin.buffer.read(ROW_BYTES + 1), "standard input"))
+    if not parts:
+        return None
+    return "\n".join(part.strip("\n").rstrip() for part in parts).strip("\n")
+
+
+def comes_through_pipe(after_prompt: bool) -> bool:
+    """Whether standard input is to be read: after a prompt, only if it is a pipe or a file that nobody has begun."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return False
+    if not after_prompt:
+        return True
+    try:
+        stream = sys.stdin.fileno()
+    except UnsupportedOperation:
+        return False
+    mode = os.fstat(stream).st_mode
+    if stat.S_ISREG(mode):
+        return os.lseek(stream, 0, os.SEEK_CUR) == 0  # a loop over lines, say, has begun its file
+    if stat.S_ISFIFO(mode):
+        with suppress(OSError):  # where pipes cannot be waited for
+            if not select([stream], [], [], PATIENCE)[0]:
+                notice("waiting for the end of standard input, which follows the prompt (< /dev/null: nothing does)")
+        return True
+    return False
+
+
+def decoded(content: bytes, name: str) -> str:
+    """The text of UTF-8. Raises ValueError with the place of what is none."""
+    if len(content) > ROW_BYTES:
+        raise ValueError(f"{name}: over {ROW_BYTES:,} bytes: shorten it")
+    try:
+        return content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error

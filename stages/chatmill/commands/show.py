@@ -15,7 +15,7 @@ from chatmill.page.metrics import number
 from chatmill.page.tokens import Token, conversation_tokens, masked, sentence, text_tokens
 from chatmill.subject import Subject, read_bytes, read_file
 from chatmill.template import Template
-from chatmill.token_grid import Line, aligned, grid, legend, write
+from chatmill.terminal.token_grid import Line, aligned, grid, legend, write
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import complete
 from chatmill.tokenizer.loading import load

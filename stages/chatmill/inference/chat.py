@@ -1,72 +1,179 @@
 """A chat with a model: conversations to ids, the tool, and the cache across turns."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from chatmill.calculator import calculate
-from chatmill.conversation import CALL_END, CALL_START, END, Conversation, Message, unescape
-from chatmill.inference.engine import Engine
+from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Conversation, Message, unescape
+from chatmill.engines.engine import Engine
+from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.inference.generation import Tool, generate
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
-from chatmill.template import Segment, Template, header_segments, message_segments, output_segments, segments
+from chatmill.template import Segment, output_segments
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 
 GREEDY = Sampling()
+TOOL_TOKENS = (CALL_START, CALL_END, OUTPUT_START, OUTPUT_END)
+
+
+class Answer(NamedTuple):
+    """What an answer took: numbers of tokens, and seconds from the question to its first and last token."""
+
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, that the cache held already
+    tokens: int
+    first_token: float
+    seconds: float
+    stopped: bool  # by itself, or at a stop text: it is whole
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The rate after the first token."""
+        return (self.tokens - 1) / rest if (rest := self.seconds - self.first_token) > 0 else 0.0
 
 
 class ChatSession:
-    """A conversation with one model. The engine is the session's own: its cache keeps what the turns have in common."""
+    """A conversation with one model. The engine is the session's own: its cache keeps what the turns have in common.
+
+    `system`, `sampling`, `max_tokens` and `stop` (texts that end an answer) may be changed between answers.
+    """
 
     def __init__(
         self,
         engine: Engine,
         tokenizer: ChatTokenizer,
-        template: Template = "chatml",
+        template: ChatTemplate = CHATML,
+        stop_ids: Collection[int] = (),
         *,
         system: str = "",
         sampling: Sampling = GREEDY,
         max_tokens: int = 256,
+        stop: Sequence[str] = (),
     ) -> None:
-        self.engine, self.tokenizer, self.template, self.max_tokens = engine, tokenizer, template, max_tokens
-        self._system = [Message.plain("system", system)] if system else []
+        """`stop_ids` end an answer beside the template's own. Raises ValueError where logits lack ids of the text."""
         special = tokenizer.special
-        allowed = np.zeros(engine.vocab_size, bool)
-        allowed[: tokenizer.vocab_size] = tokenizer.is_text
-        allowed[[special[END], special[CALL_START], special[CALL_END]]] = True
-        self._sampler, self._greedy = Sampler(allowed, sampling), Sampler(allowed, GREEDY)
-        self._end = special[END]
-        self._calculator = Tool(special[CALL_START], special[CALL_END], self._calculate)
+        if engine.vocab_size < tokenizer.vocab_size:
+            raise ValueError(
+                f"the model gives logits for {engine.vocab_size} tokens, but the tokenizer has {tokenizer.vocab_size}: "
+                "it is not the model's"
+            )
+        self.engine, self.tokenizer, self.template = engine, tokenizer, template
+        self.max_tokens, self.stop = max_tokens, tuple(stop)
+        self._end = special.get(template.end)
+        self._stop_ids = frozenset(i for i in (*stop_ids, self._end) if i in range(tokenizer.vocab_size))
+        tools = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
+        self._tool = Tool(*tools[:2], self._calculate) if len(tools) == len(TOOL_TOKENS) else None
+        self._allowed = np.zeros(engine.vocab_size, bool)
+        self._allowed[: tokenizer.vocab_size] = tokenizer.is_text
+        self._allowed[[*self._stop_ids, *tools[:2]]] = True
+        self.sampling, self._greedy = sampling, Sampler(self._allowed, GREEDY)
         self._read: list[int] = []  # ids the engine was given; its cache holds the first of them
+        self._system = system
+        self.answer: Answer | None = None  # what the latest one took
         self.clear()
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are chosen. Setting it starts the sequence of its seed anew."""
+        return self._sampler.sampling
+
+    @sampling.setter
+    def sampling(self, sampling: Sampling) -> None:
+        self._sampler = Sampler(self._allowed, sampling)
+
+    @property
+    def system(self) -> str:
+        """The system prompt, "" for none. Setting it keeps the conversation, which is then read anew."""
+        return self._system
+
+    @system.setter
+    def system(self, text: str) -> None:
+        self._system = text
+        self.load(self.conversation)
+
+    @property
+    def conversation(self) -> Conversation:
+        """All that was said, after the system prompt."""
+        return [*([Message.plain("system", self._system)] if self._system else []), *self._turns]
 
     def clear(self) -> None:
         """Forget the conversation, but for the system prompt."""
-        self.conversation: Conversation = list(self._system)
-        self._ids: list[int] = []  # the conversation: replies as they were generated
+        self.load([])
+
+    def load(self, conversation: Conversation) -> None:
+        """Go on from a conversation that ends with an answer. A system prompt in it replaces the session's."""
+        for message in conversation:
+            if message.role == "system":
+                self._system = message.text
+        self._turns = [message for message in conversation if message.role != "system"]
+        self._ids: list[int] = []  # of what the model sees: replies as they were generated; empty: to be encoded
+        self._marks: list[int] = []  # how many of them there were before each of the latest exchanges
+        self.forgotten = 0  # messages that no longer fit, the oldest
 
     def ask(self, text: str) -> Iterator[str]:
         """Yield the visible text of the answer as it is generated. Who stops listening ends the answer there.
 
-        Raises ValueError where the question alone is longer than the context.
+        Raises ValueError where there is nothing to answer, or the question alone is longer than the context; the
+        conversation then is what it was. A model that continues text begins one of its own from "".
         """
-        asked = [*self.conversation, Message.plain("user", text)]
-        ids = self._ids + self._encode(self._turn(asked[-1])) if self._ids else self._prompt(asked)
-        if len(ids) > self._room(self.max_tokens):
-            asked, ids = self._fit(asked, self.max_tokens)
-        reply = Reply(self.tokenizer, self.template)
+        if not text.strip() and (self._turns or self.template.name != "plain"):
+            raise ValueError("the message is empty: say something")
+        asked = Message.plain("user", text)
+        before, forgotten, ids = len(self._ids), self.forgotten, []
+        if self._ids:
+            ids = self._ids + self._encode(self.template.turn(asked))
+        if not 0 < len(ids) <= self._room(self.max_tokens):
+            conversation = [*self.conversation, asked]
+            kept, ids = self._fit(conversation, self.max_tokens)
+            before, forgotten = 0, len(conversation) - len(kept)
+        reply = Reply(self.tokenizer, self.template, self.stop)
         try:
-            for token in self._generate(ids, self._sampler, self.max_tokens):
-                if shown := reply.push(token):
-                    yield shown
-            if shown := reply.finish():
-                yield shown
-        finally:
+            yield from self._say(ids, reply)
+        except (GeneratorExit, KeyboardInterrupt):
             reply.finish()
-            self.conversation = [*asked, reply.message]
-            self._ids = self._read if self._read[-1] == self._end else [*self._read, self._end]
+            if reply.message.parts:
+                self._keep(asked, reply, before, forgotten)
+            raise
+        self._keep(asked, reply, before, forgotten)
+
+    def _say(self, ids: list[int], reply: Reply) -> Iterator[str]:
+        """Yield the visible text of a reply while it grows."""
+        for token in self._generate(ids, self._sampler, self.max_tokens):
+            if shown := reply.push(token):
+                yield shown
+            if reply.stopped:
+                self.answer = self.answer._replace(stopped=True)
+                break
+        if shown := reply.finish():
+            yield shown
+
+    def _keep(self, asked: Message, reply: Reply, before: int, forgotten: int) -> None:
+        """Add an exchange to the conversation, of which the model had seen `before` ids."""
+        self._turns += [asked, reply.message]
+        self.forgotten = forgotten
+        self._marks = [*self._marks, before] if before else [0]
+        ended = self._read[:-1] if self._read[-1] in self._stop_ids else self._read
+        self._ids = [] if reply.stopped else [*ended, *([] if self._end is None else [self._end])]
+
+    def undo(self) -> str | None:
+        """Forget the latest question, which is returned, and its answer; None where there is none."""
+        if len(self._turns) < 2:
+            return None
+        *self._turns, asked, _ = self._turns
+        self._ids = self._ids[: self._marks.pop()] if self._ids and self._marks else []
+        self.forgotten = self.forgotten if self._ids else 0
+        return asked.text
+
+    def regenerate(self) -> Iterator[str]:
+        """Answer the latest question once more. Raises ValueError where there is none."""
+        if (question := self.undo()) is None:
+            raise ValueError("there is no answer yet")
+        return self.ask(question)
 
     def reply(self, conversation: Conversation, max_tokens: int) -> tuple[Message, bool]:
         """The likeliest answer to a conversation that ends with the user's message, and whether it stopped by itself.
@@ -77,17 +184,35 @@ class ChatSession:
         reply = Reply(self.tokenizer, self.template)
         for token in self._generate(ids, self._greedy, max_tokens):
             reply.push(token)
+            if reply.stopped:
+                break
         reply.finish()
-        return reply.message, self._read[-1] == self._end
+        return reply.message, reply.stopped or self._read[-1] in self._stop_ids
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The ids that the latest answer was an answer to."""
+        return self._read[: self.answer.prompt_tokens] if self.answer else []
+
+    @property
+    def answer_ids(self) -> list[int]:
+        """The ids of the latest answer, those that the tool put in among them."""
+        return self._read[self.answer.prompt_tokens :] if self.answer else []
 
     def _generate(self, ids: list[int], sampler: Sampler, max_tokens: int) -> Iterator[int]:
         """Yield the ids that follow; the engine reads only what its cache does not hold."""
+        started = perf_counter()
         known = common_length(self._read[: self.engine.length], ids[:-1])
         self.engine.rewind(known)
-        self._read = list(ids)
-        settings = {"sampler": sampler, "stop_ids": {self._end}, "max_tokens": max_tokens, "tool": self._calculator}
+        self._read, first = list(ids), 0.0
+        self.answer = Answer(len(ids), known, 0, 0.0, 0.0, False)
+        settings = {"sampler": sampler, "stop_ids": self._stop_ids, "max_tokens": max_tokens, "tool": self._tool}
         for token in generate(self.engine, ids[known:], **settings):
+            seconds = perf_counter() - started
+            first = first or seconds
             self._read.append(token)
+            stopped = token in self._stop_ids
+            self.answer = Answer(len(ids), known, len(self._read) - len(ids), first, seconds, stopped)
             yield token
 
     def _room(self, max_tokens: int) -> int:
@@ -96,7 +221,9 @@ class ChatSession:
 
     def _fit(self, conversation: Conversation, max_tokens: int) -> tuple[Conversation, list[int]]:
         """The conversation, without its oldest turns where it is too long, and the ids that ask for the answer."""
-        room = self._room(max_tokens)
+        room, ids = self._room(max_tokens), self._prompt(conversation)
+        if len(ids) <= room:
+            return conversation, ids
         turns = [index for index, message in enumerate(conversation) if message.role == "user"]
         shorter = [conversation[: turns[0]] + conversation[turn:] for turn in turns]
         dropped = bisect_left(shorter, True, key=lambda kept: len(self._prompt(kept)) <= room)
@@ -106,13 +233,8 @@ class ChatSession:
         return shorter[dropped], self._prompt(shorter[dropped])
 
     def _prompt(self, conversation: Conversation) -> list[int]:
-        """A whole conversation and the header of the answer, as ids."""
-        return self._encode([*segments(conversation, self.template), *header_segments("assistant", self.template)])
-
-    def _turn(self, message: Message) -> list[Segment]:
-        """What follows the end of an answer: its newline, the user's message, the header of the next answer."""
-        newline = message_segments(Message("assistant", ()), self.template)[-1]
-        return [newline, *message_segments(message, self.template), *header_segments("assistant", self.template)]
+        """A whole conversation and what asks for the answer, as ids."""
+        return self._encode(self.template.prompt(conversation))
 
     def _encode(self, parts: Iterable[Segment]) -> list[int]:
         return self.tokenizer.encode_segments(parts)[0]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from chatmill.inference.engine import Engine
+from chatmill.engines.engine import Engine
 from chatmill.inference.sampler import Sampler
 
 

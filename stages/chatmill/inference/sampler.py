@@ -5,8 +5,12 @@ Shapes: V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 import numpy as np
+
+LIKELY = 0.001  # of the likeliest's probability; few tokens have more, and they are most of it
+TINY = 1e-30  # as a temperature: the likeliest alone is left, and nothing overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
+        if not 0 <= self.temperature < inf:
             raise ValueError(f"temperature {self.temperature}: expected 0 or more")
         if self.top_k < 0:
             raise ValueError(f"top_k {self.top_k}: expected 0 (all) or more")
@@ -29,8 +33,10 @@ class Sampling:
             raise ValueError(f"top_p {self.top_p}: expected more than 0, at most 1")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p {self.min_p}: expected 0 to 1")
-        if not self.repetition_penalty > 0:
+        if not 0 < self.repetition_penalty < inf:
             raise ValueError(f"repetition_penalty {self.repetition_penalty}: expected more than 0 (1 is none)")
+        if self.seed < 0:
+            raise ValueError(f"seed {self.seed}: expected 0 or more")
 
 
 class Sampler:
@@ -39,30 +45,70 @@ class Sampler:
     def __init__(self, allowed: np.ndarray, sampling: Sampling) -> None:
         """`allowed` (V,) is True for the ids that may be picked."""
         self.sampling = sampling
-        self._allowed = allowed
+        self._allowed, self._forbidden = allowed, np.flatnonzero(~allowed)
         self._random = np.random.default_rng(sampling.seed)
 
     def pick(self, logits: np.ndarray, reply: Sequence[int] = ()) -> int:
-        """The next id, from logits (V,) and the ids of the reply so far."""
-        logits = np.where(self._allowed, logits, -np.inf)
+        """The next id, from logits (V,) and the ids of the reply so far.
+
+        Raises ValueError where there is no largest logit.
+        """
         if self.sampling.repetition_penalty != 1:
             logits = penalise(logits, reply, self.sampling.repetition_penalty)
+        likeliest = logits.argmax()
+        if not self._allowed[likeliest]:
+            logits = np.where(self._allowed, logits, -np.inf)
+            likeliest = logits.argmax()
+        largest = logits[likeliest]
+        if not isfinite(largest):
+            raise ValueError(f"the model's largest logit is {largest} at token {1 + len(reply)} of the answer")
         if self.sampling.temperature == 0:
-            return int(logits.argmax())
-        ids, probabilities = self.candidates(logits)
-        chosen = np.searchsorted(probabilities.cumsum(), self._random.random() * probabilities.sum(), side="right")
-        return int(ids[min(chosen, len(ids) - 1)])
+            return int(likeliest)
+        weights = self.weights(logits, largest)
+        sampling = self.sampling
+        cut = sampling.top_k or sampling.top_p < 1 or sampling.min_p
+        return self._draw(weights, *(self.candidates(weights) if cut else self._any(weights)))
 
-    def candidates(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids that are left, likeliest first, and their probabilities, which need not add up to 1."""
-        ids = np.argsort(-logits, kind="stable")[: self.sampling.top_k or None]
-        scaled = logits[ids].astype(np.float64) / self.sampling.temperature
-        probabilities = np.exp(scaled - scaled[0])
-        probabilities /= probabilities.sum()
-        before = probabilities.cumsum() - probabilities
-        kept = (before < self.sampling.top_p) & (probabilities >= self.sampling.min_p * probabilities[0])
-        kept &= probabilities > 0
-        return ids[kept], probabilities[kept]
+    def weights(self, logits: np.ndarray, largest: float) -> np.ndarray:
+        """Probabilities (V,) relative to that of the `largest` logit of those allowed."""
+        scaled = (logits - largest) / np.float32(max(self.sampling.temperature, TINY))
+        scaled[self._forbidden] = -np.inf
+        return np.exp(scaled)
+
+    def candidates(self, weights: np.ndarray) -> tuple[np.ndarray, float]:
+        """The ids that are left, likeliest first, and how much they weigh together."""
+        sampling = self.sampling
+        ids = self._likely(weights)
+        ids = ids[np.argsort(-weights[ids], kind="stable")][: sampling.top_k or None]
+        left = weights[ids].astype(np.float64)
+        total = left.sum() if sampling.top_k else weights.sum()
+        kept = (left.cumsum() - left < sampling.top_p * total) & (left >= sampling.min_p)
+        return ids[kept], left[kept].sum()
+
+    def _likely(self, weights: np.ndarray) -> np.ndarray:
+        """Ids that are likelier than all others, and are enough to choose among: few need to be sorted."""
+        sampling = self.sampling
+        ids = (weights >= LIKELY).nonzero()[0]
+        if len(ids) >= sampling.top_k if sampling.top_k else sampling.min_p >= LIKELY:
+            return ids
+        if not sampling.top_k and weights[ids].sum() >= sampling.top_p * weights.sum():
+            return ids
+        return weights.nonzero()[0]
+
+    def _any(self, weights: np.ndarray) -> tuple[np.ndarray, float]:
+        """The likeliest ids, and how much all ids weigh together."""
+        return (weights >= LIKELY).nonzero()[0], weights.sum()
+
+    def _draw(self, weights: np.ndarray, ids: np.ndarray, total: float) -> int:
+        """One of these ids or, as often as `total` is more than they weigh, of the others."""
+        point, sums = self._random.random() * total, weights[ids].cumsum(dtype=np.float64)
+        if point >= sums[-1]:
+            others = weights.copy()
+            others[ids] = 0
+            point, ids, sums = point - sums[-1], np.arange(len(weights)), others.cumsum(dtype=np.float64)
+            if point >= sums[-1]:
+                return int(weights.argmax())  # sums differ in their last digits
+        return int(ids[sums.searchsorted(point, side="right")])
 
 
 def penalise(logits: np.ndarray, reply: Sequence[int], penalty: float) -> np.ndarray:

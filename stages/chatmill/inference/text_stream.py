@@ -5,40 +5,74 @@ A character comes out when its last byte is in, and control tokens never do. The
 """
 
 import codecs
+from collections.abc import Sequence
 
 from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Message, Part, unescape
-from chatmill.template import Template
+from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 
 _OPENS = {CALL_START: "call", OUTPUT_START: "output", CALL_END: "text", OUTPUT_END: "text"}
 
 
 class TextStream:
-    """Bytes of escaped UTF-8 in, cut anywhere; the text out, as soon as it is whole."""
+    """Bytes of UTF-8 in, cut anywhere; the text out, as soon as it is whole, and unescaped where it is escaped."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, escaped: bool = True) -> None:
+        self._escaped = escaped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._opened = False  # the last character was a `<`, after which a backslash is dropped
 
     def push(self, data: bytes, final: bool = False) -> str:
         """The text that is certain now; with `final`, an incomplete character becomes U+FFFD."""
         escaped = self._decoder.decode(data, final)
-        if not escaped:
-            return ""
+        if not escaped or not self._escaped:
+            return escaped
         text = unescape("<" + escaped)[1:] if self._opened else unescape(escaped)
         self._opened = escaped.endswith("<")
         return text
 
 
-class Reply:
-    """A reply as it grows: push ids, show the text that comes back."""
+class StopTexts:
+    """Text in, in stretches; the text out up to where one of some texts begins. `found` tells that one did."""
 
-    def __init__(self, tokenizer: ChatTokenizer, template: Template = "chatml") -> None:
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop, self._held = [text for text in stop if text], ""
+        self.found = False
+
+    def push(self, text: str, final: bool = False) -> str:
+        """The text that is certain now: what may be the beginning of a stop text is held back until `final`."""
+        if not self._stop:
+            return text
+        text = self._held + text
+        places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
+        self.found = bool(places)
+        shown = min(places) if places else len(text) if final else self._certain(text)
+        self._held = "" if places else text[shown:]
+        return text[:shown]
+
+    def _certain(self, text: str) -> int:
+        longest = max(map(len, self._stop))
+        for place in range(max(0, len(text) - longest + 1), len(text)):
+            if any(stop.startswith(text[place:]) for stop in self._stop):
+                return place
+        return len(text)
+
+
+class Reply:
+    """A reply as it grows: push ids, show the text that comes back, until it has `stopped` at one of the stop texts."""
+
+    def __init__(self, tokenizer: ChatTokenizer, template: ChatTemplate = CHATML, stop: Sequence[str] = ()) -> None:
         self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_text
-        self._opens = {tokenizer.special[name]: kind for name, kind in _OPENS.items()}
-        self._lead = " " if template == "markers" else ""  # stands between the header and what is said
+        self._opens = {tokenizer.special.get(name): kind for name, kind in _OPENS.items()}
+        self._escaped, self._lead = template.escapes, template.lead
+        self._stop = StopTexts([*template.stop, *stop])
         self._parts: list[Part] = []
-        self._kind, self._text, self._stream = "text", "", TextStream()
+        self._kind, self._text, self._stream = "text", "", TextStream(escaped=self._escaped)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text has come."""
+        return self._stop.found
 
     def push(self, token: int) -> str:
         """The text to show now that `token` is in: nothing of calls and their outputs."""
@@ -52,11 +86,11 @@ class Reply:
         return shown
 
     def finish(self) -> str:
-        """The text to show at the end: what was held back of a character that is not whole."""
-        shown = self._take(self._stream.push(b"", final=True))
+        """The text to show at the end: what was held back of a character, or of a stop text, that is not whole."""
+        shown = self._take(self._stream.push(b"", final=True), final=True)
         if self._text or self._kind != "text":
             self._parts.append(Part(self._kind, self._text))
-        self._kind, self._text, self._stream = "text", "", TextStream()
+        self._kind, self._text, self._stream = "text", "", TextStream(escaped=self._escaped)
         return shown
 
     @property
@@ -64,11 +98,14 @@ class Reply:
         """What was said, when it is finished."""
         return Message("assistant", tuple(self._parts))
 
-    def _take(self, text: str) -> str:
+    def _take(self, text: str, final: bool = False) -> str:
         if self._kind != "text":
             self._text += text
             return ""
+        if self.stopped:
+            return ""
         if text:
             text, self._lead = text.removeprefix(self._lead), ""
+        text = self._stop.push(text, final)
         self._text += text
         return text

@@ -30,12 +30,15 @@ class Encoded(NamedTuple):
 
 
 class ChatTokenizer:
-    """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless."""
+    """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    `leading_space` says that the models of a tokenizer made elsewhere know text with a space before it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, leading_space: bool = False) -> None:
         if not vocabulary.lossless:
             raise ValueError("the tokenizer changes text, or has no token for some: tokens are not its bytes")
-        self.vocabulary = vocabulary
+        self.vocabulary, self.leading_space = vocabulary, leading_space
         self._backend = backend(vocabulary)
 
     @property

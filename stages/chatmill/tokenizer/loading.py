@@ -10,7 +10,7 @@ from chatmill.tokenizer.files import DESCRIPTION, read_folder
 from chatmill.tokenizer.older_files import ENTRIES, PAIRS, read_entries, read_pair
 from chatmill.tokenizer.sentencepiece_model import read_model
 from chatmill.tokenizer.soundness import check
-from chatmill.tokenizer.steps import changed_text, without_prefix
+from chatmill.tokenizer.steps import changed_text, puts_a_space_first, without_prefix
 from chatmill.tokenizer.tiktoken_files import description_file, read_tiktoken
 from chatmill.tokenizer.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.tokenizer_json import read_tokenizer_json
@@ -31,11 +31,12 @@ MOST_BYTES = 1 << 28
 def load(path: Path | str) -> ChatTokenizer:
     """The tokenizer in a folder or file. Raises ValueError with place and remedy.
 
-    A space that it would put before every text, and a normaliser to NFC, are left out; one that otherwise changes text
-    is refused.
+    A space that it would put before every text (`leading_space` remembers it), and a normaliser to NFC, are left out;
+    one that otherwise changes text is refused.
     """
     try:
-        return ChatTokenizer(as_it_is(read_vocabulary(Path(path))))
+        vocabulary = read_vocabulary(Path(path))
+        return ChatTokenizer(as_it_is(vocabulary), leading_space=puts_a_space_first(vocabulary.steps))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from error
 

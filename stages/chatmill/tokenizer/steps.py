@@ -149,6 +149,16 @@ def without_prefix(steps: str | None) -> str | None:
     return steps if others or content["pre_tokenizer"] else None
 
 
+def puts_a_space_first(steps: str | None) -> bool:
+    """Whether a space is put before every text."""
+    if steps is None:
+        return False
+    ((library, content),) = json.loads(steps).items()
+    if library == "sentencepiece":
+        return content["dummy_prefix"]
+    return {"type": "Prepend", "prepend": SPACE} in list(_flat("normalizer", content["normalizer"]))
+
+
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
     """The scores of all tokens as their file has them."""
     ((_, content),) = json.loads(steps).items()

@@ -4,12 +4,11 @@ Shapes: T time (tokens given), V vocabulary.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-
-from chatmill.template import Template
 
 ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
     "onnx": "model_shared.onnx",
@@ -19,15 +18,20 @@ ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
 }
 
 
+_NO_MEMORY = re.compile(r"out of memory|allocate memory|failed to allocate|bad.?alloc", re.IGNORECASE)
+
+
 class Engine(Protocol):
     """A model that reads one sequence, in as many calls as the caller likes."""
 
     name: str
-    vocab_size: int
+    device: str  # it runs on: cpu, cuda:0 …
+    num_bytes: int  # of its weights
+    vocab_size: int  # width of the logits: not less than the tokenizer's
     context: int  # tokens that fit
     length: int  # tokens in the cache
-    fingerprint: str  # of the tokenizer the model was trained with
-    template: Template  # that it was trained with
+    fingerprint: str  # of the tokenizer the model was trained with; "" where its files do not say
+    template: str  # that it was trained with; "" where its files do not say
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Read one or more ids after those in the cache: logits (V,) float32 of what comes next."""
@@ -54,6 +58,15 @@ def check_rewind(engine: Engine, length: int) -> None:
     """Raise ValueError unless the cache holds `length` tokens."""
     if not 0 <= length <= engine.length:
         raise ValueError(f"cannot rewind to {length} tokens: the cache holds {engine.length}")
+
+
+def memory_error(error: Exception, device: str) -> MemoryError | None:
+    """What to say where an error means that the memory of a device is used up; None where it means something else."""
+    if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+        return None
+    remedies = ["shorten the conversation (/clear)", "lower max_tokens", "take a smaller model"]
+    remedies += [] if device.startswith(("cpu", "auto")) else ["say --device cpu"]
+    return MemoryError(f"out of memory on {device}: {', or '.join(remedies)}")
 
 
 def default_threads() -> int:

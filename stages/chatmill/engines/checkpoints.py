@@ -1,0 +1,136 @@
+"""Models in PyTorch's files, made here or elsewhere: Hugging Face's folders, files of torch.save, and llama2.c's.
+
+What our own model cannot express is run by transformers, where that is installed.
+"""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chatmill.engines import llama2c, transformers_engine
+from chatmill.engines.architectures import OtherArchitecture, read_config
+from chatmill.engines.engine import Engine
+from chatmill.engines.pytorch import PyTorchEngine, choose_device
+from chatmill.engines.weights import FLOATS, Weights, read_weights, some, weight_files
+from chatmill.manifest import check_manifest
+from chatmill.model import FIRST_POSITIONS, ChatModel, ModelConfig
+
+CONFIG = "config.json"
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+MOST_CONFIG = 1 << 24  # bytes
+
+_WRAPPERS = re.compile(r"^(module\.)+|_orig_mod\.")  # what DistributedDataParallel and torch.compile put into names
+
+
+def open_engine(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
+    """The engine of a model folder, or of one file of weights. Raises ValueError where it is damaged or unknown."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such model")
+    folder = path if path.is_dir() else path.parent
+    check_manifest(folder)
+    files = weight_files(path)
+    if llama2c.is_llama2c(files[0]):
+        return PyTorchEngine(llama2c.read_model(files[0]), template="", device=device, threads=threads)
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder / CONFIG} is missing: it says what model the weights are of")
+    content = _read_json(folder / CONFIG)
+    try:
+        config = read_config(content)
+    except OtherArchitecture as error:
+        why = f"{folder / CONFIG}: {error}"
+        return transformers_engine.open_engine(folder, files, why, device=device, threads=threads)
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG}: not the shape of a model: {error}") from error
+    model = load_weights(config, read_weights(files), choose_device(device), path)
+    return PyTorchEngine(model, **_origin(content), device=device, threads=threads)
+
+
+def load_weights(config: ModelConfig, weights: Weights, device: torch.device, path: Path) -> ChatModel:
+    """A model of these weights, in their own names or those of a wrapper, on the device.
+
+    On the processor they become float32, elsewhere they stay as they are. `weights` is emptied.
+    """
+    named = _named(weights, path)
+    if config.num_hidden_layers > len(named):
+        raise ValueError(f"{path}: {len(named)} tensors, but config.json says {config.num_hidden_layers} layers")
+    if config.tie_word_embeddings and HEAD in named:
+        if _equal(named[HEAD], named.get(f"model.{EMBEDDING}")):
+            del named[HEAD]
+        else:  # what transformers does where a config.json contradicts its weights
+            config = replace(config, tie_word_embeddings=False)
+    with torch.device("meta"):
+        model = ChatModel(config)
+    _check_names({name: tuple(weight.shape) for name, weight in model.state_dict().items()}, named, path)
+    placed = {name: _placed(named.pop(name), name, device) for name in list(named)}
+    model.load_state_dict(placed, assign=True)
+    model.make_rotations(FIRST_POSITIONS)
+    return model.to(device).eval()
+
+
+def _named(weights: Weights, path: Path) -> Weights:
+    """The weights under our names. `weights` is emptied.
+
+    Whatever stands before `embed_tokens.weight` is what the decoder is called; other names stay as they are, as without
+    a decoder all do.
+    """
+    named: Weights = {}
+    bare = {name: _WRAPPERS.sub("", name) for name in weights}
+    prefix = next((name.removesuffix(EMBEDDING) for name in bare.values() if name.endswith(EMBEDDING)), "model.")
+    for name, plain in bare.items():
+        weight = weights.pop(name)
+        if plain.endswith("rotary_emb.inv_freq"):
+            continue
+        ours = HEAD if plain.endswith(HEAD) else f"model.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
+        if ours in named:
+            raise ValueError(f"{path}: {ours} is there twice, once as {name}")
+        named[ours] = weight
+    return named
+
+
+def _check_names(expected: dict[str, tuple[int, ...]], found: Weights, path: Path) -> None:
+    """Raise ValueError where weights are missing, of another shape or number format, or belong to nothing."""
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    other = [
+        f"{name} {tuple(found[name].shape)} where {shape} is expected"
+        for name, shape in expected.items()
+        if name in found and tuple(found[name].shape) != shape
+    ]
+    strange = [f"{name} of {found[name].dtype}" for name in expected.keys() & found if found[name].dtype not in FLOATS]
+    groups = {"missing": missing, "unexpected": unexpected, "wrongly shaped": other, "no plain numbers": strange}
+    if any(groups.values()):
+        said = "; ".join(f"{len(names)} {what}: {some(names)}" for what, names in groups.items() if names)
+        raise ValueError(f"{path}: not the weights that its config.json describes: {said}")
+
+
+def _equal(weight: Tensor, other: Tensor | None) -> bool:
+    return other is not None and weight.dtype == other.dtype and torch.equal(weight, other)
+
+
+def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
+    """A weight on its device; norms of queries and keys are float32 everywhere, as what they norm is."""
+    exact = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
+    return weight.to(device, torch.float32 if exact or weight.dtype == torch.float64 else weight.dtype)
+
+
+def _origin(content: dict[str, Any]) -> dict[str, str]:
+    """Which tokenizer and template a model was trained with, where train_model wrote its config.json."""
+    section = content.get("chatmill")
+    return {key: str(section.get(key, "")) if isinstance(section, dict) else "" for key in ("fingerprint", "template")}
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MOST_CONFIG:
+            raise ValueError(f"over {MOST_CONFIG:,} bytes")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not the shape of a model: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: not the shape of a model: expected an object")
+    return content

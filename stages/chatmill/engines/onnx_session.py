@@ -1,0 +1,154 @@
+"""What chatmill asks of ONNX Runtime: to open a graph on a device, and to run it. Its errors become sentences."""
+
+import ctypes
+import mmap
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+from chatmill.engines.engine import default_threads, memory_error
+
+ERRORS = (
+    state.EPFail,
+    state.Fail,
+    state.InvalidArgument,
+    state.InvalidGraph,
+    state.InvalidProtobuf,
+    state.NoSuchFile,
+    state.NotImplemented,
+    state.RuntimeException,
+    MemoryError,
+    RuntimeError,
+)
+_BFLOAT16 = 16  # its number in ONNX; NumPy has none, so that it is carried as the upper half of a float32
+_TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
+_LOCATION = re.compile(rb"\n\x08location\x12([\x80-\xff]?[\x00-\x7f])", re.DOTALL)  # of a tensor's external data
+
+
+class Session:
+    """An opened graph. Tensors are NumPy's on both sides."""
+
+    def __init__(self, file: Path, *, threads: int | None = None, device: str = "cpu") -> None:
+        self.file = file
+        providers = _providers(device)
+        self.num_bytes = sum(part.stat().st_size for part in graph_files(file))
+        self.session = self._open(threads or default_threads(), providers)
+        provider = self.session.get_providers()[0]
+        self.device = device if device not in ("auto", "cpu") else "cuda:0" if "CUDA" in provider else "cpu"
+        if not provider.lower().startswith(self.device.partition(":")[0]):
+            raise ValueError(f"device {device!r}: ONNX Runtime cannot start it here: try cpu")
+        self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
+
+    def _open(self, threads: int, providers: list[Any]) -> onnxruntime.InferenceSession:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4  # errors are raised as well
+        try:
+            return onnxruntime.InferenceSession(self.file, options, providers=providers)
+        except ERRORS as error:
+            raise ValueError(f"{self.file}: ONNX Runtime cannot read it: {_line(error)}") from error
+
+    def explained(self, read: Callable[..., Any]) -> Any:
+        """What `read` makes of the graph's inputs and outputs; its errors say which file they are about."""
+        try:
+            return read(self.session.get_inputs(), self.session.get_outputs())
+        except ValueError as error:
+            raise ValueError(f"{self.file}: {error}") from error
+
+    def zeros(self, kind: str, shape: Sequence[int]) -> np.ndarray:
+        """Zeros of a type that is named as ONNX Runtime names it."""
+        return np.zeros(shape, _dtype(kind))
+
+    def run(
+        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
+    ) -> dict[str, np.ndarray]:
+        """The outputs by name.
+
+        Raises ValueError in one line where the graph does not run with these tensors, MemoryError where they are too
+        large.
+        """
+        try:
+            values = {name: _to_value(array, types[name]) for name, array in feed.items()}
+            found = self.session.run_with_ort_values(outputs, values)
+            return {name: _to_array(value) for name, value in zip(outputs, found, strict=True)}
+        except ERRORS as error:
+            raise self.failure(error) from error
+
+    def run_bound(self, binding: onnxruntime.IOBinding) -> None:
+        """Run with what is bound; errors are as `run`'s."""
+        try:
+            self.session.run_with_iobinding(binding)
+        except ERRORS as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: Exception) -> Exception:
+        """What a failed run is told as."""
+        told = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
+        return memory_error(error, self.device) or told
+
+
+def graph_files(file: Path) -> list[Path]:
+    """The file, and those that it says its weights are in. Raises ValueError with one that is missing."""
+    names = set()
+    if file.stat().st_size:
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            names = {_location(content, found) for found in _LOCATION.finditer(content)}
+    for name in sorted(names):
+        if not os.path.isfile(file.parent / name):  # false, too, for what is no name of a file
+            raise ValueError(f"{file}: its weights are in {name!r}, which is missing: put it beside the graph")
+    return [file, *(file.parent / name for name in names)]
+
+
+def _location(content: mmap.mmap, found: re.Match[bytes]) -> str:
+    """The name after its length, of which the lower seven bits come first."""
+    *low, high = found[1]
+    length = high << 7 | low[0] & 0x7F if low else high
+    return content[found.end() : found.end() + length].decode(errors="replace")
+
+
+def _providers(device: str) -> list[Any]:
+    """The execution provider of a device, and the processor for what it lacks."""
+    available = [name for name in onnxruntime.get_available_providers() if not name.startswith("Azure")]
+    kinds = {name.removesuffix("ExecutionProvider").lower(): name for name in available}
+    kind, _, index = device.partition(":")
+    if kind == "auto":
+        kind = "cuda" if "cuda" in kinds else "cpu"
+    if kind not in kinds or not (index or "0").isdecimal():
+        expected = ", ".join(["auto", *kinds])
+        raise ValueError(f"device {device!r}: not here: expected one of {expected}")
+    chosen = (kinds[kind], {"device_id": index} if index and kind != "cpu" else {})
+    return [chosen] if kind == "cpu" else [chosen, "CPUExecutionProvider"]
+
+
+def _to_value(array: np.ndarray, kind: str) -> onnxruntime.OrtValue:
+    if "bfloat16" not in kind:
+        array = np.ascontiguousarray(array, _dtype(kind))
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    if array.dtype != np.uint16:
+        array = (np.ascontiguousarray(array, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+
+
+def _to_array(value: onnxruntime.OrtValue) -> np.ndarray:
+    if "bfloat16" not in value.data_type():
+        return value.numpy()
+    raw = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+    return np.frombuffer(raw, np.uint16).reshape(value.shape()).copy()
+
+
+def _dtype(kind: str) -> np.dtype:
+    """The NumPy type of `tensor(float16)`."""
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    return np.dtype(_TYPES.get(name, name))
+
+
+def _line(error: Exception) -> str:
+    """An error's message in one line, without its beginning that is the same for all."""
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", " ".join(str(error).split()))[:400]

@@ -1,0 +1,141 @@
+"""Weights in files: safetensors, and what torch.save writes. Tensors are mapped: reading a file takes no memory yet.
+
+A checkpoint of torch.save is a zip: `data.pkl` says what there is, and `data/0`, `data/1` … hold the numbers. A hostile
+one asks for more memory than there is, or for code to be run; both are refused before PyTorch reads it.
+"""
+
+import json
+import pickle
+import pickletools
+import re
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+
+WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+INSIDE = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
+MOST_PICKLE, MOST_INDEX = 1 << 26, 1 << 26  # bytes
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+_ALLOWED = re.compile(
+    r"collections OrderedDict|torch (Size|device|[a-z]+[0-9]+|[A-Za-z0-9]+Storage)"
+    r"|torch\._utils _rebuild_(tensor|tensor_v2|parameter|parameter_with_state)"
+)
+_UNREADABLE = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, EOFError)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The files that hold the weights of a folder, or of the file named. Raises ValueError where one is missing."""
+    if path.is_dir():
+        whole = [path / name for name in WHOLE if (path / name).is_file()]
+        lone = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("tok"))
+        found = whole[:1] or lone
+        if len(found) != 1:
+            names = ", ".join(file.name for file in lone) or "none"
+            raise ValueError(f"{path}: expected one file of weights, as {', '.join(WHOLE)}: found {names}: name one")
+        path = found[0]
+    if not path.name.endswith(".index.json"):
+        return [path]
+    shards = [path.with_name(name) for name in _shards(path)]
+    if missing := [shard.name for shard in shards if not shard.is_file()]:
+        raise ValueError(f"{path}: {len(missing)} of {len(shards)} files are missing: {some(missing)}")
+    return shards
+
+
+def read_weights(files: Iterable[Path]) -> Weights:
+    """All tensors in some files, by name. Raises ValueError where a file is damaged or does more than hold weights."""
+    weights: Weights = {}
+    for file in files:
+        found = _read_safetensors(file) if file.suffix == ".safetensors" else _read_checkpoint(file)
+        if twice := sorted(found.keys() & weights.keys()):
+            raise ValueError(f"{file}: it holds weights that another file holds: {some(twice)}")
+        weights |= found
+    return weights
+
+
+def _read_safetensors(file: Path) -> Weights:
+    try:
+        with safe_open(file, "pt", device="cpu") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: not a safetensors file: {error}") from error
+
+
+def _read_checkpoint(file: Path) -> Weights:
+    _check_checkpoint(file)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, *_UNREADABLE) as error:
+        raise ValueError(f"{file}: PyTorch cannot read it: {' '.join(str(error).split()):.200}") from error
+    for name in INSIDE:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+    weights = {name: value for name, value in _items(content) if isinstance(value, Tensor)}
+    if not weights:
+        raise ValueError(f"{file}: no weights in it, nor in its {', '.join(INSIDE)}")
+    for name, weight in weights.items():
+        if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
+            raise ValueError(f"{file}: {name} is said to be {tuple(weight.shape)}, more than the file holds of it")
+    return weights
+
+
+def _check_checkpoint(file: Path) -> None:
+    """Raise ValueError unless a file is what torch.save writes, holds weights alone, and is as large as it says."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if any(entry.compress_type or entry.compress_size != entry.file_size for entry in entries):
+                raise ValueError("its parts are compressed")
+            if sum(entry.file_size for entry in entries) > file.stat().st_size:
+                raise ValueError("its parts are larger than the file")
+            lists = [entry for entry in entries if entry.filename.lower().endswith("data.pkl")]
+            if len(lists) != 1 or lists[0].file_size > MOST_PICKLE:
+                raise ValueError("its list of weights is missing, there twice, or too long")
+            _check_pickle(archive.read(lists[0]))
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{file}: not a checkpoint that PyTorch 1.6 or later wrote: save it anew") from error
+    except (OSError, RuntimeError, ValueError, EOFError, struct.error) as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _items(content: Any) -> Iterable[tuple[str, Any]]:
+    return content.items() if isinstance(content, Mapping) else ()
+
+
+def _check_pickle(data: bytes) -> None:
+    """Raise ValueError where a pickle names anything but the parts of tensors."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
+            raise ValueError("its list of weights is not one that torch.save writes")
+        if opcode.name == "GLOBAL" and not _ALLOWED.fullmatch(argument):
+            raise ValueError(
+                f"loading it would call {argument.replace(' ', '.')}: weights need no code: save the state_dict alone, "
+                "or as safetensors"
+            )
+
+
+def _shards(index: Path) -> list[str]:
+    """The names of the files that an index lists."""
+    try:
+        if index.stat().st_size > MOST_INDEX:
+            raise ValueError("too long")
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if not names or any(Path(name).name != name or Path(name).suffix not in SUFFIXES for name in names):
+            raise ValueError("expected names of files beside it")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{index}: not a list of files of weights: {error}") from error
+    return names
+
+
+def some(names: list[str]) -> str:
+    """The first few names, for a message."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

@@ -1,0 +1,219 @@
+"""How a chat model is asked: chatmill's two templates, and those of well-known models.
+
+A model's own template is a Jinja program, which may do anything for ever: it is never run, but recognised by the
+control tokens it names.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from chatmill.conversation import END, Conversation, Message
+from chatmill.template import Loss, Segment, Template, header_segments, message_segments, segments
+
+Around = tuple[str, str]  # what stands before and after a message
+
+
+class ChatTemplate(Protocol):
+    """A way to write a conversation; segments are encoded one by one, those of one text together."""
+
+    name: str
+    escapes: bool  # whether text is escaped (chatmill.conversation.escape)
+    lead: str  # what a model says before the answer
+    end: str  # the control token that ends an answer; "" where none does
+    stop: tuple[str, ...]  # texts that end an answer
+
+    def prompt(self, conversation: Conversation) -> list[Segment]:
+        """A whole conversation, and what asks for the answer."""
+
+    def turn(self, message: Message) -> list[Segment]:
+        """What follows the end of an answer: the user's next message, and what asks for the next answer."""
+
+
+@dataclass(frozen=True)
+class OwnTemplate:
+    """One of chatmill.template, as the models of the pipeline are trained with."""
+
+    name: Template = "chatml"
+    escapes = True
+    end = END
+    stop = ()
+
+    @property
+    def lead(self) -> str:
+        """What stands between the header and what is said."""
+        return " " if self.name == "markers" else ""
+
+    def prompt(self, conversation: Conversation) -> list[Segment]:
+        """A whole conversation and the header of the answer."""
+        return [*segments(conversation, self.name), *header_segments("assistant", self.name)]
+
+    def turn(self, message: Message) -> list[Segment]:
+        """The newline after the answer, the user's message, and the header of the next answer."""
+        newline = message_segments(Message("assistant", ()), self.name)[-1]
+        return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
+
+
+CHATML = OwnTemplate()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What stands around the messages of each role."""
+
+    user: Around
+    assistant: Around
+    system: Around
+    sign: str = ""  # what a Jinja template of this layout, and of none before it in LAYOUTS, holds
+    system_in_user: bool = False  # the system prompt opens the user's first message
+    end: str = ""  # the control token that ends an answer, at the beginning of what follows it
+    stop: tuple[str, ...] = ()
+
+
+LAYOUTS = {
+    "chatml": Layout(
+        user=("<|im_start|>user\n", "<|im_end|>\n"),
+        assistant=("<|im_start|>assistant\n", "<|im_end|>\n"),
+        system=("<|im_start|>system\n", "<|im_end|>\n"),
+        sign="<|im_start|>",
+        end="<|im_end|>",
+    ),
+    "llama3": Layout(
+        user=("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
+        assistant=("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
+        system=("<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"),
+        sign="<|start_header_id|>",
+        end="<|eot_id|>",
+    ),
+    "gemma": Layout(
+        user=("<start_of_turn>user\n", "<end_of_turn>\n"),
+        assistant=("<start_of_turn>model\n", "<end_of_turn>\n"),
+        system=("", "\n\n"),
+        sign="<start_of_turn>",
+        system_in_user=True,
+        end="<end_of_turn>",
+    ),
+    "phi3": Layout(
+        user=("<|user|>\n", "<|end|>\n"),
+        assistant=("<|assistant|>\n", "<|end|>\n"),
+        system=("<|system|>\n", "<|end|>\n"),
+        sign="<|end|>",
+        end="<|end|>",
+    ),
+    "zephyr": Layout(
+        user=("<|user|>\n", "</s>\n"),
+        assistant=("<|assistant|>\n", "</s>\n"),
+        system=("<|system|>\n", "</s>\n"),
+        sign="<|user|>",
+        end="</s>",
+    ),
+    "llama2": Layout(
+        user=("[INST] ", " [/INST]"),
+        assistant=(" ", "</s><s>"),
+        system=("<<SYS>>\n", "\n<</SYS>>\n\n"),
+        sign="<<SYS>>",
+        system_in_user=True,
+        end="</s>",
+    ),
+    "mistral": Layout(
+        user=("[INST] ", " [/INST]"),
+        assistant=(" ", "</s>"),
+        system=("", "\n\n"),
+        sign="[INST]",
+        system_in_user=True,
+        end="</s>",
+    ),
+    "markers": Layout(
+        user=("Human: ", "\n\n"),
+        assistant=("Assistant: ", "\n\n"),
+        system=("System: ", "\n\n"),
+        sign="Human:",
+        stop=("\n\nHuman:", "\nHuman:"),
+    ),
+    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "")),
+}
+
+
+class ForeignTemplate:
+    """A layout in the tokens of a model made elsewhere. `controls` are the names of its control tokens."""
+
+    escapes = False
+
+    def __init__(self, name: str, controls: Iterable[str], *, bos: str = "", leading_space: bool = False) -> None:
+        """`bos` is the control token that begins a text, after which the tokenizer may put a `leading_space`.
+
+        Raises ValueError where the tokenizer lacks the token that ends an answer.
+        """
+        if name not in LAYOUTS:
+            raise ValueError(f"unknown template {name!r}: expected one of {', '.join(LAYOUTS)}")
+        controls = set(controls)
+        self.name, self._layout, self._bos, self._space = name, LAYOUTS[name], bos, leading_space
+        self.end, self.stop = self._layout.end, self._layout.stop
+        if self.end and self.end not in controls:
+            raise ValueError(f"template {name!r} ends answers with {self.end}, which the tokenizer does not have")
+        self._asks = self._layout.assistant[0].rstrip(" ")
+        self.lead = self._layout.assistant[0].removeprefix(self._asks)
+        names = sorted(controls, key=len, reverse=True)
+        self._controls = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+
+    def prompt(self, conversation: Conversation) -> list[Segment]:
+        """A whole conversation and what asks for the answer."""
+        system = next((message.text for message in conversation if message.role == "system"), "")
+        parts = [Segment(self._bos, Loss.PROMPT, control=True)] if self._bos else []
+        if system and not self._layout.system_in_user:
+            parts += self._message("system", system)
+            system = ""
+        for message in conversation:
+            if message.role == "user":
+                parts += self._message("user", self._with(system, message.text))
+                system = ""
+            elif message.role == "assistant":
+                parts += self._message("assistant", message.text)
+        return self._spaced([*parts, *self._literal(self._asks)])
+
+    def turn(self, message: Message) -> list[Segment]:
+        """What follows the end of an answer, the user's message, and what asks for the next answer."""
+        after = self._layout.assistant[1].removeprefix(self.end)
+        return self._spaced([*self._literal(after), *self._message("user", message.text), *self._literal(self._asks)])
+
+    def _with(self, system: str, text: str) -> str:
+        before, after = self._layout.system
+        return f"{before}{system}{after}{text}" if system else text
+
+    def _message(self, role: str, text: str) -> list[Segment]:
+        before, after = getattr(self._layout, role)
+        return [*self._literal(before), Segment(text, Loss.PROMPT), *self._literal(after)]
+
+    def _literal(self, text: str) -> list[Segment]:
+        """What the layout says, its control tokens apart."""
+        found, position = [], 0
+        for match in self._controls.finditer(text):
+            found += [
+                Segment(text[position : match.start()], Loss.PROMPT),
+                Segment(match[0], Loss.PROMPT, control=True),
+            ]
+            position = match.end()
+        return [segment for segment in [*found, Segment(text[position:], Loss.PROMPT)] if segment.text]
+
+    def _spaced(self, parts: list[Segment]) -> list[Segment]:
+        """With the space that the tokenizer puts before text that follows the first token."""
+        parts, result = [segment for segment in parts if segment.text], []
+        for segment in parts:
+            begins = not segment.control and self._space and (not result or result[-1].text == self._bos)
+            result.append(segment._replace(text=f" {segment.text}") if begins else segment)
+        return result
+
+
+def recognised(jinja: str) -> str | None:
+    """The name of the layout that a model's own template writes; None where it is none of LAYOUTS."""
+    return next((name for name, layout in LAYOUTS.items() if layout.sign and layout.sign in jinja), None)
+
+
+def template_of(name: str, special: Mapping[str, int], *, bos: str = "", leading_space: bool = False) -> ChatTemplate:
+    """The template of this name: chatmill's own where the tokenizer has all that it needs."""
+    own = OwnTemplate(name) if name in ("chatml", "markers") else None
+    needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end} if own else set()
+    if own and needed <= set(special):
+        return own
+    return ForeignTemplate(name, special, bos=bos, leading_space=leading_space)

@@ -1,0 +1,11 @@
+"""What a user can cause, and the machine's limits: told in one line, never by a traceback."""
+
+MISTAKES = (OSError, ValueError, MemoryError)
+
+
+def sentence(error: OSError | ValueError | MemoryError) -> str:
+    """What went wrong, as one line that begins with the place."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{error.strerror.lower()}"
+    return " ".join(str(error).split()) or "out of memory"

@@ -1,0 +1,55 @@
+"""What of a chat can be changed while it goes on: how tokens are chosen, and where an answer ends."""
+
+import re
+from dataclasses import fields, replace
+
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.sampler import Sampling
+
+NONE = "-"  # what takes a text away
+SAMPLING = {field.name: field.type for field in fields(Sampling)}
+SETTINGS = (*SAMPLING, "max_tokens", "stop")
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+
+
+def shown(session: ChatSession, name: str) -> str:
+    """The value of a setting as people read it. Raises ValueError where there is none of that name."""
+    _check(name)
+    if name == "stop":
+        return ", ".join(map(repr, session.stop)) or NONE
+    return str(getattr(session.sampling if name in SAMPLING else session, name))
+
+
+def assign(session: ChatSession, name: str, text: str) -> None:
+    """Set what is between answers to be set. Raises ValueError where it may not have that value."""
+    _check(name)
+    if name == "stop":
+        session.stop = () if text == NONE else (unescaped(text),)
+        return
+    kind = SAMPLING.get(name, int)
+    try:
+        value = kind(text)
+    except ValueError as error:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{name} {text!r}: expected {wanted}") from error
+    if name == "max_tokens":
+        session.max_tokens = at_least_one(name, value)
+    else:
+        session.sampling = replace(session.sampling, **{name: value})
+
+
+def at_least_one(name: str, value: int) -> int:
+    """The value. Raises ValueError where it is less than one."""
+    if value < 1:
+        raise ValueError(f"{name} {value}: expected 1 or more")
+    return value
+
+
+def unescaped(text: str) -> str:
+    r"""Text in which `\n`, `\t` and `\\` are a newline, a tab and a backslash."""
+    return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)
+
+
+def _check(name: str) -> None:
+    if name not in SETTINGS:
+        raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(SETTINGS)}")

@@ -1,0 +1,33 @@
+"""The tokens of a chat's latest exchange, in the terminal."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from chatmill.inference.chat import ChatSession
+from chatmill.page.tokens import Token
+from chatmill.terminal.talk import plural
+from chatmill.terminal.token_grid import grid, write
+from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+
+
+def show_tokens(session: ChatSession) -> None:
+    """Print each token over its id: those of the prompt that the cache did not hold, and those of the answer."""
+    if session.answer is None:
+        raise ValueError("there is no answer yet, and no tokens")
+    cached, columns = session.answer.cached_tokens, shutil.get_terminal_size().columns
+    read, said = session.prompt_ids[cached:], session.answer_ids
+    for caption, ids in (
+        (f"{plural(len(read), 'token')} read, after {cached:,} in the cache:", read),
+        (f"{plural(len(said), 'token')} answered:", said),
+    ):
+        tokens = _tokens(ids, session.tokenizer)
+        write([[("bold", caption)], *grid(tokens, columns)], sys.stderr)
+
+
+def _tokens(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Token]:
+    """Control tokens under their names; a model may end with an id that its tokenizer has no name for."""
+    known = tokenizer.vocab_size
+    return [
+        Token(i, tokenizer.token_bytes[i] if i < known else b"", i >= known or not tokenizer.is_text[i]) for i in ids
+    ]

@@ -1,0 +1,162 @@
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation import BOS, CONTROL_TOKENS, END, START, Message
+from chatmill.inference.chat_template import LAYOUTS, ForeignTemplate, OwnTemplate, recognised, template_of
+from chatmill.inference.model_files import read_model_files
+
+CONTROLS = {
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "llama3": ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "gemma": ("<bos>", "<start_of_turn>", "<end_of_turn>"),
+    "phi3": ("<s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+    "zephyr": ("<s>", "</s>"),
+    "llama2": ("<s>", "</s>"),
+    "mistral": ("<s>", "</s>", "[INST]", "[/INST]"),
+    "markers": ("<|endoftext|>",),
+    "plain": ("<s>", "</s>"),
+}
+BEGIN = {"llama3": "<|begin_of_text|>", "gemma": "<bos>", "llama2": "<s>", "mistral": "<s>", "plain": "<s>"}
+WRITTEN = {  # by hand, from each model's documentation: system S, question Q, answer A, question R
+    "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
+    "<|im_start|>user\nR<|im_end|>\n<|im_start|>assistant\n",
+    "llama3": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nQ<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nR<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "gemma": "<bos><start_of_turn>user\nS\n\nQ<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n"
+    "<start_of_turn>user\nR<end_of_turn>\n<start_of_turn>model\n",
+    "phi3": "<|system|>\nS<|end|>\n<|user|>\nQ<|end|>\n<|assistant|>\nA<|end|>\n<|user|>\nR<|end|>\n<|assistant|>\n",
+    "zephyr": "<|system|>\nS</s>\n<|user|>\nQ</s>\n<|assistant|>\nA</s>\n<|user|>\nR</s>\n<|assistant|>\n",
+    "llama2": "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST] A</s><s>[INST] R [/INST]",
+    "mistral": "<s>[INST] S\n\nQ [/INST] A</s>[INST] R [/INST]",
+    "markers": "System: S\n\nHuman: Q\n\nAssistant: A\n\nHuman: R\n\nAssistant:",
+    "plain": "<s>SQAR",
+}
+FIRST = [Message.plain("system", "S"), Message.plain("user", "Q")]
+SECOND = [*FIRST, Message.plain("assistant", "A"), Message.plain("user", "R")]
+
+
+def foreign(name, **options):
+    return ForeignTemplate(name, CONTROLS[name], bos=BEGIN.get(name, ""), **options)
+
+
+def text(parts):
+    return "".join(segment.text for segment in parts)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_conversation_is_written_as_the_models_know_it(name):
+    assert text(foreign(name).prompt(SECOND)) == WRITTEN[name]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_turn_by_turn_is_the_whole_conversation(name):
+    template = foreign(name)
+    answered = text(template.prompt(FIRST)) + template.lead + "A" + template.end
+    assert answered + text(template.turn(SECOND[-1])) == WRITTEN[name]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@given(said=st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "<|eot_id|>", *CONTROL_TOKENS]))).map("".join))
+def test_no_text_is_a_control_token(name, said):
+    def controls(text):
+        return [part.text for part in foreign(name).prompt([Message.plain("user", text)]) if part.control]
+
+    assert controls(said) == controls("Q")
+
+
+def test_the_space_a_tokenizer_puts_first_stands_after_the_first_token_alone():
+    parts = foreign("llama2", leading_space=True).prompt(SECOND)
+    assert text(parts).count("<s> [INST]") == 2
+    assert text(foreign("plain", leading_space=True).prompt(FIRST)) == "<s> SQ"
+
+
+def test_templates_are_recognised_by_what_they_name():
+    jinja = {
+        "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}",
+        "llama3": "{{ '<|start_header_id|>' }}",
+        "gemma": "<start_of_turn>",
+        "phi3": "<|user|> <|end|>",
+        "zephyr": "<|user|> {{ eos_token }}",
+        "llama2": "[INST] <<SYS>>",
+        "mistral": "[INST]",
+    }
+    assert {name: recognised(found) for name, found in jinja.items()} == {name: name for name in jinja}
+    assert recognised("{{ messages }}") is None
+
+
+def test_our_template_is_taken_where_the_tokenizer_has_all_that_it_needs():
+    special = {name: i for i, name in enumerate(CONTROL_TOKENS)}
+    assert [template_of(name, special) for name in ("chatml", "markers")] == [OwnTemplate(), OwnTemplate("markers")]
+    other = template_of("chatml", {START: 1, END: 2})
+    assert text(other.prompt(FIRST)).startswith(f"{START}system\nS{END}\n")
+    assert BOS not in text(other.prompt(FIRST))
+
+
+def test_a_template_that_cannot_be_used_is_named():
+    with pytest.raises(ValueError, match=r"unknown template 'alpaca': expected one of chatml, llama3"):
+        template_of("alpaca", {})
+    with pytest.raises(ValueError, match=re.escape("'llama3' ends answers with <|eot_id|>, which the tokenizer does")):
+        template_of("llama3", {"<s>": 1})
+
+
+def write(folder, **files):
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return read_model_files(folder)
+
+
+def test_nothing_is_known_where_there_are_no_files(tmp_path):
+    assert read_model_files(tmp_path) == (None, None, frozenset(), "")
+
+
+def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
+    tokens = {"added_tokens": [{"id": 7, "content": "</s>"}, {"id": 1, "content": "<s>"}]}
+    found = write(
+        tmp_path,
+        config={"max_position_embeddings": 512, "eos_token_id": 2},
+        generation_config={"eos_token_id": [2, 5]},
+        tokenizer_config={"eos_token": {"content": "</s>"}, "bos_token": "<s>", "add_bos_token": True},
+        tokenizer=tokens,
+    )
+    assert found == (512, 1, {2, 5, 7}, "")
+    assert write(tmp_path, genai_config={"model": {"context_length": 64, "eos_token_id": 9}}).stop_ids == {2, 5, 7, 9}
+
+
+@pytest.mark.parametrize(
+    ("settings", "jinja", "bos"),
+    [
+        ({"bos_token": "<s>"}, "", None),
+        ({"bos_token": "<s>", "tokenizer_class": "LlamaTokenizerFast"}, "", 1),
+        ({"bos_token": "<s>", "tokenizer_class": "LlamaTokenizer", "add_bos_token": False}, "", None),
+        ({"bos_token": "<s>"}, "{{ bos_token }}[INST]", 1),
+        ({"bos_token": "<s>"}, "<s>[INST]", 1),
+    ],
+)
+def test_the_first_token_is_put_where_the_models_files_put_it(settings, jinja, bos, tmp_path):
+    (tmp_path / "chat_template.jinja").write_text(jinja)
+    found = write(tmp_path, tokenizer_config=settings, tokenizer={"added_tokens": [{"id": 1, "content": "<s>"}]})
+    assert (found.bos, found.jinja) == (bos, jinja)
+
+
+def test_the_first_token_of_a_tokenizer_json_counts(tmp_path):
+    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    step = {"type": "TemplateProcessing", "single": single, "special_tokens": {"<s>": {"ids": [3]}}}
+    assert write(tmp_path, tokenizer={"post_processor": step}).bos == 3
+    assert write(tmp_path, tokenizer={"post_processor": {"type": "Sequence", "processors": [step]}}).bos == 3
+
+
+def test_of_several_templates_the_default_is_taken(tmp_path):
+    templates = [{"name": "tools", "template": "T"}, {"name": "default", "template": "D"}]
+    assert write(tmp_path, tokenizer_config={"chat_template": templates}).jinja == "D"
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
+def test_a_damaged_file_is_named(content, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected an object)"):
+        read_model_files(tmp_path)

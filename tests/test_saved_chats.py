@@ -1,0 +1,94 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation import CONTROL_TOKENS, Message, Part
+from chatmill.formats.registry import read
+from chatmill.terminal.saved_chats import Transcript, claim, read_chat, save
+
+TEXT = st.one_of(st.text(), st.sampled_from(CONTROL_TOKENS)).filter(str.strip)
+TOOL = st.tuples(TEXT, st.text(), st.text()).map(
+    lambda texts: (Part("text", texts[0]), Part("call", texts[1]), Part("output", texts[2]))
+)
+ANSWER = st.lists(TOOL, max_size=2).map(lambda tools: tuple(part for tool in tools for part in tool))
+EXCHANGE = st.builds(
+    lambda asked, tools, said: [Message.plain("user", asked), Message("assistant", (*tools, Part("text", said)))],
+    TEXT,
+    ANSWER,
+    TEXT,
+)
+CONVERSATION = st.builds(
+    lambda system, exchanges: [*system, *(message for exchange in exchanges for message in exchange)],
+    st.lists(TEXT.map(lambda text: Message.plain("system", text)), max_size=1),
+    st.lists(EXCHANGE, min_size=1, max_size=3),
+)
+HI = [Message.plain("user", "Hi"), Message.plain("assistant", "Ho")]
+
+
+@given(CONVERSATION)
+def test_prepare_and_load_read_back_exactly_what_was_saved(tmp_path_factory, conversation):
+    file = save(conversation, str(tmp_path_factory.mktemp("saved") / "chat.jsonl"))
+    (item,) = read(file, "messages", limit=None, seed=0)
+    assert item.conversation == conversation == read_chat(file, 1)
+
+
+def test_an_exchange_without_an_answer_is_left_out(tmp_path):
+    file = save([*HI, Message.plain("user", "So?"), Message("assistant", ())], f"{tmp_path}/chat.jsonl")
+    assert read_chat(file, 1) == HI
+
+
+def test_nothing_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="nothing was said yet"):
+        save([Message.plain("system", "Be kind.")], f"{tmp_path}/chat.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chats_of_one_second_have_names_of_their_own(tmp_path):
+    names = [claim(f"{tmp_path}/new/").name for _ in range(20)]
+    assert len(set(names)) == 20
+    assert all(re.fullmatch(r"chat-\d{8}-\d{6}(-\d+)?\.jsonl", name) for name in names)
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
+    transcript = Transcript(f"{tmp_path}/chat.jsonl")
+    (tmp_path / "chat.jsonl").write_text("mine")
+    with pytest.raises(ValueError, match=r"chat\.jsonl is there already"):
+        transcript.write(HI)
+    assert (tmp_path / "chat.jsonl").read_text() == "mine"
+
+
+def test_a_transcript_is_whole_after_each_answer_and_alone_in_its_folder(tmp_path):
+    transcript = Transcript(str(tmp_path))
+    for conversation in (HI, HI * 2, HI):
+        transcript.write(conversation)
+        assert read_chat(transcript.file, 1) == conversation
+    assert list(tmp_path.iterdir()) == [transcript.file]
+
+
+@pytest.mark.parametrize("text", ["Human: Hi\nAssistant: Ho\n", "Human: Hi\n\nAssistant: Ho"])
+def test_chats_in_the_older_format_are_read(text, tmp_path):
+    file = Path(tmp_path, "old.txt")
+    file.write_text(text)
+    assert read_chat(file, 1) == HI
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("some text", "chat.txt: expected a turn to start with a marker such as Human:"),
+        ("Human: Hi", "chat.txt: no answer"),
+        ("Assistant: Hi", "chat.txt: role out of order"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}', "unknown role 'robot'"),
+        (
+            r'{"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}',
+            "chat.txt: text holds half of a surrogate pair",
+        ),
+    ],
+)
+def test_what_is_no_conversation_is_told_with_its_place(content, message, tmp_path):
+    (tmp_path / "chat.txt").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_chat(tmp_path / "chat.txt", 1)

@@ -1,0 +1,109 @@
+import pickle
+import resource
+import zipfile
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from chatmill.engines.weights import read_weights
+
+
+class Calls:
+    """Pickled, it asks the reader to call something."""
+
+    def __init__(self, function, *arguments):
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self):
+        return self.function, self.arguments
+
+
+def rewritten(file, change, compression=zipfile.ZIP_STORED):
+    """A checkpoint with another list of weights."""
+    with zipfile.ZipFile(file) as archive:
+        parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, change(data) if name.endswith("data.pkl") else data)
+
+
+def save_calls(file, *call):
+    torch.save({"model.norm.weight": Calls(*call)}, file)
+
+
+def save_compressed(file):
+    torch.save({"model.norm.weight": torch.zeros(1 << 20)}, file)
+    rewritten(file, bytes, zipfile.ZIP_DEFLATED)
+
+
+def save_short_storage(file):
+    torch.save({"model.norm.weight": torch.zeros(4)}, file)
+    rewritten(file, lambda data: data.replace(b"K\x04", b"J\xff\xff\xff\x7f"))
+
+
+def save_two_lists(file):
+    torch.save({"model.norm.weight": torch.zeros(4)}, file)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("archive/DATA.PKL", pickle.dumps(Calls(print, "called"), 2))
+
+
+HOSTILE = {
+    "code": (lambda file: save_calls(file, print, "called"), r"would call __builtin__\.print: weights need no code"),
+    "bytes": (lambda file: save_calls(file, bytearray, 8 << 30), r"would call __builtin__\.bytearray"),
+    "tensor": (lambda file: save_calls(file, torch.Tensor, 8 << 30), r"would call torch\.Tensor"),
+    "no storage": (
+        lambda file: save_calls(
+            file, torch._utils._rebuild_meta_tensor_no_storage, torch.int8, (1 << 40,), (1,), False
+        ),
+        r"would call torch\._utils\._rebuild_meta_tensor_no_storage",
+    ),
+    "huge shape": (
+        lambda file: torch.save({"model.norm.weight": torch.zeros(4)[:1].expand(1 << 40)}, file),
+        r"model\.norm\.weight is said to be \(1099511627776,\), more than the file holds",
+    ),
+    "short storage": (save_short_storage, "PyTorch cannot read it|more than the file holds"),
+    "two lists": (save_two_lists, "its list of weights is missing, there twice"),
+    "bare storage": (
+        lambda file: save_calls(file, torch.UntypedStorage, 8 << 30),
+        r"would call torch\.storage\.UntypedStorage",
+    ),
+    "compressed": (save_compressed, "its parts are compressed"),
+    "before 1.6": (
+        lambda file: torch.save({"a": torch.zeros(4)}, file, _use_new_zipfile_serialization=False),
+        r"not a checkpoint that PyTorch 1\.6 or later wrote: save it anew",
+    ),
+    "no list": (lambda file: zipfile.ZipFile(file, "w").close(), "its list of weights is missing"),
+    "no weights": (lambda file: torch.save([torch.zeros(3)], file), "no weights in it, nor in its model, state_dict"),
+}
+
+
+@pytest.mark.parametrize(("save", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_checkpoint_is_refused(tmp_path, capfd, save, message):
+    file = tmp_path / "pytorch_model.pt"
+    save(file)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=rf"pytorch_model\.pt: .*({message})"):
+        read_weights([file])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+    assert "called" not in capfd.readouterr().out
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.integers(0, 1 << 20), byte=st.integers(0, 255), cut=st.booleans())
+@pytest.mark.parametrize("save", [torch.save, save_file])
+def test_a_damaged_file_is_refused_or_read_whole(tmp_path_factory, save, place, byte, cut):
+    file = tmp_path_factory.getbasetemp() / f"damaged{'.pt' if save is torch.save else '.safetensors'}"
+    save({"model.norm.weight": torch.arange(8.0)}, file)
+    data = bytearray(file.read_bytes())
+    place %= len(data)
+    data[place] = byte
+    file.write_bytes(data[:place] if cut else data)
+    try:
+        weights = read_weights([file])
+    except ValueError as error:
+        assert str(file) in str(error)
+    else:
+        assert sum(weight.clone().numel() for weight in weights.values()) <= len(data)
