@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,33 @@ sys.exit(main(["chat", "--model", {str(folders["onnx"])!r}, "-p", "Hi", "--max-t
     environment = os.environ | {"PYTHONPATH": str(ROOT / "stages")}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds what a process takes")
+@pytest.mark.parametrize("name", ["pytorch", "onnx"])
+def test_memory_that_is_used_up_is_told_and_the_engine_goes_on(name, tmp_path):
+    config = replace(CONFIG, vocab_size=50_048, max_position_embeddings=2048)
+    folder = write_model(tmp_path / "model", config)
+    if name != "pytorch":
+        export(folder, tmp_path / "onnx", quantize=[])
+        folder = tmp_path / "onnx"
+    program = f"""
+import resource
+from pathlib import Path
+from chatmill.inference.loading import load_engine
+engine = load_engine(Path({str(folder)!r}), {name!r}, device="cpu", threads=1)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 100_000_000,) * 2)
+try:
+    engine.score([1] * 2000)  # 400 MB of logits
+except MemoryError as error:
+    print(error)
+print(engine.length, engine.append([1]).shape)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "stages")}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    told = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or take a smaller model"
+    assert (result.stdout, result.returncode) == (f"{told}\n0 (50048,)\n", 0), result.stderr
 
 
 def test_peak_memory_is_that_of_another_process(folders):

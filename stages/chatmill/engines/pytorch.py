@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from chatmill.engines.engine import check_append, check_rewind, default_threads
+from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_error
 from chatmill.model import ChatModel
 
 
@@ -55,8 +55,15 @@ class PyTorchEngine:
 
     @torch.inference_mode()
     def _run(self, ids: Sequence[int], *, last_only: bool) -> np.ndarray:
-        batch = torch.tensor([list(ids)], device=self._device)
-        return self._model(batch, cache=self._cache, last_only=last_only)[0].float().cpu().numpy()
+        length = self.length
+        try:
+            batch = torch.tensor([list(ids)], device=self._device)
+            return self._model(batch, cache=self._cache, last_only=last_only)[0].float().cpu().numpy()
+        except (RuntimeError, MemoryError) as error:
+            self._cache.length = length
+            if told := memory_error(error, self.device):
+                raise told from error
+            raise
 
 
 def devices() -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.engines.engine import check_append, check_rewind, default_threads
+from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_error
 from chatmill.engines.pytorch import choose_device
 from chatmill.engines.weights import Weights, read_weights, some, weight_files
 
@@ -50,7 +50,13 @@ class TransformersEngine:
             self._cache, self._cached = None, 0  # recurrent layers begin anew with each call of several ids
         read = [*self._read, *ids]
         kept = {self._past: self._cache, "use_cache": True} if self._past else {}
-        output = self._model(self._batch(read[self._cached :]), **kept, **self._last_only)
+        try:
+            output = self._model(self._batch(read[self._cached :]), **kept, **self._last_only)
+        except (RuntimeError, MemoryError) as error:
+            self._cache, self._cached = None, 0  # it may hold some of the ids
+            if told := memory_error(error, self.device):
+                raise told from error
+            raise
         self._cache = getattr(output, self._past, None)
         self._read, self._cached = read, len(read) if self._cache is not None else 0
         return _numbers(output.logits[0, -1])
