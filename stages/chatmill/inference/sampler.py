@@ -10,6 +10,7 @@ from math import inf, isfinite
 import numpy as np
 
 LIKELY = 0.001  # of the likeliest's probability; few tokens have more, and they are most of it
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)  # what is likelier than never
 TINY = 1e-30  # as a temperature: the likeliest alone is left, and nothing overflows
 
 
@@ -64,51 +65,58 @@ class Sampler:
             raise ValueError(f"the model's largest logit is {largest} at token {1 + len(reply)} of the answer")
         if self.sampling.temperature == 0:
             return int(likeliest)
-        weights = self.weights(logits, largest)
-        sampling = self.sampling
-        cut = sampling.top_k or sampling.top_p < 1 or sampling.min_p
-        return self._draw(weights, *(self.candidates(weights) if cut else self._any(weights)))
+        return self._draw(self.weights(logits, largest))
 
     def weights(self, logits: np.ndarray, largest: float) -> np.ndarray:
         """Probabilities (V,) relative to that of the `largest` logit of those allowed."""
-        scaled = (logits - largest) / np.float32(max(self.sampling.temperature, TINY))
+        scaled = logits - largest
+        scaled /= np.float32(max(self.sampling.temperature, TINY))
         scaled[self._forbidden] = -np.inf
-        return np.exp(scaled)
+        return np.exp(scaled, out=scaled)
 
-    def candidates(self, weights: np.ndarray) -> tuple[np.ndarray, float]:
-        """The ids that are left, likeliest first, and how much they weigh together."""
+    def candidates(self, weights: np.ndarray) -> tuple[list[int], list[float]]:
+        """The ids that are left, likeliest first, and their weights."""
         sampling = self.sampling
         ids = self._likely(weights)
         ids = ids[np.argsort(-weights[ids], kind="stable")][: sampling.top_k or None]
-        left = weights[ids].astype(np.float64)
-        total = left.sum() if sampling.top_k else weights.sum()
-        kept = (left.cumsum() - left < sampling.top_p * total) & (left >= sampling.min_p)
-        return ids[kept], left[kept].sum()
+        left = weights[ids].tolist()
+        most = sampling.top_p * (sum(left) if sampling.top_k else float(weights.sum()))
+        count, before = 0, 0.0
+        while count < len(left) and before < most and left[count] >= max(sampling.min_p, SMALLEST):
+            before += left[count]
+            count += 1
+        return ids[:count].tolist(), left[:count]
 
     def _likely(self, weights: np.ndarray) -> np.ndarray:
         """Ids that are likelier than all others, and are enough to choose among: few need to be sorted."""
         sampling = self.sampling
         ids = (weights >= LIKELY).nonzero()[0]
-        if len(ids) >= sampling.top_k if sampling.top_k else sampling.min_p >= LIKELY:
-            return ids
-        if not sampling.top_k and weights[ids].sum() >= sampling.top_p * weights.sum():
+        if sampling.top_k:
+            count = min(sampling.top_k, len(weights))
+            return ids if len(ids) >= count else (weights >= np.partition(weights, -count)[-count]).nonzero()[0]
+        if sampling.min_p >= LIKELY or weights[ids].sum() >= sampling.top_p * weights.sum():
             return ids
         return weights.nonzero()[0]
 
-    def _any(self, weights: np.ndarray) -> tuple[np.ndarray, float]:
-        """The likeliest ids, and how much all ids weigh together."""
-        return (weights >= LIKELY).nonzero()[0], weights.sum()
-
-    def _draw(self, weights: np.ndarray, ids: np.ndarray, total: float) -> int:
-        """One of these ids or, as often as `total` is more than they weigh, of the others."""
-        point, sums = self._random.random() * total, weights[ids].cumsum(dtype=np.float64)
-        if point >= sums[-1]:
-            others = weights.copy()
-            others[ids] = 0
-            point, ids, sums = point - sums[-1], np.arange(len(weights)), others.cumsum(dtype=np.float64)
-            if point >= sums[-1]:
-                return int(weights.argmax())  # sums differ in their last digits
-        return int(ids[sums.searchsorted(point, side="right")])
+    def _draw(self, weights: np.ndarray) -> int:
+        """An id, as often as its weight says. Of few ones the sums are made one by one, which NumPy is slower at."""
+        sampling = self.sampling
+        whole = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p)
+        if whole:
+            ids = (weights >= LIKELY).nonzero()[0].tolist()
+            left, total = weights[ids].tolist(), float(weights.sum())
+        else:
+            ids, left = self.candidates(weights)
+            total = sum(left)
+        point = self._random.random() * total
+        for i, weight in zip(ids, left, strict=True):
+            point -= weight
+            if point < 0:
+                return i
+        others = weights.astype(np.float64)
+        others[ids] = 0
+        sums = others.cumsum()
+        return int(sums.searchsorted(point, side="right")) if whole and point < sums[-1] else ids[0]  # rounded sums
 
 
 def penalise(logits: np.ndarray, reply: Sequence[int], penalty: float) -> np.ndarray:
