@@ -150,7 +150,7 @@ def test_a_question_longer_than_the_context_is_refused_and_nothing_changes():
     session = chat(say("Ho"), say("Fine"), context=100)
     ask(session, "Hi")
     before = session.conversation
-    with pytest.raises(ValueError, match=r"the message takes \d+ tokens, but the model has room for 75: shorten it"):
+    with pytest.raises(ValueError, match=r"the message takes \d+ tokens, but the model has room for 75: shorten"):
         ask(session, "x" * 100)
     assert session.conversation == before
     assert ask(session, "Hi") == "Fine"

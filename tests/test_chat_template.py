@@ -34,7 +34,7 @@ WRITTEN = {  # by hand, from each model's documentation: system S, question Q, a
     "llama2": "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST] A</s><s>[INST] R [/INST]",
     "mistral": "<s>[INST] S\n\nQ [/INST] A</s>[INST] R [/INST]",
     "markers": "System: S\n\nHuman: Q\n\nAssistant: A\n\nHuman: R\n\nAssistant:",
-    "plain": "<s>SQAR",
+    "plain": "<s>S\n\nQAR",
 }
 FIRST = [Message.plain("system", "S"), Message.plain("user", "Q")]
 SECOND = [*FIRST, Message.plain("assistant", "A"), Message.plain("user", "R")]
@@ -72,7 +72,7 @@ def test_no_text_is_a_control_token(name, said):
 def test_the_space_a_tokenizer_puts_first_stands_after_the_first_token_alone():
     parts = foreign("llama2", leading_space=True).prompt(SECOND)
     assert text(parts).count("<s> [INST]") == 2
-    assert text(foreign("plain", leading_space=True).prompt(FIRST)) == "<s> SQ"
+    assert text(foreign("plain", leading_space=True).prompt(FIRST)) == "<s> S\n\nQ"
 
 
 def test_templates_are_recognised_by_what_they_name():

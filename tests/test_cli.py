@@ -44,7 +44,7 @@ def test_a_prompt_through_a_pipe_is_that_after_p(model, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "nowhere", "-p", "Hi"], "nowhere: no such model: expected a folder that"),
+        (["--model", "nowhere", "-p", "Hi"], "nowhere: no such file or folder, and no experiment"),
         (["-p", "Hi"], "no data/export/onnx or data/model here: run `dvc repro`, or name a model with --model"),
         (["--max-tokens", 0, "-p", "Hi"], "--max-tokens 0: expected 1 or more"),
         (["--top-p", 2, "-p", "Hi"], "top_p 2.0: expected more than 0, at most 1"),

@@ -254,7 +254,7 @@ def test_calls_that_are_left_out_are_told(models, capsys, tmp_path):
     del config["chatmill"]
     (plain / "config.json").write_text(json.dumps(config))
     _, _, err = run(capsys, models["chatml"], plain, "-p", "Hi")
-    assert "template plain\nnot all of them know the calculator" in err
+    assert "it continues text\nnot all of them know the calculator" in err
 
 
 @pytest.mark.parametrize(

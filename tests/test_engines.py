@@ -182,6 +182,20 @@ print(engine.length, engine.append([1]).shape)
     assert (result.stdout, result.returncode) == (f"{told}\n0 (50048,)\n", 0), result.stderr
 
 
+def test_nothing_is_reported_to_anybody(folders, tmp_path):
+    program = f"""
+import time
+from chatmill.inference.loading import load
+load({str(folders["onnx"])!r}, threads=1).engine.append([1])
+time.sleep(1)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "stages"), "HOME": str(tmp_path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    environment.pop("XDG_CACHE_HOME", None)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_peak_memory_is_that_of_another_process(folders):
     ballast = np.ones(100_000_000, np.int32)
     assert 20 < peak_memory_mb(folders["onnx"], "onnx", prompt_tokens=8, threads=1) < ballast.nbytes / 1e6

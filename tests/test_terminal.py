@@ -376,7 +376,7 @@ def test_a_closed_stdout_ends_the_chat(monkeypatch):
 
 def test_a_pipe_is_answered_and_the_chat_stays_at_the_terminal(model):
     with at_terminal(model, "-p", "Hi", "-i", "--max-tokens", 5, stdin=b"there\n") as terminal:
-        terminal.wait_for("cut short at max_tokens 5")
+        terminal.wait_for("max_tokens 5]")
         terminal.wait_for("\n>")
         terminal.type(lines("/show", "/bye"))
         terminal.wait_for("you: Hi\r\nthere\r\nmodel: ")

@@ -35,7 +35,7 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
     except DvcException as error:
         raise ValueError(
             f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): "
-            "`dvc exp list --all-commits` names the experiments"
+            "`dvc exp list --all-commits` names the experiments, and no model is downloaded by its name"
         ) from error
     return folder
 

@@ -10,7 +10,9 @@ from dataclasses import fields
 from io import UnsupportedOperation
 from pathlib import Path
 from select import select
+from tempfile import TemporaryDirectory
 
+from chatmill.experiments import find_or_fetch
 from chatmill.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
@@ -36,9 +38,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("-p", "--prompt", metavar="TEXT", help="answer this and leave; what comes through a pipe follows after it")
     add("--prompt-file", metavar="FILE", help="the same from a file; - is standard input")
     add("-i", "--interactive", action="store_true", help="stay after the answer")
-    add("--system", default="", metavar="TEXT", help="a system prompt")
+    add("-s", "--system", default="", metavar="TEXT", help="a system prompt")
     add = command.add_argument_group("who answers").add_argument
-    add("--model", type=Path, metavar="PATH", help=f"a model's folder or file (default: {MODELS[0]})")
+    add("-m", "--model", metavar="PATH", help=f"a folder, a file, or a run that DVC knows (default: {MODELS[0]})")
     add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer than the one that is with the model")
     add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
     add("--trust-tokenizer", action="store_true", help="also where the model was trained with another")
@@ -90,8 +92,8 @@ def open_session(options: argparse.Namespace, sampling: Sampling, told: bool) ->
     """The chat that the options ask for."""
     model = options.model or default_model()
     named = {"tokenizer": options.tokenizer, "template": options.template}
-    with announced(f"loading {model} …") if told and sys.stderr.isatty() else nullcontext():
-        loaded = load(model, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **named)
+    with announced(f"loading {model} …") if told and sys.stderr.isatty() else nullcontext(), fetched(model) as path:
+        loaded = load(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **named)
     session = ChatSession(
         *loaded,
         system=options.system,
@@ -112,6 +114,13 @@ def announced(line: str) -> Iterator[None]:
         yield
     finally:
         print(" " * len(line), end="\r", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def fetched(model: str | Path) -> Iterator[Path]:
+    """The path of a model, which for a run that DVC knows is there for as long as it takes to load it."""
+    with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
+        yield find_or_fetch(str(model), MODELS, Path(folder) / "model")
 
 
 def default_model() -> Path:

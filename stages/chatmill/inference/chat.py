@@ -165,6 +165,7 @@ class ChatSession:
         if len(self._turns) < 2:
             return None
         *self._turns, asked, _ = self._turns
+        self.answer = None
         self._ids = self._ids[: self._marks.pop()] if self._ids and self._marks else []
         self.forgotten = self.forgotten if self._ids else 0
         return asked.text
@@ -193,6 +194,11 @@ class ChatSession:
     def prompt_ids(self) -> list[int]:
         """The ids that the latest answer was an answer to."""
         return self._read[: self.answer.prompt_tokens] if self.answer else []
+
+    @property
+    def question_start(self) -> int:
+        """Where in `prompt_ids` the latest question begins, after what was said before it."""
+        return self._marks[-1] if self._marks else 0
 
     @property
     def answer_ids(self) -> list[int]:
@@ -229,7 +235,9 @@ class ChatSession:
         dropped = bisect_left(shorter, True, key=lambda kept: len(self._prompt(kept)) <= room)
         if dropped == len(turns):
             tokens = len(self._prompt(shorter[-1]))
-            raise ValueError(f"the message takes {tokens} tokens, but the model has room for {room}: shorten it")
+            raise ValueError(
+                f"the message takes {tokens} tokens, but the model has room for {room}: shorten it, or lower max_tokens"
+            )
         return shorter[dropped], self._prompt(shorter[dropped])
 
     def _prompt(self, conversation: Conversation) -> list[int]:

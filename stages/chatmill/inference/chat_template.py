@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from chatmill.conversation import END, Conversation, Message
+from chatmill.conversation import END, Conversation, Message, escape
 from chatmill.template import Loss, Segment, Template, header_segments, message_segments, segments
 
 Around = tuple[str, str]  # what stands before and after a message
@@ -29,6 +29,12 @@ class ChatTemplate(Protocol):
 
     def turn(self, message: Message) -> list[Segment]:
         """What follows the end of an answer: the user's next message, and what asks for the next answer."""
+
+    def whole(self, conversation: Conversation) -> list[Segment]:
+        """A conversation that nothing follows; trained is what the assistant says."""
+
+    def text(self, text: str) -> list[Segment]:
+        """A text that is no conversation."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,14 @@ class OwnTemplate:
         """The newline after the answer, the user's message, and the header of the next answer."""
         newline = message_segments(Message("assistant", ()), self.name)[-1]
         return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
+
+    def whole(self, conversation: Conversation) -> list[Segment]:
+        """A conversation as it is trained."""
+        return segments(conversation, self.name)
+
+    def text(self, text: str) -> list[Segment]:
+        """A text as what is said is written, after the token that begins a conversation."""
+        return [*segments([], self.name), Segment(escape(text), Loss.PROMPT)]
 
 
 CHATML = OwnTemplate()
@@ -131,7 +145,7 @@ LAYOUTS = {
         sign="Human:",
         stop=("\n\nHuman:", "\nHuman:"),
     ),
-    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "")),
+    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n")),
 }
 
 
@@ -159,8 +173,22 @@ class ForeignTemplate:
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation and what asks for the answer."""
+        return self._spaced([*self._messages(conversation), *self._literal(self._asks)])
+
+    def whole(self, conversation: Conversation) -> list[Segment]:
+        """A conversation that nothing follows; what the layout says is ignored."""
+        return self._spaced(self._messages(conversation))
+
+    def text(self, text: str) -> list[Segment]:
+        """A text after the token that begins one."""
+        return self._spaced([*self._begin(), Segment(text, Loss.PROMPT)])
+
+    def _begin(self) -> list[Segment]:
+        return [Segment(self._bos, Loss.IGNORED, control=True)] if self._bos else []
+
+    def _messages(self, conversation: Conversation) -> list[Segment]:
         system = next((message.text for message in conversation if message.role == "system"), "")
-        parts = [Segment(self._bos, Loss.PROMPT, control=True)] if self._bos else []
+        parts = self._begin()
         if system and not self._layout.system_in_user:
             parts += self._message("system", system)
             system = ""
@@ -170,7 +198,7 @@ class ForeignTemplate:
                 system = ""
             elif message.role == "assistant":
                 parts += self._message("assistant", message.text)
-        return self._spaced([*parts, *self._literal(self._asks)])
+        return parts
 
     def turn(self, message: Message) -> list[Segment]:
         """What follows the end of an answer, the user's message, and what asks for the next answer."""
@@ -182,19 +210,22 @@ class ForeignTemplate:
         return f"{before}{system}{after}{text}" if system else text
 
     def _message(self, role: str, text: str) -> list[Segment]:
+        """A message; a space before it is its own, as tokens begin with theirs."""
         before, after = getattr(self._layout, role)
-        return [*self._literal(before), Segment(text, Loss.PROMPT), *self._literal(after)]
+        header = before.rstrip(" ")
+        said = Segment(before[len(header) :] + text, Loss.TRAINED if role == "assistant" else Loss.PROMPT)
+        return [*self._literal(header), said, *self._literal(after)]
 
     def _literal(self, text: str) -> list[Segment]:
         """What the layout says, its control tokens apart."""
         found, position = [], 0
         for match in self._controls.finditer(text):
             found += [
-                Segment(text[position : match.start()], Loss.PROMPT),
-                Segment(match[0], Loss.PROMPT, control=True),
+                Segment(text[position : match.start()], Loss.IGNORED),
+                Segment(match[0], Loss.IGNORED, control=True),
             ]
             position = match.end()
-        return [segment for segment in [*found, Segment(text[position:], Loss.PROMPT)] if segment.text]
+        return [segment for segment in [*found, Segment(text[position:], Loss.IGNORED)] if segment.text]
 
     def _spaced(self, parts: list[Segment]) -> list[Segment]:
         """With the space that the tokenizer puts before text that follows the first token."""

@@ -16,6 +16,7 @@ from chatmill.tokenizer.loading import load as load_tokenizer
 
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
 BEGINS, ENDS = "<s>", "</s>"  # a text, where no file says otherwise, as in Llama 2's and llama2.c's
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 FOREIGN_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx", "*.onnx")
 
 
@@ -64,9 +65,11 @@ def load(
 def find_model(path: Path) -> Path:
     """What holds the model: a file of weights, a folder of them, or a graph. Raises ValueError for none, or several."""
     if not path.is_dir():
+        if path.exists() and not path.name.endswith((".onnx", ".index.json", *SUFFIXES)):
+            raise ValueError(f"{path}: not a model: expected .onnx or {', '.join(SUFFIXES)}, or a folder")
         if not path.exists():
             raise ValueError(
-                f"{path}: no such model: expected a folder that train_model or export_onnx wrote, or a file"
+                f"{path}: no such model: expected a folder, of the pipeline's or of Hugging Face's, or a file"
             )
         return path
     if any(file for pattern in WEIGHTS for file in path.glob(pattern)):

@@ -10,6 +10,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
+from prompt_toolkit.filters import is_searching
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -70,7 +71,9 @@ def _take_turn(talk: Talk, editor: PromptSession) -> None:
         if not editor.default_buffer.text:
             notice("Ctrl-D or /bye leaves")
         return
-    if text.startswith("/") and not text.startswith("//"):
+    if text in ("exit", "quit"):
+        notice(f"/bye or Ctrl-D leaves (/{text} does, too)")
+    elif text.startswith("/") and not text.startswith("//"):
         _respond(follow, talk, text)
     else:
         _respond(Talk.ask, talk, text.removeprefix("/"))
@@ -90,7 +93,7 @@ def _keys() -> KeyBindings:
     """Enter sends; Alt-Enter begins a new line, as does Enter after a backslash, which then goes."""
     keys = KeyBindings()
 
-    @keys.add("enter")
+    @keys.add("enter", filter=~is_searching)
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if buffer.document.char_before_cursor == "\\":

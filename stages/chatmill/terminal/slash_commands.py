@@ -14,6 +14,7 @@ from chatmill.terminal.tokens import show_tokens
 KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, begins a new line. Tab
 completes, Up recalls, Ctrl-C stops an answer, Ctrl-D leaves. A text that begins
 with a slash is sent with two."""
+OTHER_NAMES = {"/exit": "/bye", "/quit": "/bye", "/?": "/help", "/retry": "/regenerate"}  # in other programs
 _SPEAKERS = {"system": "system", "user": "you", "assistant": "model"}
 
 
@@ -28,6 +29,7 @@ class Command(NamedTuple):
 def follow(talk: Talk, line: str) -> None:
     """Follow a command. Raises ValueError where it is none, or cannot be followed, and EOFError to leave."""
     name, *rest = line.split(maxsplit=1)
+    name = OTHER_NAMES.get(name, name)
     if name not in COMMANDS:
         raise ValueError(f"unknown command {name}: /help lists them (// begins a text with a slash)")
     if rest and not COMMANDS[name].arguments:
@@ -136,7 +138,8 @@ def _statistics(talk: Talk, _: str) -> None:
         return
     said, read = sum(one.tokens for one in talk.answers), sum(one.prompt_tokens for one in talk.answers)
     cached, seconds = sum(one.cached_tokens for one in talk.answers), sum(one.seconds for one in talk.answers)
-    notice(f"latest: {took(session)}")
+    if session.answer:
+        notice(f"latest: {took(session)}")
     notice(f"{plural(len(talk.answers), 'answer')} in {duration(seconds)}: {plural(said, 'token')} said, {read:,} read")
     notice(f"{cached:,} of those read were in the cache; it now holds {session.engine.length:,}")
 

@@ -2,9 +2,12 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+
+from wcwidth import wrap
 
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat import Answer, ChatSession
@@ -98,7 +101,8 @@ def described(session: ChatSession) -> str:
     """Engine, device, size, context and template of a session."""
     engine = session.engine
     words = [f"{engine.name} on {device(engine)}", size(engine.num_bytes), f"context {engine.context:,}"]
-    return ", ".join([*words, f"template {session.template.name}"])
+    plain = session.template.name == "plain"
+    return ", ".join([*words, "no template: it continues text" if plain else f"template {session.template.name}"])
 
 
 def device(engine: Engine) -> str:
@@ -149,4 +153,8 @@ def notice(text: str, *, quiet: bool = False) -> None:
     """Say something that is no answer; a quiet line is dim where the terminal is to show colours."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     start, end = ("\x1b[2m", "\x1b[0m") if quiet and colours else ("", "")
-    print(f"{start}{printable(text)}{end}", file=sys.stderr, flush=True)
+    text = printable(text)
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(piece for line in text.split("\n") for piece in wrap(line, width) or [""])
+    print(f"{start}{text}{end}", file=sys.stderr, flush=True)

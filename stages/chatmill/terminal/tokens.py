@@ -12,13 +12,14 @@ from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 
 
 def show_tokens(session: ChatSession) -> None:
-    """Print each token over its id: those of the prompt that the cache did not hold, and those of the answer."""
+    """Print each token over its id: those of the latest question, and those of its answer."""
     if session.answer is None:
         raise ValueError("there is no answer yet, and no tokens")
-    cached, columns = session.answer.cached_tokens, shutil.get_terminal_size().columns
-    read, said = session.prompt_ids[cached:], session.answer_ids
+    start, columns = session.question_start, shutil.get_terminal_size().columns
+    asked, said = session.prompt_ids[start:], session.answer_ids
+    cached = max(0, session.answer.cached_tokens - start)
     for caption, ids in (
-        (f"{plural(len(read), 'token')} read, after {cached:,} in the cache:", read),
+        (f"{plural(len(asked), 'token')} asked{f', {cached:,} of them in the cache' if cached else ''}:", asked),
         (f"{plural(len(said), 'token')} answered:", said),
     ):
         tokens = _tokens(ids, session.tokenizer)
