@@ -1,3 +1,6 @@
+import sys
+from itertools import count
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -300,6 +303,41 @@ def test_engines_give_the_same_answers_turn_after_turn(model, sampling):
         answers.append([ask(session, text) for text in ("Hi", "What is 2 + 2?", "Bye" * 120, "So?")])
     assert answers[0] == answers[1] == answers[2]
     assert len(set(answers[0])) > 1
+
+
+def broken_off(session, text, moment):
+    """Ask, with Ctrl-C before the line of our code that is the `moment`th to run; whether it came to that."""
+    lines = iter(range(moment))
+
+    def trace(frame, event, _):
+        if "chatmill" not in frame.f_code.co_filename:
+            return None
+        if event == "line" and next(lines, None) is None:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        ask(session, text)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_a_chat_goes_on_wherever_it_was_broken_off():
+    for moment in count():
+        session = chat(say("Ho"), say("[1+2]three"), [])
+        ask(session, "Hi")
+        came = broken_off(session, "Sum?", moment)
+        kept, session.engine.script = len(session.conversation) == 4, iter(say("Fine"))
+        assert ask(session, "And?") == "Fine"
+        assert TOKENIZER.decode(session.prompt_ids).count("Sum?") == kept
+        assert session.engine.cache[: len(session.prompt_ids)] == session.prompt_ids
+        if not came:
+            break
+    assert moment > 100
 
 
 def test_common_length_is_that_of_the_common_beginning():

@@ -53,11 +53,14 @@ def test_a_conversation_is_written_as_the_models_know_it(name):
     assert text(foreign(name).prompt(SECOND)) == WRITTEN[name]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_turn_by_turn_is_the_whole_conversation(name):
-    template = foreign(name)
+@pytest.mark.parametrize(
+    ("name", "leading_space"),
+    [*((name, False) for name in LAYOUTS), *((name, True) for name in ("chatml", "gemma", "phi3", "zephyr", "llama2"))],
+)
+def test_turn_by_turn_is_the_whole_conversation(name, leading_space):
+    template = foreign(name, leading_space=leading_space)
     answered = text(template.prompt(FIRST)) + template.lead + "A" + template.end
-    assert answered + text(template.turn(SECOND[-1])) == WRITTEN[name]
+    assert answered + text(template.turn(SECOND[-1])) == text(template.prompt(SECOND))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -69,9 +72,9 @@ def test_no_text_is_a_control_token(name, said):
     assert controls(said) == controls("Q")
 
 
-def test_the_space_a_tokenizer_puts_first_stands_after_the_first_token_alone():
-    parts = foreign("llama2", leading_space=True).prompt(SECOND)
-    assert text(parts).count("<s> [INST]") == 2
+def test_the_space_a_tokenizer_puts_first_stands_after_every_control_token():
+    assert text(foreign("llama2", leading_space=True).prompt(SECOND)).count("<s> [INST]") == 2
+    assert "A</s> \n<|user|>\nR" in text(foreign("zephyr", leading_space=True).prompt(SECOND))
     assert text(foreign("plain", leading_space=True).prompt(FIRST)) == "<s> S\n\nQ"
 
 
@@ -87,6 +90,18 @@ def test_templates_are_recognised_by_what_they_name():
     }
     assert {name: recognised(found) for name, found in jinja.items()} == {name: name for name in jinja}
     assert recognised("{{ messages }}") is None
+
+
+@pytest.mark.parametrize(
+    "jinja",
+    [
+        "{{ '<|im_start|>user<|im_sep|>' + content + '<|im_end|>' }}",
+        "{{ '<|' + message['role'] + '|>' + content + '<|end|>' }}",
+        "<|start|>user<|message|>{{ content }}<|end|>",
+    ],
+)
+def test_a_template_that_only_shares_a_token_with_another_is_not_taken_for_it(jinja):
+    assert recognised(jinja) is None
 
 
 def test_our_template_is_taken_where_the_tokenizer_has_all_that_it_needs():
@@ -135,6 +150,7 @@ def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
         ({"bos_token": "<s>", "tokenizer_class": "LlamaTokenizer", "add_bos_token": False}, "", None),
         ({"bos_token": "<s>"}, "{{ bos_token }}[INST]", 1),
         ({"bos_token": "<s>"}, "<s>[INST]", 1),
+        ({"bos_token": "<s>", "tokenizer_class": "LlamaTokenizer"}, "<|user|>", None),
     ],
 )
 def test_the_first_token_is_put_where_the_models_files_put_it(settings, jinja, bos, tmp_path):
@@ -148,6 +164,8 @@ def test_the_first_token_of_a_tokenizer_json_counts(tmp_path):
     step = {"type": "TemplateProcessing", "single": single, "special_tokens": {"<s>": {"ids": [3]}}}
     assert write(tmp_path, tokenizer={"post_processor": step}).bos == 3
     assert write(tmp_path, tokenizer={"post_processor": {"type": "Sequence", "processors": [step]}}).bos == 3
+    (tmp_path / "chat_template.jinja").write_text("<|user|>")
+    assert write(tmp_path, tokenizer={"post_processor": step}).bos is None
 
 
 def test_of_several_templates_the_default_is_taken(tmp_path):
@@ -160,3 +178,19 @@ def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected an object)"):
         read_model_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config", {"text_config": 5}),
+        ("genai_config", {"model": "x"}),
+        ("tokenizer_config", {"chat_template": [{"name": ["default"], "template": "T"}]}),
+        ("tokenizer", {"added_tokens": [{"content": "<s>"}]}),
+        ("tokenizer", {"added_tokens": 1}),
+        ("tokenizer", {"post_processor": "x"}),
+    ],
+)
+def test_a_file_of_another_shape_is_refused_in_one_sentence(file, content, tmp_path):
+    with pytest.raises(ValueError, match=r"its JSON files are not those of a model"):
+        write(tmp_path, **{file: content})

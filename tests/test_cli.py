@@ -48,7 +48,10 @@ def test_a_prompt_through_a_pipe_is_that_after_p(model, capsys):
         (["-p", "Hi"], "no data/export/onnx or data/model here: run `dvc repro`, or name a model with --model"),
         (["--max-tokens", 0, "-p", "Hi"], "--max-tokens 0: expected 1 or more"),
         (["--top-p", 2, "-p", "Hi"], "top_p 2.0: expected more than 0, at most 1"),
-        (["--threads", 0, "-p", "Hi"], "--threads 0: expected 1 or more"),
+        (["--threads", 0, "-p", "Hi"], "--threads 0: expected 1 to 1024"),
+        (["--threads", 10**12, "-p", "Hi"], "--threads 1000000000000: expected 1 to 1024"),
+        (["--output", "~nobody-here/chat.jsonl", "-p", "Hi"], "~nobody-here/chat.jsonl: there is no such home folder"),
+        (["--model", "\x1b[2J", "-p", "Hi"], "␛[2J: no such "),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
@@ -132,6 +135,15 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(model):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("closed", "answers", "tells"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
+)
+def test_streams_that_are_closed_are_empty_ones(closed, answers, tells, model):
+    command = f"{sys.executable} -m chatmill.cli chat --model {model} -p Hi --max-tokens 4 --device cpu -v {closed}"
+    result = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert (bool(result.stdout), bool(result.stderr)) == (answers, tells)
 
 
 def test_without_a_terminal_there_is_no_conversation(capsys, model):

@@ -266,6 +266,7 @@ def test_calls_that_are_left_out_are_told(models, capsys, tmp_path):
         (["one", "two", "-p", "x", "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
         (["one", "two", "-p", "x", "--temperature", "-1"], "temperature -1.0: expected 0 or more"),
         (["one", "two", "--prompt-file", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "two", "--prompt-file", "/dev/zero"], "/dev/zero: over 16,000,000 bytes: shorten it"),
         (["one", "two", "--prompt-file", "none.txt"], "none.txt: no such file or directory"),
         (["one", "two", "-p", "x"], "one: no such file or folder, and no experiment, branch, tag or commit either"),
         ([".", ".", "-p", "x"], ".: "),

@@ -135,3 +135,16 @@ def test_settings_out_of_range_are_named(setting):
 def test_not_a_number_is_no_temperature():
     with pytest.raises(ValueError, match="temperature nan"):
         Sampling(temperature=float("nan"))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("extreme", [{"temperature": 1e308}, {"temperature": 1e-320}, {"top_p": 1e-320}])
+def test_extreme_settings_still_pick_a_token(extreme):
+    sampler = Sampler(ALL, Sampling(**{"temperature": 1.0} | extreme))
+    assert sampler.pick(np.array([0, 0, 0, 50, 0, 0, 0, -np.inf], np.float32)) in range(7)
+
+
+@pytest.mark.parametrize("penalty", [1e-308, 1e308])
+def test_a_penalty_that_leaves_the_numbers_is_refused(penalty):
+    with pytest.raises(ValueError, match=r"expected 0\.001 to 1000 \(1 is none\)"):
+        Sampling(repetition_penalty=penalty)

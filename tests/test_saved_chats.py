@@ -86,6 +86,11 @@ def test_chats_in_the_older_format_are_read(text, tmp_path):
             r'{"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}',
             "chat.txt: text holds half of a surrogate pair",
         ),
+        (
+            r'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"function": '
+            r'{"name": "calculator", "arguments": "{\"expression\": \"\\ud800\"}"}}]}]}',
+            "chat.txt: text holds half of a surrogate pair",
+        ),
     ],
 )
 def test_what_is_no_conversation_is_told_with_its_place(content, message, tmp_path):

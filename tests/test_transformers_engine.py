@@ -63,6 +63,27 @@ def test_other_models_run_through_transformers(tmp_path, write):
         np.testing.assert_allclose(engine.append(IDS[kept + 10 : 30]), expected[29], atol=1e-4)
 
 
+def break_off(engine, ids):
+    """Ctrl-C while the last of a model's modules runs."""
+    *_, last = engine._model.modules()
+    hook = last.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        engine.append(ids)
+    hook.remove()
+
+
+@pytest.mark.parametrize("write", [gpt2, mamba, gemma, mixed_windows, yarn])
+def test_what_is_broken_off_leaves_no_trace_in_the_cache(tmp_path, write):
+    expected = logits_of(write(tmp_path))
+    engine = opened(tmp_path)
+    engine.append(IDS[:10])
+    break_off(engine, IDS[10:11])
+    np.testing.assert_allclose(engine.append([IDS[10]]), expected[10], atol=1e-4)
+    break_off(engine, IDS[11:15])
+    engine.rewind(5)
+    np.testing.assert_allclose(engine.append([IDS[5]]), expected[5], atol=1e-4)
+
+
 def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
     gpt2(tmp_path)
     engine = opened(tmp_path)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from chatmill.mistakes import MISTAKES, sentence
+from chatmill.terminal.printable import printable
 
 COMMANDS = {
     "chat": "chat with a model in the terminal",
@@ -19,13 +20,14 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what goes wrong is one line on stderr and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    open_closed_streams()
     try:
         options = parser(arguments[0] if arguments else "").parse_args(arguments)
         options.run(options)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MISTAKES as error:
-        print(f"chatmill: {sentence(error)}", file=sys.stderr)
+        print(f"chatmill: {printable(sentence(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -43,6 +45,13 @@ def parser(chosen: str) -> argparse.ArgumentParser:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return top
+
+
+def open_closed_streams() -> None:
+    """Give a process that was started without some of its three streams empty ones: no file takes their places."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ def check_manifest(folder: Path) -> str | None:
         return None
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
-        version, files, fingerprint = content["format"], dict(content["files"]), content["fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
+        version, files, fingerprint = content["format"], content["files"].items(), content["fingerprint"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{manifest}: not a manifest: {error}") from error
     if version != FORMAT:
         raise ValueError(f"{manifest}: format {version}, but this chatmill reads {FORMAT}: make the folder anew")
-    for name, expected in files.items():
+    for name, expected in files:
         file = folder / name
         if not file.is_file():
             raise ValueError(f"{file} is missing: make the folder anew (dvc repro or dvc checkout)")

@@ -18,7 +18,7 @@ from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
 from chatmill.inference.sampler import Sampling
 from chatmill.terminal.saved_chats import Transcript
-from chatmill.terminal.settings import at_least_one, unescaped
+from chatmill.terminal.settings import MOST_THREADS, at_least_one, unescaped
 from chatmill.terminal.talk import Talk, described, notice
 
 MODELS = (Path("data/export/onnx"), Path("data/model"))  # where the pipeline leaves them; the first that is there
@@ -69,9 +69,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Answer the prompt, or what comes through a pipe; on a terminal, chat."""
-    for name in ("max_tokens", "threads"):
-        if (value := getattr(options, name)) is not None:
-            at_least_one(f"--{name.replace('_', '-')}", value)
+    at_least_one("--max-tokens", options.max_tokens)
+    if options.threads is not None:
+        at_least_one("--threads", options.threads, MOST_THREADS)
     sampling = Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
     prompt = read_prompt(options)
     stays = prompt is None or options.interactive

@@ -13,12 +13,13 @@ from typing import Any
 
 from chatmill.comparison import Bits, Comparison, Given, compare, knows_calls, pooled, speeds
 from chatmill.experiments import find_or_fetch
+from chatmill.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
 from chatmill.inference.sampler import Sampling
 from chatmill.mistakes import sentence
 from chatmill.page.metrics import number
-from chatmill.terminal.settings import at_least_one
+from chatmill.terminal.settings import MOST_THREADS, at_least_one
 from chatmill.terminal.side_by_side import columns, wrapped
 from chatmill.terminal.talk import described, notice, plural
 from chatmill.terminal.token_grid import Line, aligned, write
@@ -44,9 +45,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Ask all models, and print what comes out: each prompt as soon as it is answered."""
-    for name in ("max_tokens", "threads"):
-        if (value := getattr(options, name)) is not None:
-            at_least_one(f"--{name.replace('_', '-')}", value)
+    at_least_one("--max-tokens", options.max_tokens)
+    if options.threads is not None:
+        at_least_one("--threads", options.threads, MOST_THREADS)
     if not 2 <= len(options.models) <= len(ascii_uppercase):
         raise ValueError(f"{len(options.models)} models: name 2 to {len(ascii_uppercase)} of them")
     prompts = read_prompts(options.prompt, options.prompt_file)
@@ -66,14 +67,23 @@ def read_prompts(given: Sequence[str], file: Path | None) -> list[str]:
     """The prompts on the command line, and those in a file. Raises ValueError where there is none, or an empty one."""
     if not all(map(str.strip, given)):
         raise ValueError("a prompt is empty: give some text after -p")
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines() if file else []
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    lines = read_lines(file) if file else []
     prompts = [*given, *filter(str.strip, lines)]
     if not prompts:
         raise ValueError("no prompts: give one after -p, or a file with one a line after --prompt-file")
     return prompts
+
+
+def read_lines(file: Path) -> list[str]:
+    """The lines of a file of UTF-8. Raises ValueError for what is none, or too long."""
+    with file.open("rb") as stream:
+        content = stream.read(ROW_BYTES + 1)
+    if len(content) > ROW_BYTES:
+        raise ValueError(f"{file}: over {ROW_BYTES:,} bytes: shorten it")
+    try:
+        return content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:

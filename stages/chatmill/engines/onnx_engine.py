@@ -17,6 +17,8 @@ from chatmill.engines.graph_probe import probe
 from chatmill.engines.onnx_session import Session
 from chatmill.manifest import NAME as MANIFEST
 
+METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chatmill.template"}  # of our graphs
+
 
 class SharedCacheEngine:
     """Runs the `shared` graph of chatmill.onnx_graph: the cache is written in place, in buffers made once."""
@@ -85,9 +87,20 @@ def open_engine(
     if not ours:
         probe(file)
     session = Session(file, threads=threads, device=device)
-    inputs = {node.name for node in session.session.get_inputs()}
-    if not ours or "chatmill.format" not in session.metadata or "logits_to_keep" not in inputs:
+    if not ours or not has_shared_cache(session):
         return GraphEngine(session, name, context)
     if session.device != "cpu":
         raise ValueError(f"{file}: it runs on the processor alone: say --device cpu, or --model data/model for PyTorch")
     return SharedCacheEngine(session, name)
+
+
+def has_shared_cache(session: Session) -> bool:
+    """Whether a graph is the `shared` one of chatmill.onnx_graph, with all that its engine takes from it."""
+    nodes = {node.name: node.shape for node in session.session.get_inputs()}
+    sizes = [shape[axis] for name, shape in nodes.items() if name.startswith("past_key_values.") for axis in (1, 3)]
+    return (
+        "logits_to_keep" in nodes
+        and session.metadata.keys() >= METADATA
+        and session.metadata["chatmill.context"].isdecimal()
+        and all(isinstance(size, int) for size in sizes)
+    )

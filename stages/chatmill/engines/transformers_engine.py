@@ -49,11 +49,12 @@ class TransformersEngine:
         if len(ids) > 1 and not self._is_exact(of={"DynamicLayer", "DynamicSlidingWindowLayer"}):
             self._cache, self._cached = None, 0  # recurrent layers begin anew with each call of several ids
         read = [*self._read, *ids]
+        batch = self._batch(read[self._cached :])
         kept = {self._past: self._cache, "use_cache": True} if self._past else {}
+        self._cache, self._cached = None, 0  # where the run is broken off, some layers have grown and others have not
         try:
-            output = self._model(self._batch(read[self._cached :]), **kept, **self._last_only)
+            output = self._model(batch, **kept, **self._last_only)
         except (RuntimeError, MemoryError) as error:
-            self._cache, self._cached = None, 0  # it may hold some of the ids
             if told := memory_error(error, self.device):
                 raise told from error
             raise
@@ -67,11 +68,12 @@ class TransformersEngine:
         del self._read[length:]
         if self._cached <= length:
             return
-        if length and self._is_exact(of={"DynamicLayer"}):
-            self._cache.crop(length - self._cached)
-            self._cached = length
-        else:
-            self._cache, self._cached = None, 0
+        keeps = length and self._is_exact(of={"DynamicLayer"})
+        cache, excess = self._cache, self._cached - length
+        self._cache, self._cached = None, 0
+        if keeps:
+            cache.crop(-excess)
+            self._cache, self._cached = cache, length
 
     @torch.inference_mode()
     def score(self, ids: Sequence[int]) -> np.ndarray:

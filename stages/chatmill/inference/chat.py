@@ -154,11 +154,11 @@ class ChatSession:
 
     def _keep(self, asked: Message, reply: Reply, before: int, forgotten: int) -> None:
         """Add an exchange to the conversation, of which the model had seen `before` ids."""
-        self._turns += [asked, reply.message]
-        self.forgotten = forgotten
-        self._marks = [*self._marks, before] if before else [0]
+        turns, marks = [*self._turns, asked, reply.message], [*self._marks, before] if before else [0]
         ended = self._read[:-1] if self._read[-1] in self._stop_ids else self._read
-        self._ids = [] if reply.stopped else [*ended, *([] if self._end is None else [self._end])]
+        ids = [] if reply.stopped else [*ended, *([] if self._end is None else [self._end])]
+        # at once, so that who breaks off here leaves ids and turns that belong together
+        self._turns, self._ids, self._marks, self.forgotten = turns, ids, marks, forgotten
 
     def undo(self) -> str | None:
         """Forget the latest question, which is returned, and its answer; None where there is none."""

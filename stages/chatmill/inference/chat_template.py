@@ -147,6 +147,7 @@ LAYOUTS = {
     ),
     "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n")),
 }
+OTHERS = ("<|im_sep|>", "<|message|>", "'<|' + ")  # what templates hold that share a sign, but are another layout
 
 
 class ForeignTemplate:
@@ -155,7 +156,7 @@ class ForeignTemplate:
     escapes = False
 
     def __init__(self, name: str, controls: Iterable[str], *, bos: str = "", leading_space: bool = False) -> None:
-        """`bos` is the control token that begins a text, after which the tokenizer may put a `leading_space`.
+        """`bos` is the control token that begins a text; the tokenizer may put a `leading_space` before each text.
 
         Raises ValueError where the tokenizer lacks the token that ends an answer.
         """
@@ -228,16 +229,18 @@ class ForeignTemplate:
         return [segment for segment in [*found, Segment(text[position:], Loss.IGNORED)] if segment.text]
 
     def _spaced(self, parts: list[Segment]) -> list[Segment]:
-        """With the space that the tokenizer puts before text that follows the first token."""
+        """With the space that the tokenizer puts before each text: what begins one, or follows a control token."""
         parts, result = [segment for segment in parts if segment.text], []
         for segment in parts:
-            begins = not segment.control and self._space and (not result or result[-1].text == self._bos)
+            begins = not segment.control and self._space and (not result or result[-1].control)
             result.append(segment._replace(text=f" {segment.text}") if begins else segment)
         return result
 
 
 def recognised(jinja: str) -> str | None:
     """The name of the layout that a model's own template writes; None where it is none of LAYOUTS."""
+    if any(sign in jinja for sign in OTHERS):
+        return None
     return next((name for name, layout in LAYOUTS.items() if layout.sign and layout.sign in jinja), None)
 
 

@@ -25,6 +25,13 @@ class ModelFiles(NamedTuple):
 
 def read_model_files(folder: Path) -> ModelFiles:
     """What the files in a folder say. Raises ValueError for one that is damaged."""
+    try:
+        return _read(folder)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder}: its JSON files are not those of a model: {error!r:.200}") from error
+
+
+def _read(folder: Path) -> ModelFiles:
     config, generation = _json(folder / "config.json"), _json(folder / "generation_config.json")
     genai, tokenizer = _json(folder / "genai_config.json").get("model") or {}, _json(folder / "tokenizer_config.json")
     config = {**(config.get("text_config") or {}), **config}
@@ -53,11 +60,12 @@ def _bos(
     name = _content(tokenizer.get("bos_token"))
     bos = ids.get(name, next(_integers(*(config.get("bos_token_id") for config in configs)), None))
     first = _first_token(content.get("post_processor") or {})
+    if jinja:  # which is all that stands before a chat, whatever the tokenizer puts before other texts
+        return (first if bos is None else bos) if "bos_token" in jinja or (name and name in jinja) else None
     if first is not None:
         return first
     family = str(tokenizer.get("tokenizer_class") or "").removesuffix("Fast") in TOKENIZERS_WITH_BOS
-    adds = tokenizer.get("add_bos_token", family)
-    return bos if adds or "bos_token" in jinja or (name and name in jinja) else None
+    return bos if tokenizer.get("add_bos_token", family) else None
 
 
 def _first_token(post_processor: dict[str, Any]) -> int | None:

@@ -11,7 +11,8 @@ import numpy as np
 
 LIKELY = 0.001  # of the likeliest's probability; few tokens have more, and they are most of it
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)  # what is likelier than never
-TINY = 1e-30  # as a temperature: the likeliest alone is left, and nothing overflows
+MOST_PENALTY = 1000  # past it, logits leave float32
+TINY, HUGE = 1e-30, 1e30  # as temperatures: the likeliest alone, all alike; beyond them float32 overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,9 @@ class Sampling:
             raise ValueError(f"top_p {self.top_p}: expected more than 0, at most 1")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p {self.min_p}: expected 0 to 1")
-        if not 0 < self.repetition_penalty < inf:
-            raise ValueError(f"repetition_penalty {self.repetition_penalty}: expected more than 0 (1 is none)")
+        if not 1 / MOST_PENALTY <= self.repetition_penalty <= MOST_PENALTY:
+            limits = f"{1 / MOST_PENALTY} to {MOST_PENALTY} (1 is none)"
+            raise ValueError(f"repetition_penalty {self.repetition_penalty}: expected {limits}")
         if self.seed < 0:
             raise ValueError(f"seed {self.seed}: expected 0 or more")
 
@@ -70,7 +72,7 @@ class Sampler:
     def weights(self, logits: np.ndarray, largest: float) -> np.ndarray:
         """Probabilities (V,) relative to that of the `largest` logit of those allowed."""
         scaled = logits - largest
-        scaled /= np.float32(max(self.sampling.temperature, TINY))
+        scaled /= np.float32(min(max(self.sampling.temperature, TINY), HUGE))
         scaled[self._forbidden] = -np.inf
         return np.exp(scaled, out=scaled)
 

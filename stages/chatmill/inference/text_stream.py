@@ -88,9 +88,10 @@ class Reply:
     def finish(self) -> str:
         """The text to show at the end: what was held back of a character, or of a stop text, that is not whole."""
         shown = self._take(self._stream.push(b"", final=True), final=True)
-        if self._text or self._kind != "text":
-            self._parts.append(Part(self._kind, self._text))
-        self._kind, self._text, self._stream = "text", "", TextStream(escaped=self._escaped)
+        part = [Part(self._kind, self._text)] if self._text or self._kind != "text" else []
+        stream = TextStream(escaped=self._escaped)
+        # at once, so that who breaks off here finishes no part twice
+        self._parts, self._kind, self._text, self._stream = [*self._parts, *part], "text", "", stream
         return shown
 
     @property

@@ -133,12 +133,12 @@ class _FileHistory(FileHistory):
 
 def _history() -> History:
     """What was typed in earlier chats, in a file that the user alone may read; where there can be none, none."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    file = Path(state, "chatmill", "history")
     try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        file = Path(state, "chatmill", "history")
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home folder
         notice(f"{sentence(error)}: what you type is not remembered for the next chat")
         return InMemoryHistory()
     return _FileHistory(file)

@@ -101,16 +101,24 @@ def read_chat(file: Path, number: int) -> Conversation:
     try:
         conversation = markers.conversation({"text": subject.rstrip()}) if isinstance(subject, str) else subject
         check_turns(conversation)
-        for message in conversation:
-            check_text(message.text)
+        for part in (part for message in conversation for part in message.parts):
+            check_text(part.text)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     return conversation
 
 
+def path_of(name: str) -> Path:
+    """The path of a name, in which `~` is a home folder. Raises ValueError where there is no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}: there is no such home folder") from error
+
+
 def _place(name: str) -> tuple[Path, list[str]]:
     """The folder in which to write, and the file's name, if it has one. Raises ValueError where the file exists."""
-    path = Path(name).expanduser()
+    path = path_of(name)
     if path.is_dir() or name.endswith(("/", os.sep)):
         return path, []
     if path.exists():

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import fields, replace
+from math import inf
 
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.sampler import Sampling
 
+MOST_THREADS = 1024
 NONE = "-"  # what takes a text away
 SAMPLING = {field.name: field.type for field in fields(Sampling)}
 SETTINGS = (*SAMPLING, "max_tokens", "stop")
@@ -38,10 +40,10 @@ def assign(session: ChatSession, name: str, text: str) -> None:
         session.sampling = replace(session.sampling, **{name: value})
 
 
-def at_least_one(name: str, value: int) -> int:
-    """The value. Raises ValueError where it is less than one."""
-    if value < 1:
-        raise ValueError(f"{name} {value}: expected 1 or more")
+def at_least_one(name: str, value: int, most: float = inf) -> int:
+    """The value. Raises ValueError where it is less than one, or above `most`."""
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} {value}: expected 1 {'or more' if most == inf else f'to {most}'}")
     return value
 
 

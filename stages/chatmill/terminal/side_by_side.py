@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from wcwidth import ljust, wrap
 
-from chatmill.terminal.talk import printable
+from chatmill.terminal.printable import printable
 from chatmill.terminal.token_grid import Line
 
 NARROWEST = 30  # of a column with what stands between it and the next

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.conversation import Message
-from chatmill.terminal.saved_chats import read_chat, save
+from chatmill.terminal.saved_chats import path_of, read_chat, save
 from chatmill.terminal.settings import NONE, SETTINGS, assign, shown
 from chatmill.terminal.talk import Talk, described, duration, notice, plural, took
 from chatmill.terminal.tokens import show_tokens
@@ -96,9 +95,9 @@ def _load_chat(talk: Talk, argument: str) -> None:
     if not argument:
         raise ValueError("/load what? Name a file, and which conversation of it, if not the first: /load FILE 2")
     name, _, number = argument.rpartition(" ")
-    if not (name and number.isdecimal()) or Path(argument).expanduser().exists():
+    if not (name and number.isdecimal()) or path_of(argument).exists():
         name, number = argument, "1"
-    conversation = read_chat(Path(name).expanduser(), max(1, int(number)))
+    conversation = read_chat(path_of(name), max(1, int(number)))
     if conversation[-1].role == "user":
         *conversation, _ = conversation
         notice("its last message has no answer, and is left out")

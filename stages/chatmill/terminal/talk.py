@@ -1,7 +1,6 @@
 """A chat as its user meets it: answers on stdout, and all that is said about them on stderr."""
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,9 @@ from wcwidth import wrap
 
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat import Answer, ChatSession
+from chatmill.terminal.printable import printable
 from chatmill.terminal.saved_chats import Transcript
 from chatmill.tokenizer.chat_tokenizer import check_text
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Talk:
@@ -127,15 +125,6 @@ def duration(seconds: float) -> str:
 def plural(number: int, thing: str) -> str:
     """1 token, 2 tokens."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def printable(text: str) -> str:
-    """Text that a terminal does not act upon: control characters are shown, but for tabs and newlines."""
-    return _CONTROLS.sub(lambda match: _mark(ord(match[0])), text)
-
-
-def _mark(code: int) -> str:
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 def show(text: str) -> None:
