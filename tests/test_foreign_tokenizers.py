@@ -12,6 +12,7 @@ import tiktoken
 import tiktoken.load
 import tokenizers
 from hypothesis import given, settings
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from chatmill.cli import main
 from chatmill.conversation import CONTROL_TOKENS
@@ -429,3 +430,19 @@ def test_a_line_that_no_tokenizer_takes_is_named(tmp_path, capsys):
     arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
     assert main(["export-tokenizer", *arguments]) == 1
     assert "text.txt:2: text holds a run of over 100,000 blanks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_a_metaspace_that_cuts_nothing_is_a_space_put_first(scheme, tmp_path):
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁ab", "▁a"]
+    merges = [("a", "b"), ("▁", "ab"), ("▁", "a")]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    theirs = Tokenizer(model)
+    theirs.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = load(tmp_path)
+    assert ours.leading_space == (scheme != "never")
+    for text in ("ab ab", "a  bab", "é ab\n"):
+        assert ours.encode(" " * ours.leading_space + text) == theirs.encode(text).ids

@@ -146,7 +146,8 @@ def without_prefix(steps: str | None) -> str | None:
         return json.dumps({library: kept}, sort_keys=True) if any(kept.values()) else None
     harmless = ({"type": "NFC"}, _replace(String=" ", content=SPACE), {"type": "Prepend", "prepend": SPACE})
     others = [step for step in _flat("normalizer", content["normalizer"]) if step not in harmless]
-    return steps if others or content["pre_tokenizer"] else None
+    others += [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if not _marks_spaces_alone(step)]
+    return steps if others else None
 
 
 def puts_a_space_first(steps: str | None) -> bool:
@@ -156,7 +157,15 @@ def puts_a_space_first(steps: str | None) -> bool:
     ((library, content),) = json.loads(steps).items()
     if library == "sentencepiece":
         return content["dummy_prefix"]
-    return {"type": "Prepend", "prepend": SPACE} in list(_flat("normalizer", content["normalizer"]))
+    metaspaces = [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace"]
+    return {"type": "Prepend", "prepend": SPACE} in list(_flat("normalizer", content["normalizer"])) or any(
+        step.get("prepend_scheme", "always") != "never" for step in metaspaces
+    )
+
+
+def _marks_spaces_alone(step: dict[str, Any]) -> bool:
+    """Whether a step writes U+2581 for spaces, perhaps one more at the beginning, and cuts nothing."""
+    return step["type"] == "Metaspace" and step.get("replacement") == SPACE and step.get("split") is False
 
 
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
