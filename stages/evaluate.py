@@ -14,19 +14,18 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from pydantic import PositiveInt
-from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
 
-from chatmill.bits_per_byte import Score, baselines, nats_of_logits, token_nats
+from chatmill.bits_per_byte import baselines, token_nats
 from chatmill.conversation import Conversation, Message, parse, read_records
 from chatmill.corpus import Corpus, bytes_per_token
+from chatmill.engines.checkpoints import read_model
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.pytorch import PyTorchEngine
+from chatmill.engines.scoring import score_by
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import engines, load, load_engine
 from chatmill.manifest import check_manifest
-from chatmill.model import ChatModel, load_model
 from chatmill.progress import progress
 from chatmill.skills import score
 from chatmill.stage import Output, stage
@@ -34,7 +33,6 @@ from chatmill.template import Template
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.loading import load as load_tokenizer
 
-BATCH_LOGITS = 2**21  # of PyTorch's batches: 8 MB; eight times as many took half as long again
 DIGITS = 6  # of the numbers in the metrics
 
 
@@ -83,43 +81,6 @@ def questions(test: TestSet, limit: int) -> list[Question]:
             result.append(Question(conversation[:-1], skill, counts[kind]))
             counts[kind] += 1
     return result
-
-
-def score_in_batches(model: ChatModel) -> Score:
-    """PyTorch on windows of like length together; what fills up a window stands after it, where it changes nothing."""
-
-    @torch.inference_mode()
-    def score_windows(windows: list[np.ndarray]) -> list[np.ndarray]:
-        result = [np.empty(0)] * len(windows)
-        groups = batches([len(ids) for ids in windows], model.config.vocab_size)
-        for group in progress(groups, "pytorch", unit="batch"):
-            rows = [torch.from_numpy(windows[index].astype(np.int64)) for index in group]
-            ids = pad_sequence(rows, batch_first=True)
-            nats = cross_entropy(model(ids).flatten(0, 1), ids.roll(-1, dims=1).flatten(), reduction="none")
-            for index, row in zip(group, nats.view(ids.shape).double().numpy(), strict=True):
-                result[index] = row[: len(windows[index]) - 1]
-        return result
-
-    return score_windows
-
-
-def batches(lengths: list[int], vocab_size: int) -> list[list[int]]:
-    """Indices by length, as many together as BATCH_LOGITS allows, but at least one."""
-    result: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if not result or (len(result[-1]) + 1) * lengths[index] * vocab_size > BATCH_LOGITS:
-            result.append([])
-        result[-1].append(index)
-    return result
-
-
-def score_by_engine(engine: Engine) -> Score:
-    """Any engine, on one window after another."""
-
-    def score_windows(windows: list[np.ndarray]) -> list[np.ndarray]:
-        return [nats_of_logits(engine.score(ids.tolist()), ids) for ids in progress(windows, engine.name, unit="text")]
-
-    return score_windows
 
 
 def answer(session: ChatSession, asked: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
@@ -196,18 +157,16 @@ def rounded(value: Any) -> Any:
     return round(value, DIGITS) if isinstance(value, float) else value
 
 
-def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Score, Path]]:
-    """Each engine, one at a time, with how it scores text and the file of its weights; PyTorch comes first."""
-    network, _ = load_model(model)
-    engine = PyTorchEngine(network, device="cpu", threads=threads)
-    yield engine, score_in_batches(network), model / "model.safetensors"
+def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
+    """Each engine, one at a time, and the file of its weights; PyTorch comes first."""
+    network, _ = read_model(model, torch.device("cpu"))
+    yield PyTorchEngine(network, device="cpu", threads=threads), model / "model.safetensors"
     for name in engines(onnx):
-        engine = load_engine(onnx, name, threads=threads)
-        yield engine, score_by_engine(engine), onnx / ONNX_FILES[name]
+        yield load_engine(onnx, name, threads=threads), onnx / ONNX_FILES[name]
 
 
 def measure_engines(
-    opened: Iterable[tuple[Engine, Score, Path]],
+    opened: Iterable[tuple[Engine, Path]],
     corpus: Corpus,
     asked: list[Question],
     template: Template,
@@ -218,8 +177,8 @@ def measure_engines(
     """The section engines of the metrics, and the nats of each token with the first engine."""
     result: dict[str, Any] = {}
     reference = None
-    for engine, score_windows, weights in opened:
-        nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_windows))
+    for engine, weights in opened:
+        nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_by(engine)))
         reference = nats if reference is None else reference
         right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(template)), asked, max_tokens)
         result[engine.name] = {

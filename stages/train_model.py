@@ -1,35 +1,64 @@
 """Train the chat model."""
 
+import hashlib
 import json
-import time
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 from pydantic import Field, PositiveFloat
+from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
 
-from chatmill.checkpoint import Checkpoint, fingerprint
+from chatmill.checkpoint import TERMINATED, Checkpoint, asked_to_end, fingerprint
 from chatmill.conversation import BOS, END, PAD
+from chatmill.distributed import (
+    DeviceKind,
+    Group,
+    choose_device,
+    choose_processes,
+    is_launched,
+    joined,
+    launch,
+    load_weights,
+    shard,
+)
+from chatmill.engines.architectures import to_hugging_face
+from chatmill.estimate import available_memory, check_memory, memory_needed, memory_told
 from chatmill.manifest import NAME, write_manifest
 from chatmill.model import ChatModel, ModelConfig, initialise
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Batch, Feed, cut_to_fit
-from chatmill.progress import bar
-from chatmill.stage import NonNegativeInt, Output, PositiveInt, stage
+from chatmill.samples import sample_answers
+from chatmill.stage import NonNegativeInt, Output, PositiveInt, afterwards, stage
 from chatmill.tokenizer.files import read_folder
 from chatmill.tokenizer.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary import Vocabulary
 from chatmill.tokens import Meta, read_meta, read_split, text_bytes
-from chatmill.training import Sums, Trainer, choose_compile, choose_precision
+from chatmill.training import Precision, Sums, Trainer, choose_compile, choose_precision
+from chatmill.training_display import Display
+from chatmill.watch import LossWatch, name_documents
 
 LEARNING_RATE = 0.012
 LOGITS_AT_ONCE = 1 << 24  # in one batch; the gradients of several are added up
 CURVE_POINTS = 100
 POINTS_A_VALIDATION = 10
 VALIDATION_TOKENS = 16384  # each time
+SAMPLES = 3
+NOT_FOLLOWED = (
+    "processes",
+    "shard",
+    "initial",
+)  # a run that began with others goes on; a sum tells initial models apart
 HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
 
 
@@ -38,9 +67,18 @@ class Plan:
     """How rows become steps."""
 
     rows_a_step: int
-    rows_a_batch: int  # computed together; a divisor, so that all batches have one shape
+    rows_a_batch: int  # that a process computes together; a divisor of its part, so that all batches have one shape
     seed: int
     checkpoint_every: int  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `auto` stands for on this machine."""
+
+    device: DeviceKind
+    precision: Precision
+    compile: bool
 
 
 def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
@@ -68,31 +106,65 @@ def rows_at_once(rows_a_step: int, row_length: int, vocab_size: int) -> int:
     return max(rows for rows in range(1, rows_a_step + 1) if rows_a_step % rows == 0 and rows <= most)
 
 
-def train(trainer: Trainer, feed: Feed, validation: list[Batch], plan: Plan, checkpoint: Checkpoint) -> str:
+def share_rows(batch_size: int, context: int, row_length: int, processes: int) -> int:
+    """The rows of a step. Raises ValueError where the processes cannot share them evenly."""
+    rows = batch_size // row_length
+    if rows % processes:
+        least = -(-context // (processes * row_length))
+        nearest = max(least, round(rows / processes)) * processes * row_length
+        raise ValueError(
+            f"train_model.batch_size = {batch_size} makes {rows} rows of {row_length} tokens "
+            f"(train_model.context = {context}), which {processes} processes cannot share evenly: "
+            f"the nearest batch_size that works is {nearest}"
+        )
+    return rows
+
+
+def tell(line: str) -> None:
+    """Say something on stderr, above the progress bar."""
+    tqdm.write(f"train_model: {line}", file=sys.stderr)
+
+
+def train(
+    trainer: Trainer, feed: Feed, validation: list[Batch], plan: Plan, checkpoint: Checkpoint, vocabulary: Vocabulary
+) -> str:
     """Train from the checkpoint, or from the start; return train.tsv."""
-    curve, sums = HEADER, Sums()
-    if state := checkpoint.load():
+    curve, sums, watch, group = HEADER, Sums(), LossWatch(), trainer.group
+    if state := group.share(checkpoint.load() if group.leads else None):
         curve, sums = state["curve"], Sums(*state["sums"])
         trainer.load_state_dict(state["trainer"])
+        watch.load_state_dict(state["watch"])
     rows = islice(feed.rows(plan.seed), trainer.done * plan.rows_a_step, None)
     every = max(1, trainer.steps // CURVE_POINTS)
-    with bar(trainer.steps, "train", unit=" steps") as shown:
-        shown.update(trainer.done)
-        start, first = time.monotonic(), trainer.done
+    with asked_to_end() as asked, Display(trainer, plan.rows_a_step, feed.row_length) as display:
         while trainer.done < trainer.steps:
-            sums = sums.plus(trainer.step(feed.batches(islice(rows, plan.rows_a_step), plan.rows_a_batch)))
+            members = list(islice(rows, plan.rows_a_step))
+            of_step = trainer.step(feed.batches(members, plan.rows_a_batch, group.rank, group.size))
             done, last = trainer.done, trainer.done == trainer.steps
+            watch.check(done, of_step.loss, partial(name_documents, feed, members, vocabulary))
+            sums, ending = sums.plus(of_step), group.total(asked.is_set()) > 0
             if done % every == 0 or last:
                 measured = done % (every * POINTS_A_VALIDATION) == 0 or last
                 held_out = trainer.measure(validation if measured else [])
                 curve += curve_line(done, sums, held_out, trainer.optimizer.learning_rate)
-                tokens = (done - first) * plan.rows_a_step * feed.row_length
-                shown.set_postfix_str(describe(sums, tokens / (time.monotonic() - start)))
+                display.describe(sums)
                 sums = Sums()
-            if done % plan.checkpoint_every == 0 and not last:
-                checkpoint.save({"curve": curve, "sums": tuple(sums), "trainer": trainer.state_dict()})
-            shown.update()
+            if (done % plan.checkpoint_every == 0 or ending) and not last:
+                state = {"curve": curve, "sums": tuple(sums), "watch": watch.state_dict()}
+                state |= {"trainer": trainer.state_dict()}
+                saved = group.leads and checkpoint.save(state)
+                if ending:
+                    end_early(trainer, saved)
+            display.update()
     return curve
+
+
+def end_early(trainer: Trainer, saved: bool) -> NoReturn:
+    """Say what is kept, and exit."""
+    if trainer.group.leads:
+        kept = "saved, and the same command goes on from here" if saved else "not saved"
+        tell(f"asked to end at step {trainer.done} of {trainer.steps}: {kept}")
+    sys.exit(TERMINATED)
 
 
 def curve_line(step: int, sums: Sums, held_out: Sums, learning_rate: float) -> str:
@@ -101,22 +173,144 @@ def curve_line(step: int, sums: Sums, held_out: Sums, learning_rate: float) -> s
     return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
 
 
-def describe(sums: Sums, speed: float) -> str:
-    """What stands behind the progress bar."""
-    bits = "" if sums.bits_per_byte is None else f"{sums.bits_per_byte:.3f} bits/byte, "
-    return f"loss {sums.loss:.3f}, {bits}{speed:,.0f} tokens/s"
-
-
 def write_model(folder: Path, model: ChatModel, tokenizer: Path, vocabulary: Vocabulary, made: dict[str, Any]) -> None:
     """The model as a Hugging Face folder; `made` says how it was trained."""
     folder.mkdir()
     write_huggingface(tokenizer, folder, made["template"])
     ids = {f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", END), ("pad", PAD))}
-    config = {**model.config.to_json(), **ids, "chatmill": {"fingerprint": vocabulary.fingerprint, **made}}
+    config = {**to_hugging_face(model.config), **ids, "chatmill": {"fingerprint": vocabulary.fingerprint, **made}}
     for name, content in (("config.json", config), ("generation_config.json", ids)):
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise ValueError(f"{folder}: the weights cannot be written: {error}") from error
     write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
+
+
+def plan_steps(asked: SimpleNamespace, feed: Feed, vocab_size: int, group: Group) -> Plan:
+    """How the batches that are asked for become rows."""
+    if group.leads and 2 * feed.row_length <= asked.context:
+        longest = f"the longest conversation takes {feed.pieces.room.max()} tokens"
+        tell(f"{longest}: beyond {feed.row_length}, nothing is learnt of train_model.context = {asked.context}")
+    rows_a_step = share_rows(asked.batch_size, asked.context, feed.row_length, group.size)
+    rows_a_batch = rows_at_once(rows_a_step // group.size, feed.row_length, vocab_size)
+    return Plan(rows_a_step, rows_a_batch, asked.seed, asked.checkpoint_every)
+
+
+def new_model(
+    asked: SimpleNamespace, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
+) -> ChatModel:
+    """The model to train: the initial one, or one of the asked shape, whose weights follow from the seed.
+
+    Raises ValueError where this `needed` more bytes than are available.
+    """
+    if asked.initial is not None:
+        initial = import_module("chatmill.initial")  # reads models of all kinds: no other run depends on that code
+        check_files(initial.initial_files(asked.initial), asked.initial_sha256)
+        return initial.load_initial(asked.initial, vocabulary, asked.context)
+    shape = partial(
+        ModelConfig.from_depth,
+        vocab_size=len(vocabulary.tokens),
+        context=asked.context,
+        width=asked.width,
+        heads=asked.heads,
+    )
+    check_memory(lambda depth: needed(shape(depth)), asked.depth, available)
+    model = ChatModel(shape(asked.depth))
+    initialise(model, asked.seed)
+    return model
+
+
+def check_files(files: list[Path], sha256: str) -> None:
+    """Raise ValueError where an initial model's files are others than those whose checksum the parameters name."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    if digest.hexdigest() != sha256:
+        folder = files[0].parent
+        raise ValueError(f"train_model.initial_sha256 is not that of {folder}: set it to {digest.hexdigest()}")
+
+
+def make_trainer(model: ChatModel, asked: SimpleNamespace, choice: Choice, num_bytes: Tensor, group: Group) -> Trainer:
+    """The model with its optimizer, on the device or, sharded, over those of all processes."""
+    load_weights(model, group.share(model.state_dict()))
+    sharded = asked.shard and group.size > 1
+    if sharded:
+        shard(model, group, compiled=choice.compile)
+    model.to(group.device)
+    return Trainer(
+        model,
+        Optimizer(model, asked.learning_rate, getattr(torch, choice.precision)),
+        num_bytes,
+        steps=asked.steps,
+        prompt_weight=asked.prompt_loss_weight,
+        precision=choice.precision,
+        compiled=choice.compile and not sharded,
+        group=group,
+    )
+
+
+def choose(asked: SimpleNamespace, device: DeviceKind, model: ChatModel, group: Group) -> Choice:
+    """How this machine computes; told where it is the one that chose."""
+    precision = choose_precision(asked.precision, device)
+    operations = 6 * sum(weight.numel() for weight in model.parameters()) * asked.steps * asked.batch_size
+    compiled = choose_compile(asked.compile, precision, operations / group.size, asked.threads, device)
+    if group.leads and "auto" in (asked.device, asked.precision, asked.compile):
+        how = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
+        tell(f"chosen for this hardware: {how}; other hardware gives other weights than dvc.lock names")
+    return Choice(device, precision, compiled)
+
+
+def train_in_group(
+    device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: dict[str, Any]
+) -> None:
+    """What each process does: train its part; the first writes the model and its curve."""
+    asked = SimpleNamespace(**parameters)
+    torch.set_num_threads(asked.threads)
+    with memory_told(), joined(device) as group:
+        meta, vocabulary = read_inputs(tokens, tokenizer)
+        feed, validation = read_feeds(tokens, meta, vocabulary.special, asked.context)
+        plan = plan_steps(asked, feed, meta.vocab_size, group)
+        needed = partial(
+            memory_needed,
+            rows=plan.rows_a_batch,
+            row_length=feed.row_length,
+            precision=choose_precision(asked.precision, device),
+            shards=group.size if asked.shard else 1,
+        )
+        untrained = new_model(asked, vocabulary, needed, available_memory(group.device) // group.beside)
+        choice = group.share(choose(asked, device, untrained, group))
+        trainer = make_trainer(untrained, asked, choice, torch.from_numpy(text_bytes(vocabulary)), group)
+        held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // feed.row_length))
+        batches = validation.batches(held_out, plan.rows_a_batch, group.rank, group.size)
+        followed = {name: value for name, value in parameters.items() if name not in NOT_FOLLOWED}
+        checkpoint = Checkpoint(fingerprint(followed, [tokens / NAME, tokenizer / NAME]), tell)
+        lines = train(trainer, feed, batches, plan, checkpoint, vocabulary)
+        weights = group.whole(trainer.model.state_dict())
+        if not group.leads:
+            return
+
+        made = {
+            "template": meta.template,
+            "depth": trainer.model.config.num_hidden_layers,
+            "steps": asked.steps,
+            "prompt_loss_weight": asked.prompt_loss_weight,
+            "device": device,
+            "processes": group.size,
+            "precision": choice.precision,
+            "compile": choice.compile,
+            "threads": asked.threads,
+            "conversations": {"cut": int(feed.pieces.cut.sum()), "rejected": feed.pieces.rejected},
+            "padding": round(feed.padding(asked.seed), 4),
+        }
+        trained = ChatModel(trainer.model.config)
+        trained.load_state_dict(weights)
+        write_model(model, trained, tokenizer, vocabulary, made)
+        curve.write_text(lines, encoding="utf-8")
+        for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
+            tell(f"{question!r} is answered {answer!r}")
+        afterwards(checkpoint.remove)
 
 
 @stage
@@ -135,53 +329,24 @@ def main(
     threads: PositiveInt,
     precision: Literal["auto", "float32", "bfloat16"],
     compile: Literal["auto"] | bool,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    processes: Literal["auto"] | PositiveInt = 1,
+    shard: bool = False,
+    initial: Path | None = None,
+    initial_sha256: str = "",
     width: PositiveInt | None = None,
     heads: PositiveInt | None = None,
     learning_rate: PositiveFloat = LEARNING_RATE,
     checkpoint_every: PositiveInt = 100,
 ) -> None:
     """Write a model trained on the tokens, and its learning curve; a killed run goes on where it was."""
-    parameters = {name: value for name, value in locals().items() if not isinstance(value, Path)}
-    torch.set_num_threads(threads)
+    files = {"tokens": tokens, "tokenizer": tokenizer, "model": model, "curve": curve}
+    parameters = {name: value for name, value in locals().items() if name not in {"files", *files}}
     if batch_size < context:
         raise ValueError(f"train_model.batch_size = {batch_size} is less than train_model.context = {context}")
-    meta, vocabulary = read_inputs(tokens, tokenizer)
-    feed, validation = read_feeds(tokens, meta, vocabulary.special, context)
-    config = ModelConfig.from_depth(depth, vocab_size=meta.vocab_size, context=context, width=width, heads=heads)
-    network = ChatModel(config)
-    initialise(network, seed)
-
-    number_format = choose_precision(precision)
-    operations = 6 * sum(weight.numel() for weight in network.parameters()) * steps * batch_size
-    compiled = choose_compile(compile, number_format, operations, threads)
-    optimizer = Optimizer(network, learning_rate, getattr(torch, number_format))
-    trainer = Trainer(
-        network,
-        optimizer,
-        torch.from_numpy(text_bytes(vocabulary)),
-        steps=steps,
-        prompt_weight=prompt_loss_weight,
-        precision=number_format,
-        compiled=compiled,
-    )
-    rows_a_step = batch_size // feed.row_length
-    rows_a_batch = rows_at_once(rows_a_step, feed.row_length, meta.vocab_size)
-    held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // feed.row_length))
-    checkpoint = Checkpoint(fingerprint(parameters, [tokens / NAME, tokenizer / NAME]))
-    plan = Plan(rows_a_step, rows_a_batch, seed, checkpoint_every)
-    lines = train(trainer, feed, validation.batches(held_out, rows_a_batch), plan, checkpoint)
-
-    made = {
-        "template": meta.template,
-        "depth": depth,
-        "steps": steps,
-        "prompt_loss_weight": prompt_loss_weight,
-        "precision": number_format,
-        "compile": compiled,
-        "threads": threads,
-        "conversations": {"cut": int(feed.pieces.cut.sum()), "rejected": feed.pieces.rejected},
-        "padding": round(feed.padding(seed), 4),
-    }
-    write_model(model, network, tokenizer, vocabulary, made)
-    curve.write_text(lines, encoding="utf-8")
-    checkpoint.remove()
+    kind = choose_device(device)
+    count = 1 if is_launched() else choose_processes(processes, kind)
+    if count == 1:
+        train_in_group(kind, *files.values(), parameters)
+    else:
+        launch(train_in_group, count, (kind, *files.values(), parameters))

@@ -7,11 +7,12 @@ import pytest
 import export_onnx
 from chatmill.bits_per_byte import nats_of_logits, token_nats
 from chatmill.conversation import Message, Part, Record, parse, render
+from chatmill.engines.batches import batches
+from chatmill.engines.scoring import score_by
 from chatmill.inference.loading import load_engine
 from chatmill.manifest import write_manifest
-from chatmill.model import load_model
 from chatmill.template import segments
-from evaluate import accuracies, batches, free_answers, main, questions, read_test, score_in_batches
+from evaluate import accuracies, free_answers, main, questions, read_test
 from tiny import byte_tokenizer, write_model
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
@@ -86,19 +87,15 @@ def test_sources_pool_to_the_whole(metrics):
 
 
 def test_padding_and_windows_change_no_score(folders):
-    network, _ = load_model(folders / "model")
     engine = load_engine(folders / "model", "pytorch", device="cpu")
     texts = [np.random.default_rng(0).integers(0, 256, length) for length in (2, 700, 9, 640, 31)]
     alone = token_nats(texts, 640, lambda windows: [nats_of_logits(engine.score(ids), ids) for ids in windows])
-    for found, expected in zip(token_nats(texts, 640, score_in_batches(network)), alone, strict=True):
+    for found, expected in zip(token_nats(texts, 640, score_by(engine)), alone, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_batches_hold_every_text_once_and_no_more_logits_than_fit(monkeypatch):
-    monkeypatch.setattr("evaluate.BATCH_LOGITS", 100)
-    lengths = [5, 1, 30, 5, 2]
-    groups = batches(lengths, 10)
-    assert groups == [[1, 4], [0, 3], [2]]  # 2 * 2 * 10, 2 * 5 * 10, and one that is too large by itself
+def test_batches_hold_every_text_once_and_no_more_logits_than_fit():
+    assert batches([50, 10, 300, 50, 20], 100) == [[1, 4], [0, 3], [2]]  # 2 * 20, 2 * 50, and one that is too large
 
 
 def test_questions_are_the_first_of_each_skill_and_phrasing(tmp_path):

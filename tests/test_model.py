@@ -38,14 +38,17 @@ def save(model, folder):
     write_manifest(folder, kind="model", fingerprint="f")
 
 
-def test_transformers_loads_the_folder_and_gives_the_same_logits(model, tmp_path):
+@pytest.mark.parametrize(
+    "depth", [*range(1, 7), *(pytest.param(depth, marks=pytest.mark.slow) for depth in range(7, 13))]
+)
+def test_every_depth_of_the_dial_is_a_qwen3_to_transformers(depth, tmp_path):
     transformers = pytest.importorskip("transformers")
-    save(model, tmp_path)
+    ours = random_model(ModelConfig.from_depth(depth, vocab_size=128, context=64)).requires_grad_(False)
+    save(ours, tmp_path)
     theirs, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(theirs).__name__ == "Qwen3ForCausalLM"
-    assert not any(report.values())
+    assert type(theirs).__name__ == "Qwen3ForCausalLM" and not any(report.values())
     ids = random_ids(2, 50)
-    torch.testing.assert_close(model(ids), theirs(ids).logits.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours(ids), theirs(ids).logits.detach(), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("parts", [[20], [1] * 20, [7, 1, 12], [19, 1]])
@@ -180,7 +183,7 @@ def test_impossible_shapes_are_refused(change, message):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="a width of 64 channels is no multiple of 5 heads"):
+    with pytest.raises(ValueError, match="a width of 64 channels is no even number for each of 5 heads"):
         ModelConfig.from_depth(2, vocab_size=64, context=64, width=64, heads=5)
 
 

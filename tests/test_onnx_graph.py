@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -8,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from chatmill import onnx_graph
+from chatmill.engines.architectures import to_hugging_face
+from chatmill.model import RopeScaling, Variant
 from tiny import CONFIG, random_model
 
 METADATA = {"fingerprint": "f", "template": "chatml"}
@@ -138,6 +142,42 @@ def test_a_head_of_its_own_is_used():
     )
     hidden = np.linalg.lstsq(WEIGHTS["model.embed_tokens.weight"], tied[0].T, rcond=None)[0]
     np.testing.assert_allclose(logits[0], (head @ hidden).T, atol=1e-3)
+
+
+LLAMA3 = RopeScaling(factor=4.0, original_max_position_embeddings=32)
+BIASES = {"qkv_bias": True, "output_bias": True}
+VARIANTS = {
+    "llama": Variant(qk_norm=False),
+    "llama-scaled": Variant(qk_norm=False, rope_scaling=LLAMA3),
+    "llama-linear": Variant(qk_norm=False, rope_scaling=RopeScaling(factor=2.5)),
+    "llama-biases": Variant(qk_norm=False, **BIASES, mlp_bias=True),
+    "mistral": Variant(qk_norm=False, sliding_window=6),
+    "qwen2": Variant(qk_norm=False, qkv_bias=True),
+    "qwen2-window": Variant(qk_norm=False, qkv_bias=True, sliding_window=6),
+    "qwen3-biases": Variant(**BIASES, rope_scaling=LLAMA3),
+}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_equal_pytorch_after_any_past(variant, tied):
+    model = random_model(replace(CONFIG, variant=VARIANTS[variant], tie_word_embeddings=tied))
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    parts = weights, to_hugging_face(model.config), METADATA
+    graph, cache = session(onnx_graph.portable(*parts)), SharedCache(session(onnx_graph.shared(*parts)), 1)
+    ids, past = some_ids(1, 60), buffers(1, 0)
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(ids)).numpy()
+    for start, end in [(0, 40), (40, 41), (41, 60)]:
+        logits, past = run_portable(graph, ids[:, start:end], past)
+        np.testing.assert_allclose(logits, expected[:, start:end], atol=TOLERANCE)
+        logits = cache.run(ids[:, start:end], start, end - start)
+        np.testing.assert_allclose(logits, expected[:, start:end], atol=TOLERANCE)
+
+
+def test_heads_that_the_operator_cannot_rotate_are_refused():
+    with pytest.raises(ValueError, match="head_dim = 24: ONNX Runtime takes multiples of 16"):
+        onnx_graph.shared(WEIGHTS, CONFIG.to_json() | {"head_dim": 24}, METADATA)
 
 
 @pytest.mark.parametrize("build", [onnx_graph.portable, onnx_graph.shared])

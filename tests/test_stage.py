@@ -14,12 +14,13 @@ SCRIPT = '''
 """Write a number."""
 import os, sys, time
 from pathlib import Path
-from chatmill.stage import Output, PositiveInt, Section, stage
+from chatmill.stage import Output, PositiveInt, Section, afterwards, stage
 
 @stage
 def main(raw: Path, out: Output, *, number: PositiveInt, rate: float = 0.5, other: Section) -> None:
     text = raw.read_text()
     out.write_text(f"{text} {number} {rate} {sorted(other)}")
+    afterwards(lambda: print(Path("out.txt").exists(), out.exists()))
     if text == "wait":
         print("ready", flush=True)
         time.sleep(60)
@@ -66,6 +67,12 @@ def test_a_wrong_parameter_is_one_line_that_names_its_key(project, section, mess
     assert result.returncode == 1
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
+
+
+def test_what_comes_afterwards_finds_the_outputs_in_their_places(project):
+    assert run(project).stdout == "True False\n"
+    (project / "raw.txt").write_text("bad")
+    assert run(project).stdout == ""
 
 
 def test_a_missing_file_is_named(project):

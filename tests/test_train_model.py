@@ -1,18 +1,14 @@
-import csv
 import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 import encode
-import train_model
 from chatmill.checkpoint import fingerprint
 from chatmill.conversation import Message, Record, render
 from chatmill.model import load_model
@@ -22,46 +18,16 @@ from chatmill.template import Loss
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.types import byte
 from chatmill.tokens import read_split, text_bytes
-from chatmill.training import Trainer, choose_compile, choose_precision
+from chatmill.training import Trainer
+from short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
 from tiny import CONFIG, VOCABULARY, random_model
 
-SETTINGS = {
-    "depth": 1,
-    "context": 64,
-    "steps": 8,
-    "batch_size": 256,
-    "prompt_loss_weight": 0.1,
-    "seed": 1,
-    "threads": 1,
-    "precision": "float32",
-    "compile": False,
-}
 RESULTS = ("model/model.safetensors", "model/config.json", "model/manifest.json", "train.tsv")
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    """A folder with some short conversations, encoded, and their tokenizer of bytes."""
-    folder = tmp_path_factory.mktemp("tokens")
-    for split, numbers in (("train", range(60)), ("validation", range(60, 70))):
-        talks = [[Message.plain("user", f"{i}?"), Message.plain("assistant", "yes" * (i % 4 + 1))] for i in numbers]
-        lines = (Record("talk", f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
-    write_folder(VOCABULARY, folder / "tokenizer")
-    files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
-    encode.main(*files, template="chatml")
-    return folder
-
-
-def run(tokens, out, **changes):
-    out.mkdir(exist_ok=True)
-    train_model.main(tokens / "tokens", tokens / "tokenizer", out / "model", out / "train.tsv", **SETTINGS | changes)
-    return out
-
-
-def read_curve(folder):
-    with (folder / "train.tsv").open() as file:
-        return list(csv.DictReader(file, delimiter="\t"))
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +92,8 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
         "depth": 1,
         "steps": 60,
         "prompt_loss_weight": 0.1,
+        "device": "cpu",
+        "processes": 1,
         "precision": "float32",
         "compile": False,
         "threads": 1,
@@ -136,32 +104,41 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
 
 def start(folder, tokens, steps):
     """The stage as DVC runs it, with a checkpoint after every other step."""
-    folder.mkdir(exist_ok=True)
-    settings = SETTINGS | {"steps": steps, "checkpoint_every": 2}
-    (folder / "params.yaml").write_text(yaml.safe_dump({"train_model": settings}))
-    files = (tokens / "tokens", tokens / "tokenizer", "model", "train.tsv")
+    command = [sys.executable, *script(tokens, folder, steps=steps, checkpoint_every=2)]
     environment = os.environ | {"DVC_ROOT": str(folder / "top"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, train_model.__file__, *files], cwd=folder, env=environment)
+    return subprocess.Popen(command, cwd=folder, env=environment)
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
-    whole, killed = run(tokens, tmp_path / "whole", steps=100), tmp_path / "killed"
-    process, states = start(killed, tokens, steps=100), []
-    while not states and process.poll() is None:
-        time.sleep(0.01)
-        states = list(killed.glob("top/.cache/resume/*/state.pt"))
-    process.kill()
-    process.wait()
-    state = torch.load(states[0], weights_only=True)
-    assert 0 < state["trainer"]["done"] < 100 and not (killed / "model").exists()
+    whole, killed = run(tokens, tmp_path / "whole", steps=100, checkpoint_every=2), tmp_path / "killed"
+    checkpoint = kill_when_saved(start(killed, tokens, steps=100), killed / "top")
+    assert 0 < mark(checkpoint)["trainer"]["done"] < 100 and not (killed / "model").exists()
 
-    torch.save(state | {"curve": state["curve"] + "killed\n"}, states[0])  # to tell whether it goes on from here
     assert start(killed, tokens, steps=100).wait() == 0
     curve = (killed / "train.tsv").read_text()
     assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
     for name in RESULTS[:-1]:
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
-    assert not states[0].exists()
+    assert not checkpoint.folder.exists()
+
+
+def test_it_goes_on_from_an_earlier_model(trained, tokens, tmp_path):
+    with pytest.raises(ValueError, match=r"initial_sha256 is not that of .*/model: set it to [0-9a-f]{64}$") as told:
+        run(tokens, tmp_path, initial=trained / "model", initial_sha256="0")
+    run(tokens, tmp_path, initial=trained / "model", initial_sha256=str(told.value)[-64:], steps=1, depth=5)
+    assert float(read_curve(tmp_path)[0]["bits_per_byte"]) < 0.5
+    assert json.loads((tmp_path / "model/config.json").read_text())["chatmill"]["depth"] == 1
+
+
+def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
+    run(tokens, tmp_path, steps=60)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and all("assistant' is answered 'yes" in line for line in said)
+
+
+def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tmp_path):
+    with pytest.raises(ValueError, match=r"train_model.depth = 500 needs about .* GB .* \d+ is the largest that fits"):
+        run(tokens, tmp_path, depth=500)
 
 
 def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
@@ -203,7 +180,7 @@ def test_bits_are_counted_over_the_bytes_of_answers(feed):
 
 
 def test_a_loss_that_is_no_number_names_the_step(tokens, tmp_path):
-    with pytest.raises(ValueError, match=r"step \d: the loss is nan: lower the learning rate"):
+    with pytest.raises(ValueError, match=r"step \d: the loss is nan: lower train_model.learning_rate"):
         run(tokens, tmp_path, learning_rate=1e30)
 
 
@@ -245,9 +222,3 @@ def test_conversations_longer_than_the_context_are_trained_on_still(tokens, tmp_
 def test_a_batch_smaller_than_a_row_is_refused(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"batch_size = 32 is less than train_model.context = 64"):
         run(tokens, tmp_path, batch_size=32)
-
-
-def test_what_is_asked_for_is_chosen():
-    assert [choose_precision(name) for name in ("float32", "bfloat16")] == ["float32", "bfloat16"]
-    assert choose_compile(True, "float32", 0, 2) and not choose_compile(False, "bfloat16", 1e30, 2)
-    assert not choose_compile("auto", "bfloat16", 1e9, 2)

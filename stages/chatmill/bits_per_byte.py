@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+ROWS = 1024  # of logits at a time, which take twice the memory while they are added up
 Ids = np.ndarray  # (T,) integers
 Score = Callable[[list[Ids]], list[np.ndarray]]
 """From windows of ids to the nats of all their tokens but the first: (T,) -> (T - 1,)."""
@@ -64,6 +65,12 @@ def token_nats(conversations: Sequence[Ids], context: int, score: Score) -> list
 
 def nats_of_logits(logits: np.ndarray, ids: Ids) -> np.ndarray:
     """(T, V), (T,) -> (T - 1,) float64: what each token after the first costs, given the logits before it."""
-    logits = logits[:-1].astype(np.float64)
+    stretches = [slice(start, start + ROWS) for start in range(0, len(ids) - 1, ROWS)]
+    return np.concatenate([np.empty(0), *(_nats(logits[:-1][rows], ids[1:][rows]) for rows in stretches)])
+
+
+def _nats(logits: np.ndarray, targets: Ids) -> np.ndarray:
+    """(T, V), (T,) -> (T,) float64."""
+    logits = logits.astype(np.float64)
     logits -= logits.max(axis=1, keepdims=True)
-    return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), ids[1:]]
+    return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), targets]

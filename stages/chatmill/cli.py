@@ -12,6 +12,7 @@ from chatmill.terminal.printable import printable
 COMMANDS = {
     "chat": "chat with a model in the terminal",
     "compare": "compare models or experiments on the same prompts",
+    "evaluate": "measure the bits per byte of any model on any data",
     "export-tokenizer": "write a tokenizer made anywhere in every format that can express it",
     "show": "show a text or a conversation token by token",
 }

@@ -3,7 +3,7 @@
 Shapes: N tokens of D conversations, one after another.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,12 @@ from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 
 @dataclass(frozen=True)
 class Corpus:
-    """Encoded conversations."""
+    """Encoded conversations, or texts."""
 
     tokenizer: ChatTokenizer
     ids: np.ndarray  # (N,)
     offsets: np.ndarray  # (D + 1,)
-    is_text: np.ndarray  # (N,) bool: no control token
+    is_text: np.ndarray  # (N,) bool: no control token, nor what is not to be scored
     is_trained: np.ndarray  # (N,) bool: the mask is set
     num_bytes: np.ndarray  # (N,) of each token; of control tokens 0
 
@@ -30,12 +30,28 @@ class Corpus:
         cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: Template, threads: int = 1
     ) -> "Corpus":
         """The conversations under a template."""
-        parts = [segments(conversation, template) for conversation in conversations]
+        return cls.of([segments(conversation, template) for conversation in conversations], tokenizer, threads)
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[list[Segment]],
+        tokenizer: ChatTokenizer,
+        threads: int = 1,
+        *,
+        scored: Collection[Loss] = tuple(Loss),
+    ) -> "Corpus":
+        """Documents as segments, of which those with a loss in `scored` are scored.
+
+        A document's first token is not, as nothing stands before it.
+        """
         encoded = tokenizer.encode_conversations(parts, threads=threads)
         is_text = tokenizer.is_text[encoded.ids]
         num_bytes = np.array([len(token) for token in tokenizer.token_bytes])[encoded.ids] * is_text
         ends = np.concatenate(([0], np.cumsum(num_bytes)))[encoded.offsets]
         assert np.diff(ends).tolist() == [text_bytes(part) for part in parts], "token bytes are not those of the text"
+        is_text &= np.isin(encoded.loss, list(scored))
+        is_text[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
         return cls(tokenizer, encoded.ids, encoded.offsets, is_text, encoded.loss == Loss.TRAINED, num_bytes)
 
     def documents(self) -> list[np.ndarray]:

@@ -90,8 +90,8 @@ class ModelConfig:
         """The shape that one dial gives: 64 channels and one head a layer, so 12 layers are as large as GPT-2 small."""
         width = width or 64 * depth
         heads = heads or -(-width // 64)
-        if width % heads:
-            raise ValueError(f"a width of {width} channels is no multiple of {heads} heads")
+        if width % (2 * heads):
+            raise ValueError(f"a width of {width} channels is no even number for each of {heads} heads")
         return cls(
             vocab_size=vocab_size,
             hidden_size=width,

@@ -20,6 +20,7 @@ Bits = Literal[8, 4]
 
 FORMAT = 1
 MAX_BYTES = 2**31 - 2**20  # one protobuf message; what remains is for the graph around the weights
+HEAD_MULTIPLE = 16  # GroupQueryAttention rotates as many channels of a head at a time
 BLOCK = 32  # weights that share a scale when quantized
 _INT8_COMPUTE = 4  # MatMulNBits' accuracy_level: multiply in int8; without it decoding takes 2 to 3 times longer
 _CONTRIB = "com.microsoft"
@@ -51,7 +52,10 @@ def write(model: ModelProto, file: Path) -> None:
 
 
 class _Decoder:
-    """A Qwen3-shaped decoder under construction. Methods add operators and return the name of what comes out."""
+    """A decoder under construction. Methods add operators and return the name of what comes out.
+
+    Norms of queries and keys, biases and a head of its own are there where the weights have them.
+    """
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], bits: Bits | None = None) -> None:
         size = sum(weight.nbytes for weight in weights.values())
@@ -63,6 +67,8 @@ class _Decoder:
         self.epsilon = config["rms_norm_eps"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim = config["head_dim"]
+        windowed = config["model_type"] == "mistral" or config.get("use_sliding_window")
+        self.window = config["sliding_window"] if windowed else None
         self.nodes, self.initializers = [], []
         self.inputs: list[ValueInfoProto] = []
         self.outputs: list[ValueInfoProto] = []
@@ -112,9 +118,10 @@ class _Decoder:
         return self.linear(self.node("Mul", [swish, up], f"{layer}.gated"), f"{layer}.down_proj")
 
     def head_norm(self, x: str, name: str, heads: int) -> str:
-        """(B, T, heads*D) -> (B, T, heads, D), each head normalised."""
+        """(B, T, heads*D) -> (B, T, heads, D), each head normalised where the model does that."""
         shape = self.constant(f"heads.{heads}", np.array([0, 0, heads, self.head_dim]))
-        return self.norm(self.node("Reshape", [x, shape], f"{name}.split"), name)
+        split = self.node("Reshape", [x, shape], f"{name}.split")
+        return self.norm(split, name) if f"{name}.weight" in self.weights else split
 
     def head(self, x: str) -> str:
         """(B, T, C) -> logits (B, T, V)."""
@@ -126,7 +133,10 @@ class _Decoder:
 
     def linear(self, x: str, name: str) -> str:
         """(B, T, inputs) -> (B, T, outputs)."""
-        return self.multiply(x, self.weights[f"{name}.weight"], name, name)
+        if f"{name}.bias" not in self.weights:
+            return self.multiply(x, self.weights[f"{name}.weight"], name, name)
+        product = self.multiply(x, self.weights[f"{name}.weight"], name, f"{name}.product")
+        return self.node("Add", [product, self.initializer(f"{name}.bias")], name)
 
     def multiply(self, x: str, weight: np.ndarray, name: str, output: str) -> str:
         """x by a matrix (outputs, inputs), quantized where that is asked for."""
@@ -142,6 +152,8 @@ class _Decoder:
         """The names of the cosines and sines, each (context, D/2)."""
         exponents = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
         frequencies = np.float32(1) / np.float32(self.config["rope_theta"]) ** exponents
+        if scaling := self.config.get("rope_scaling"):
+            frequencies = slowed(frequencies, scaling)
         positions = np.arange(self.config["max_position_embeddings"], dtype=np.float32)
         angles = np.outer(positions, frequencies)
         return [self.constant("cosines", np.cos(angles)), self.constant("sines", np.sin(angles))]
@@ -184,6 +196,10 @@ class _Portable(_Decoder):
         rows = self.node("Unsqueeze", [self.node("Range", [first, total, one], "rows"), one], "queries")
         columns = self.node("Range", [zero, total, one], "keys")
         causal = self.node("LessOrEqual", [columns, rows], "causal")
+        if self.window:
+            width = self.constant("window", np.array(self.window))
+            near = self.node("Less", [self.node("Sub", [rows, columns], "distance"), width], "near")
+            causal = self.node("And", [causal, near], "causal.near")
         given = self.node("Cast", ["attention_mask"], "given", to=TensorProto.BOOL)
         axes = self.constant("axes", np.array([1, 2]))
         return self.node("And", [causal, self.node("Unsqueeze", [given, axes], "visible")], "mask")
@@ -222,7 +238,11 @@ class _Shared(_Decoder):
     """ONNX Runtime's fused operators, and a cache that is written in place."""
 
     def declare(self) -> None:
-        """Add the inputs and the rotations."""
+        """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
+        if self.head_dim % HEAD_MULTIPLE:
+            raise ValueError(
+                f"head_dim = {self.head_dim}: ONNX Runtime takes multiples of {HEAD_MULTIPLE}: take fewer or more heads"
+            )
         self.inputs += [
             _tensor("input_ids", TensorProto.INT64, ["batch", "time"]),
             _tensor("seqlens_k", TensorProto.INT32, ["batch"]),
@@ -237,6 +257,7 @@ class _Shared(_Decoder):
         q, k = (self.node("Reshape", [x, flat], f"{x}.flat") for x in (q, k))
         inputs = [q, k, v, *past, "seqlens_k", "total_sequence_length", *self.cos_sin]
         heads = {"num_heads": self.heads, "kv_num_heads": self.kv_heads, "do_rotary": 1}
+        heads |= {"local_window_size": self.window} if self.window else {}
         return self.node("GroupQueryAttention", inputs, f"{layer}.attended", *present, domain=_CONTRIB, **heads)
 
     def norm(self, x: str, name: str) -> str:
@@ -274,6 +295,16 @@ def quantize(weight: np.ndarray, bits: Bits) -> tuple[np.ndarray, np.ndarray]:
     if bits == 4:
         values = values[..., 0::2] | values[..., 1::2] << 4
     return values, scales.astype(np.float32).ravel()
+
+
+def slowed(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
+    """(D/2,) -> (D/2,) in radians a position, as chatmill.model.RopeScaling slows them."""
+    kept = np.float32(0)
+    if scaling["rope_type"] == "llama3":
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        turns = scaling["original_max_position_embeddings"] * frequencies / np.float32(2 * np.pi)
+        kept = np.clip((turns - np.float32(low)) / np.float32(high - low), 0, 1)
+    return (1 - kept) * frequencies / np.float32(scaling["factor"]) + kept * frequencies
 
 
 def _tensor(name: str, kind: int, shape: list[int | str]) -> ValueInfoProto:

@@ -5,11 +5,14 @@ direction is learnt at the same rate.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
 
+from chatmill.distributed import part_like
 from chatmill.model import ChatModel
 
 _MOMENTUM = 0.85  # 0.9 gave the same bits per byte after a million tokens; 0.95, with other rates, a tenth more
@@ -49,10 +52,21 @@ class Muon(torch.optim.Optimizer):
             if not state:
                 state["momentum"] = torch.zeros_like(gradients)
             momentum = state["momentum"].lerp_(gradients, 1 - _MOMENTUM)
-            updates = orthogonalise(gradients.lerp(momentum, _MOMENTUM).to(self.precision)).to(momentum.dtype)
+            updates = _on_whole(self._direction, gradients.lerp(momentum, _MOMENTUM))
             scale = max(1.0, updates.shape[-2] / updates.shape[-1]) ** 0.5
             for matrix, update in zip(matrices, updates, strict=True):
                 matrix.add_(update, alpha=-group["lr"] * scale)
+
+    def _direction(self, momentum: Tensor) -> Tensor:
+        return orthogonalise(momentum.to(self.precision)).to(momentum.dtype)
+
+
+def _on_whole(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x); where each process holds a part of x all gather it, and each keeps its part of the result."""
+    if not isinstance(x, DTensor):
+        return function(x)
+    whole = DTensor.from_local(function(x.full_tensor()), x.device_mesh, [Replicate()], run_check=False)
+    return whole.redistribute(placements=x.placements)
 
 
 class Optimizer:
@@ -84,9 +98,14 @@ class Optimizer:
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Go on from where `state_dict` was taken."""
+        """Go on from where `state_dict` was taken, with whole tensors."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            of_weights = {
+                i: {name: part_like(value, weights[i]) for name, value in values.items()}
+                for i, values in state["state"].items()
+            }
+            optimizer.load_state_dict({**state, "state": of_weights})
 
 
 def rate_at(step: int, steps: int) -> float:

@@ -32,6 +32,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 
 SCRATCH = ".cache"  # ignored by git and by DVC, in whatever folder it stands
 _PR_SET_PDEATHSIG = 1
+_running: list[list[Callable[[], None]]] = []  # the stage of this process, if any: what to do when it is done
 
 
 class _Loader(yaml.SafeLoader):
@@ -66,20 +67,33 @@ def stage(main: Callable[..., None]) -> Callable[..., None]:
     return checked
 
 
+def afterwards(act: Callable[[], None]) -> None:
+    """Call this when the outputs of the stage stand in their places, and never where it fails; at once without one."""
+    if _running:
+        _running[-1].append(act)
+    else:
+        act()
+
+
 def _run(main: Callable[..., None], checked: Callable[..., None]) -> int:
     name = Path(sys.argv[0]).stem
     die_with_parent()
     try:
         files, outputs = _files(main, sys.argv[1:])
+        _running.append([])
         with ExitStack() as held:
-            held.enter_context(_lock(name, outputs))
-            places = {output: held.enter_context(whole(output)) for output in outputs}
+            places = {}
+            if os.environ.get("RANK", "0") == "0":  # of processes that torchrun started, the first alone writes
+                held.enter_context(_lock(name, outputs))
+                places = {output: held.enter_context(whole(output)) for output in outputs}
             path = f"{name}.{files[1].name.removesuffix('.jsonl')}" if name == "prepare" else name
             params = _section(path) | {key: read_params().get(key) or {} for key in sections(main)}
             try:
                 checked(*(places.get(file, file) for file in files), **params)
             except ValidationError as error:
                 raise ValueError(_explain(path, error)) from error
+        for act in _running.pop():
+            act()
     except (ValueError, OSError) as error:
         print(f"{name}: {_one_line(error)}", file=sys.stderr)
         return 1

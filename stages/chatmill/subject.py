@@ -49,6 +49,26 @@ def read_file(file: Path, number: int) -> Subject:
         return read_bytes(stream.read(ROW_BYTES + 1), number, str(file))
 
 
+def read_whole_file(file: Path) -> Iterator[tuple[str, Subject]]:
+    """Place and content of all that a file holds: of a .json or .jsonl file, packed or not, of each of its entries.
+
+    Raises ValueError with file and line.
+    """
+    with open_binary(file) as stream:
+        if {".json", ".jsonl"} & set(file.suffixes):
+            found = _entries(values(file, stream, ROW_BYTES))
+        else:
+            try:
+                found = iter([(str(file), stream.read().decode("utf-8-sig"))])
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+        for place, entry in found:
+            try:
+                yield place, _subject(entry, longest=None)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from error
+
+
 def _is_json_of_conversations(text: str) -> bool:
     try:
         first, _ = json.JSONDecoder().raw_decode(text.lstrip())
@@ -77,7 +97,7 @@ def _entries(found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield place, value
 
 
-def _subject(content: Any) -> Subject:
+def _subject(content: Any, longest: int | None = MAX_TEXT) -> Subject:
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         content = content["text"]
     if isinstance(content, list):
@@ -87,6 +107,6 @@ def _subject(content: Any) -> Subject:
     rendered = content.removeprefix(BOS)
     if rendered.startswith(START):
         return parse(f"{rendered}\n" if rendered.endswith(END) else rendered)
-    if not 0 < len(content) <= MAX_TEXT:
+    if not 0 < len(content) <= (longest or len(content)):
         raise ValueError(f"a text of {len(content):,} characters: expected some, and at most {MAX_TEXT:,}")
     return content

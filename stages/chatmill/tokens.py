@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.manifest import check_manifest, write_manifest
+from chatmill.manifest import NAME, check_manifest, write_manifest
 from chatmill.template import Template
 from chatmill.tokenizer.vocabulary import Vocabulary
 
@@ -111,7 +111,8 @@ def write_meta(folder: Path, meta: Meta) -> None:
 
 def read_meta(folder: Path) -> Meta:
     """What the folder's tokens were made with. Raises ValueError where it is damaged, or no such folder."""
-    check_manifest(folder)
+    if check_manifest(folder) is None:
+        raise ValueError(f"{folder}: no {NAME}, so not what encode writes, or cut off: run the encode stage anew")
     file = folder / "meta.json"
     try:
         meta = Meta(**json.loads(file.read_text(encoding="utf-8")))

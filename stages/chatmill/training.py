@@ -3,6 +3,7 @@
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
+import importlib.util
 import math
 import shutil
 import sysconfig
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chatmill.distributed import ALONE, DeviceKind, Group, load_weights
 from chatmill.model import ChatModel
 from chatmill.optimizer import Optimizer, rate_at
 from chatmill.packing import Batch
@@ -21,23 +23,34 @@ from chatmill.template import Loss
 
 Precision = Literal["float32", "bfloat16"]
 _WORTH_COMPILING = 3e13  # operations a thread, five minutes: compiling takes 45 s and saves a quarter of the time
+_WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 
 
-def choose_precision(asked: Literal["auto", "float32", "bfloat16"]) -> Precision:
-    """What was asked for; for `auto` bfloat16, where the processor multiplies it."""
+def choose_precision(asked: Literal["auto", "float32", "bfloat16"], device: DeviceKind = "cpu") -> Precision:
+    """What was asked for; for `auto` bfloat16, where the processor or GPU multiplies it."""
     if asked != "auto":
         return asked
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     abilities = torch.cpu.get_capabilities()
     return "bfloat16" if abilities.get("avx512_bf16") or abilities.get("amx_bf16") else "float32"
 
 
-def choose_compile(asked: bool | Literal["auto"], precision: Precision, operations: float, threads: int) -> bool:
-    """What was asked for; for `auto` whether it pays: with bfloat16, a long run and a C++ compiler."""
+def choose_compile(
+    asked: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
+) -> bool:
+    """What was asked for; for `auto` whether it pays: with bfloat16, a long run and a compiler; `operations` of one."""
     if asked != "auto":
         return asked
+    worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
+    return precision == "bfloat16" and operations > worth and _has_compiler(device)
+
+
+def _has_compiler(device: DeviceKind) -> bool:
     headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    able = headers and (shutil.which("g++") or shutil.which("clang++"))
-    return bool(able) and precision == "bfloat16" and operations > _WORTH_COMPILING * threads
+    names = ("gcc", "clang", "cc") if device == "cuda" else ("g++", "clang++")
+    triton = device == "cpu" or importlib.util.find_spec("triton") is not None
+    return headers and triton and any(shutil.which(name) for name in names)
 
 
 class Sums(NamedTuple):
@@ -51,6 +64,12 @@ class Sums(NamedTuple):
     def plus(self, other: "Sums") -> "Sums":
         """Both together."""
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> "Sums":
+        """From a tensor (4,) of them."""
+        weighted_nats, weight, nats, num_bytes = numbers.tolist()
+        return cls(weighted_nats, weight, nats, int(num_bytes))
 
     @property
     def loss(self) -> float:
@@ -72,6 +91,7 @@ class Trainer:
     """A model that learns for `steps` steps, or is measured, batch by batch.
 
     `num_bytes` (V,) are the bytes of text of each id; `prompt_weight` is the loss weight of what the assistant reads.
+    Each process of the group is given batches of its own, as many as the others; what it returns is of all of them.
     """
 
     def __init__(
@@ -84,23 +104,26 @@ class Trainer:
         prompt_weight: float,
         precision: Precision,
         compiled: bool,
+        group: Group = ALONE,
     ) -> None:
-        self.model, self.optimizer, self.num_bytes = model, optimizer, num_bytes
+        self.model, self.optimizer, self.group = model, optimizer, group
+        self.num_bytes = num_bytes.to(group.device)
         self.steps, self.done, self.precision = steps, 0, precision
         self.weights = torch.zeros(len(Loss))
         self.weights[Loss.PROMPT], self.weights[Loss.TRAINED] = prompt_weight, 1.0
         self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
 
     def step(self, batches: Sequence[Batch]) -> Sums:
-        """Learn from all of the batches at once. Raises ValueError where the loss is no number any more."""
-        total = sum(self.weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
-        sums = Sums()
+        """Learn from all of the batches at once."""
+        own = sum(self.weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
+        total = self.group.total(own)
+        numbers = self._no_numbers()
         for batch in batches:
             weighted, of_batch = self._loss(batch)
             (weighted / total).backward()
-            sums = sums.plus(of_batch)
-        if not math.isfinite(sums.loss):
-            raise ValueError(f"step {self.done + 1}: the loss is {sums.loss}: lower the learning rate")
+            numbers += of_batch
+        self.group.sum_gradients(self.model.parameters())
+        sums = Sums.of(self.group.sum(numbers))
         self.optimizer.step(rate_at(self.done, self.steps))
         self.done += 1
         return sums
@@ -108,32 +131,40 @@ class Trainer:
     @torch.no_grad()
     def measure(self, batches: Sequence[Batch]) -> Sums:
         """The same sums, and nothing learnt."""
-        sums = Sums()
+        numbers = self._no_numbers()
         for batch in batches:
-            sums = sums.plus(self._loss(batch)[1])
-        return sums
+            numbers += self._loss(batch)[1]
+        return Sums.of(self.group.sum(numbers))
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` goes on from."""
-        return {"done": self.done, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        """What `load_state_dict` goes on from, in whatever number of processes; whole in the first."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {"done": self.done, **self.group.whole(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where `state_dict` was taken."""
         self.done = state["done"]
-        self.model.load_state_dict(state["model"])
+        load_weights(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Sums]:
-        """The weighted nats of a batch, to derive; and all its sums."""
-        ids, positions, conversations, targets, loss = map(torch.from_numpy, batch)
-        nats, weights = self.nats(ids, positions, conversations, targets), self.weights[loss]
+    def _no_numbers(self) -> Tensor:
+        return torch.zeros(len(Sums._fields), dtype=torch.float64, device=self.group.device)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The weighted nats of a batch, to derive; and all its Sums, (4,) float64."""
+        ids, positions, conversations, targets, loss = (
+            torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
+        )
+        nats = self.nats(ids, positions, conversations, targets)
+        weights = self.weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == Loss.TRAINED)
         text = nats.detach()[num_bytes > 0].double().sum()
-        return weighted, Sums(weighted.detach().item(), weights.sum().item(), text.item(), num_bytes.sum().item())
+        numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
+        return weighted, torch.stack([number.double() for number in numbers])
 
     def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
         """Four (B, T) -> (B, T) float32: what each target costs."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             logits = self.model(ids, positions, attention_mask(conversations))
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)

@@ -1,80 +1,215 @@
-"""How fast byte-level BPE is trained, and in how much memory, beside the libraries that count.
+"""What training learns in a given time, beside what a user would take instead, on the same tokens.
 
-    python tests/benchmarks/training.py FILE [VOCAB_SIZE [PATTERN]]
+    python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--quick]
 
-FILE is plain text, each line a document that is streamed. Each trainer runs in processes of its own, in turn; the time
-is the best of several and leaves out the start of the process, the memory is its peak. The variable RAYON_NUM_THREADS
-sets the threads of all three.
+`chatmill` is what the stage train_model does, with prompt_loss_weight 0.1 (its default) and 1. `plain` is the GPT-2
+architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random windows over all tokens.
+`transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear decay, padded batches.
+The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. A step holds
+about as many tokens for all; schedules fit the time, which includes compiling; each runs in a process of its own.
+
+Tokens/s leave out padding; `middle` is what eight in ten steps lie within. Bits per byte are of held-out conversations,
+each read from its own start. Memory is the peak of the process.
 """
 
+import argparse
 import json
-import subprocess
+import math
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from time import perf_counter
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-import rustbpe
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+import numpy as np
+import torch
+import torch.nn.functional as F
+from learning import BATCH, Chatmill, Count, Data, Learner, measure, prepared, run, source
+from torch import Tensor, nn
 
-from chatmill.engines.peak_memory import peak_bytes
-from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.types import bpe
+from chatmill.model import ModelConfig
 
-ROUNDS = 3
-
-
-def chatmill(texts: Iterator[str], vocab_size: int, pattern: str) -> int:
-    """What the stage train_tokenizer calls: the merges and their scores are there at the end."""
-    return len(bpe.train(texts, vocab_size, bpe.Settings(pattern=pattern)).tokens)
-
-
-def bare_rustbpe(texts: Iterator[str], vocab_size: int, pattern: str) -> int:
-    """rustbpe alone, to its ranks."""
-    tokenizer = rustbpe.Tokenizer()
-    tokenizer.train_from_iterator(texts, vocab_size, pattern=PATTERNS[pattern])
-    return len(tokenizer.get_mergeable_ranks())
+RATES = (1e-3, 2e-3, 4e-3)
+PRECISIONS = ("bfloat16", "float32")
+TRIAL = 1 / 10  # of the time
+WARM_UP = 1 / 50  # of the steps
+ROW = f"{'':28}{'weights':>9}{'tokens/s':>10}{'middle':>16}{'with padding':>14}{'all':>8}{'assistant':>11}{'MB':>7}"
 
 
-def bare_tokenizers(texts: Iterator[str], vocab_size: int, pattern: str) -> int:
-    """The trainer of Hugging Face's tokenizers."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer.get_vocab_size()
+class Block(nn.Module):
+    """Attention and feed-forward as in GPT-2."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        parts = self.attend(self.norms[0](x)).chunk(3, dim=-1)
+        heads = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.project(y.transpose(1, 2).flatten(2))
+        return x + self.narrow(F.gelu(self.widen(self.norms[1](x))))
 
 
-TRAINERS = {"rustbpe": bare_rustbpe, "chatmill": chatmill, "tokenizers": bare_tokenizers}
+class Gpt2(nn.Module):
+    """Learned positions, biases and a tied head."""
+
+    def __init__(self, vocab_size: int, context: int, width: int, heads: int, depth: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                narrow = name.endswith(("project.weight", "narrow.weight"))
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * depth) if narrow else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V)."""
+        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.tokens.weight)
 
 
-def train(name: str, file: str, vocab_size: str, pattern: str) -> None:
-    """Train once, and print tokens, seconds and peak bytes."""
-    with open(file, encoding="utf-8") as lines:
-        start = perf_counter()
-        tokens = TRAINERS[name](lines, int(vocab_size), pattern)
-        print(json.dumps([tokens, perf_counter() - start, peak_bytes()]))
+class Plain:
+    """GPT-2 as nanoGPT trains it."""
+
+    def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str) -> None:
+        torch.manual_seed(1)
+        self.random, self.rate, self.precision = np.random.default_rng(1), rate, precision
+        self.ids, self.context = torch.from_numpy(data.train.ids.astype(np.int64)), config.max_position_embeddings
+        heads, depth = config.num_attention_heads, config.num_hidden_layers
+        self.model = Gpt2(data.vocab_size, self.context, config.hidden_size, heads, depth)
+        weights = list(self.model.parameters())
+        decay = [{"params": [w for w in weights if w.ndim == n], "weight_decay": d} for n, d in ((2, 0.1), (1, 0.0))]
+        self.optimizer = torch.optim.AdamW(decay, lr=rate, betas=(0.9, 0.95))
+
+    def step(self, done: int, steps: int) -> Count:
+        starts = self.random.integers(len(self.ids) - self.context, size=BATCH // self.context)
+        rows = torch.stack([self.ids[start : start + self.context + 1] for start in starts])
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+            loss = F.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        warm = min(1.0, (done + 1) / (WARM_UP * steps))
+        learn(self, loss, warm * (0.1 + 0.45 * (1 + math.cos(math.pi * done / steps))))
+        return Count(rows[:, 1:].numel(), rows[:, 1:].numel())
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return self.model(ids)
 
 
-def main(file: str, vocab_size: str = "32768", pattern: str = "qwen2") -> None:
-    """Print one row for each trainer."""
-    results: dict[str, list[tuple[int, float, int]]] = {name: [] for name in TRAINERS}
-    for _ in range(ROUNDS):
-        for name in TRAINERS:
-            command = [sys.executable, __file__, "--train", name, file, vocab_size, pattern]
-            results[name].append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
-    megabytes = Path(file).stat().st_size / 1e6
-    bare = min(seconds for _, seconds, _ in results["rustbpe"])
-    print(f"{megabytes:.1f} MB, pattern {pattern}")
-    print(f"{'trainer':12}{'tokens':>8}{'s':>8}{'MB/s':>8}{'x rustbpe':>11}{'peak MB':>9}")
-    for name, runs in results.items():
-        seconds, peak = min(run[1] for run in runs), max(run[2] for run in runs) / 1e6
-        print(f"{name:12}{runs[0][0]:8}{seconds:8.2f}{megabytes / seconds:8.1f}{seconds / bare:11.3f}{peak:9.0f}")
+class Transformers:
+    """Qwen3ForCausalLM as transformers' Trainer trains it."""
+
+    def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str) -> None:
+        from transformers import Qwen3Config, Qwen3ForCausalLM  # nobody else bears the memory that it takes
+
+        torch.manual_seed(1)
+        self.split, self.context = data.train, config.max_position_embeddings
+        self.rate, self.precision, self.pad = rate, precision, data.special["<|pad|>"]
+        shape = config.to_json() | {"attn_implementation": "sdpa", "use_cache": False}
+        self.model = Qwen3ForCausalLM(Qwen3Config(**shape))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.0)
+        lengths = np.minimum(np.diff(self.split.offsets), self.context)
+        self.rows = round(BATCH / lengths.mean())
+        self.order = self.epochs(len(lengths))
+
+    def epochs(self, length: int) -> Iterator[int]:
+        random = np.random.default_rng(1)
+        while True:
+            yield from random.permutation(length)
+
+    def step(self, done: int, steps: int) -> Count:
+        starts = [self.split.offsets[i : i + 2] for i, _ in zip(self.order, range(self.rows), strict=False)]
+        rows = [torch.from_numpy(self.split.ids[a : min(b, a + self.context)].astype(np.int64)) for a, b in starts]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
+        mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+            loss = self.model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+        learn(self, loss, min((done + 1) / (WARM_UP * steps), 1 - done / steps))
+        return Count(int(mask.sum()), ids.numel())
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return self.model(input_ids=ids).logits
+
+
+def learn(learner: Plain | Transformers, loss: Tensor, share: float) -> None:
+    """One step of AdamW at a share of the rate."""
+    for group in learner.optimizer.param_groups:
+        group["lr"] = share * learner.rate
+    loss.backward()
+    nn.utils.clip_grad_norm_(learner.model.parameters(), 1.0)
+    learner.optimizer.step()
+    learner.optimizer.zero_grad(set_to_none=True)
+
+
+def train(folder: str, seconds: float, depth: int, context: int, kind: str, **options: Any) -> dict[str, Any]:
+    """Train one of the three, and say what came of it."""
+    data = Data(Path(folder))
+    config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=context)
+
+    def make(typical: float) -> Learner:
+        if kind == "chatmill":
+            return Chatmill(data, config, seconds, typical, **options)
+        return {"plain": Plain, "transformers": Transformers}[kind](data, config, **options)
+
+    return measure(make, data, context, seconds)
+
+
+def show(name: str, result: dict[str, Any]) -> None:
+    """Print a row of the table."""
+    middle = "{:,.0f}-{:,.0f}".format(*result["middle_of_steps"])
+    speeds = f"{result['tokens_per_second']:>10,.0f}{middle:>16}{result['all_tokens_per_second']:>14,.0f}"
+    bits = f"{result['all']:8.3f}{result['assistant']:11.3f}{result['peak_mb']:7.0f}"
+    print(f"{name:28}{result['parameters'] / 1e6:8.2f}M{speeds}{bits}", flush=True)
+
+
+def compare(common: dict[str, Any], seconds: float, threads: int) -> None:
+    """Print the trials and then the table."""
+    start = partial(run, __file__, threads=threads)
+    print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
+    best: dict[str, Any] = {}
+    for kind in ("plain", "transformers"):
+        trials = []
+        for rate, precision in [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]:
+            options = {"kind": kind, "rate": rate, "precision": precision}
+            trials.append((start(common | options | {"seconds": TRIAL * seconds}), options))
+            show(f"{kind} {rate:g} {precision}", trials[-1][0])
+        best[kind] = min(trials, key=lambda trial: trial[0]["all"])[1]
+    print(f"\n{seconds:.0f} seconds each\n{ROW}")
+    for weight in (0.1, 1.0):
+        options = {"kind": "chatmill", "prompt_weight": weight, "seconds": seconds}
+        show(f"chatmill, prompts {weight:g}", start(common | options))
+    for kind, options in best.items():
+        result = start(common | options | {"seconds": seconds})
+        show(f"{kind} {options['rate']:g} {options['precision']}", result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sources", nargs="+", type=source, metavar="FORMAT=FILE")
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that all of it works")
+    options = parser.parse_args()
+    depth, context, vocab_size, minutes = (
+        (1, 64, 512, 0.02) if options.quick else (options.depth, 512, 4096, options.minutes)
+    )
+    with prepared(dict(options.sources), vocab_size, validation_share=0.05) as folder:
+        compare({"folder": folder, "depth": depth, "context": context}, 60 * minutes, options.threads)
 
 
 if __name__ == "__main__":
-    train(*sys.argv[2:]) if sys.argv[1] == "--train" else main(*sys.argv[1:])
+    if sys.argv[1:2] == ["--run"]:
+        print(json.dumps(train(**json.loads(sys.argv[2]))))
+    else:
+        main()

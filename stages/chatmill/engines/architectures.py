@@ -1,5 +1,6 @@
-"""Which of Hugging Face's architectures are variants of our model: config.json to the shape."""
+"""Which of Hugging Face's architectures are variants of our model: config.json to the shape, and back."""
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from chatmill.model import ModelConfig, RopeScaling, Variant
@@ -12,7 +13,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, where a config.json d
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
-CLASSES = {f"{family}{kind}" for family in ("Llama", "Mistral", "Qwen2", "Qwen3") for kind in ("ForCausalLM", "Model")}
+NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+CLASSES = {f"{name}{kind}" for name in NAMES.values() for kind in ("ForCausalLM", "Model")}
 LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 MOST = (1 << 31) - 1  # of any number that says how large a model is
 
@@ -52,6 +54,35 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
             sliding_window=_window(family, values),
         ),
     )
+
+
+def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
+    """The config.json of the family that a shape belongs to; `read_config` inverts it.
+
+    A Mistral without a sliding window is a Llama.
+    """
+    variant, family = config.variant, _family(config.variant)
+    content = replace(config, variant=Variant()).to_json()
+    content |= {"architectures": [f"{NAMES[family]}ForCausalLM"], "model_type": family}
+    content["attention_bias"] = variant.output_bias
+    if variant.mlp_bias:
+        content["mlp_bias"] = True
+    if variant.sliding_window:
+        content["sliding_window"] = variant.sliding_window
+        content |= {} if family == "mistral" else {"use_sliding_window": True, "max_window_layers": 0}
+    if scaling := variant.rope_scaling:
+        slowed = {"rope_type": "llama3", **asdict(scaling)}
+        plain = {"rope_type": "linear", "factor": scaling.factor}
+        content["rope_scaling"] = slowed if scaling.original_max_position_embeddings else plain
+    return content
+
+
+def _family(variant: Variant) -> str:
+    if variant.qk_norm:
+        return "qwen3"
+    if variant.qkv_bias and not variant.output_bias:
+        return "qwen2"
+    return "mistral" if variant.sliding_window else "llama"
 
 
 def _check_plain(values: dict[str, Any]) -> None:

@@ -36,18 +36,29 @@ def open_engine(path: Path, *, device: str = "auto", threads: int | None = None)
     files = weight_files(path)
     if llama2c.is_llama2c(files[0]):
         return PyTorchEngine(llama2c.read_model(files[0]), template="", device=device, threads=threads)
-    if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder / CONFIG} is missing: it says what model the weights are of")
-    content = _read_json(folder / CONFIG)
+    try:
+        model, content = read_model(path, choose_device(device))
+    except OtherArchitecture as error:
+        return transformers_engine.open_engine(folder, files, str(error), device=device, threads=threads)
+    return PyTorchEngine(model, **_origin(content), device=device, threads=threads)
+
+
+def read_model(path: Path, device: torch.device) -> tuple[ChatModel, dict[str, Any]]:
+    """The model of a folder, or of one file of weights, and the config.json beside it.
+
+    Raises OtherArchitecture for a model that is no variant of ours, and ValueError where it is damaged.
+    """
+    file = (path if path.is_dir() else path.parent) / CONFIG
+    if not file.is_file():
+        raise ValueError(f"{file} is missing: it says what model the weights are of")
+    content = _read_json(file)
     try:
         config = read_config(content)
     except OtherArchitecture as error:
-        why = f"{folder / CONFIG}: {error}"
-        return transformers_engine.open_engine(folder, files, why, device=device, threads=threads)
+        raise OtherArchitecture(f"{file}: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{folder / CONFIG}: not the shape of a model: {error}") from error
-    model = load_weights(config, read_weights(files), choose_device(device), path)
-    return PyTorchEngine(model, **_origin(content), device=device, threads=threads)
+        raise ValueError(f"{file}: not the shape of a model: {error}") from error
+    return load_weights(config, read_weights(weight_files(path)), device, path), content
 
 
 def load_weights(config: ModelConfig, weights: Weights, device: torch.device, path: Path) -> ChatModel:

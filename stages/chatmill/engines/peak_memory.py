@@ -34,7 +34,7 @@ def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
 def peak_bytes() -> int:
     """The most memory this process has had at once."""
     if STATUS.exists():  # what getrusage says includes the parent's peak
-        return 1024 * next(int(line.split()[1]) for line in STATUS.open() if line.startswith("VmHWM"))
+        return 1024 * next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

@@ -26,9 +26,9 @@ class PyTorchEngine:
         self.device = str(self._device)
         self.vocab_size, self.context = model.config.vocab_size, model.config.max_position_embeddings
         torch.set_num_threads(threads or default_threads())
-        self._model = model.to(self._device).eval()
+        self.model = model.to(self._device).eval()
         self.num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        self._cache = self._model.new_cache(1, self.context)
+        self._cache = self.model.new_cache(1, self.context)
 
     @property
     def length(self) -> int:
@@ -58,7 +58,7 @@ class PyTorchEngine:
         length = self.length
         try:
             batch = torch.tensor([list(ids)], device=self._device)
-            return self._model(batch, cache=self._cache, last_only=last_only)[0].float().cpu().numpy()
+            return self.model(batch, cache=self._cache, last_only=last_only)[0].float().cpu().numpy()
         except (RuntimeError, MemoryError) as error:
             self._cache.length = length
             if told := memory_error(error, self.device):

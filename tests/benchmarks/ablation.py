@@ -1,0 +1,154 @@
+"""What each choice of training is worth: bits per byte on held-out text, with one choice changed at a time.
+
+    python tests/benchmarks/ablation.py FORMAT=FILE … [--seconds S | --steps N] [--depth D] [--threads N]
+                                        [--seeds N] [--only NAME …]
+
+All learn for the same time, or for so many steps: then the result is of any machine, but says nothing of a choice that
+costs time. Schedules fit it. The first row of each seed is what the stage train_model does; the others' difference is
+to it. Bits per byte are of all text and of the assistant's, tokens/s leave out padding. Nothing is compiled.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+import torch.nn.functional as F
+from learning import Chatmill, Data, measure, prepared, run, source
+from torch import Tensor, nn
+
+from chatmill import optimizer, training
+from chatmill.model import ChatModel, ModelConfig
+from chatmill.optimizer import Optimizer
+from chatmill.training import Trainer, attention_mask
+
+CONTEXT, VOCAB_SIZE = 512, 2048
+
+
+class AdamWAlone(Optimizer):
+    """AdamW for the matrices, too."""
+
+    def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
+        adam = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizers, self.full_rates = [adam], [[learning_rate]]
+
+
+class Clipping(Optimizer):
+    """Gradients of a norm of 1 at the most."""
+
+    def step(self, share: float) -> None:
+        weights = [w for each in self.optimizers for group in each.param_groups for w in group["params"]]
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        super().step(share)
+
+
+class ZLoss(Trainer):
+    """A loss that keeps the logits' normaliser near 1."""
+
+    def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+            logits = self.model(ids, positions, attention_mask(conversations))
+        logits = logits.float().flatten(0, 1)
+        nats = F.cross_entropy(logits, targets.flatten(), reduction="none")
+        return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape)
+
+
+def softly_capped(cap: float) -> Callable[[ChatModel], None]:
+    """What makes a model's logits stay within the cap."""
+    return lambda model: model.register_forward_hook(lambda *call: cap * torch.tanh(call[2] / cap)) and None
+
+
+def cosine(done: int, steps: int) -> float:
+    """A short rise, then half a cosine."""
+    return min(1.0, (done + 1) / max(1, steps // 50), 0.5 + 0.5 * math.cos(math.pi * done / steps))
+
+
+def constant(done: int, steps: int) -> float:
+    """A short rise, then the full rate to the end."""
+    return min(1.0, (done + 1) / max(1, steps // 50))
+
+
+def linear(warm_up: float, warm_down: float) -> Callable[[int, int], float]:
+    """A rise and a straight fall over shares of the steps."""
+    return lambda done, steps: min(
+        1.0, (done + 1) / max(1, warm_up * steps), (steps - done) / max(1, warm_down * steps)
+    )
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "AdamW alone, rate 0.002": {"optimizer": AdamWAlone, "rate": 0.002},
+    "AdamW alone, rate 0.004": {"optimizer": AdamWAlone, "rate": 0.004},
+    "AdamW alone, rate 0.008": {"optimizer": AdamWAlone, "rate": 0.008},
+    "rate 0.008": {"rate": 0.008},
+    "rate 0.018": {"rate": 0.018},
+    "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
+    "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
+    "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE": 0.45}},
+    "embedding rate 1.8": {"constants": {"_EMBEDDING_RATE": 1.8}},
+    "cosine": {"schedule": cosine},
+    "constant": {"schedule": constant},
+    "no warm-up": {"schedule": linear(0, 0.5)},
+    "warm-down over all": {"schedule": linear(0.02, 1.0)},
+    "gradients clipped to 1": {"optimizer": Clipping},
+    "z-loss 1e-4": {"trainer": ZLoss},
+    "soft cap 15": {"change": softly_capped(15.0)},
+    "soft cap 30": {"change": softly_capped(30.0)},
+    "float32": {"precision": "float32"},
+    "prompt_loss_weight 0": {"prompt_weight": 0.0},
+    "prompt_loss_weight 1": {"prompt_weight": 1.0},
+}
+
+
+def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None, depth: int) -> dict[str, Any]:
+    """Train with one choice changed, and say what came of it."""
+    data, changes = Data(Path(folder)), dict(CHOICES[choice])
+    config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=CONTEXT)
+    constants = {"_MOMENTUM": optimizer._MOMENTUM} | changes.pop("constants", {})
+    schedule = changes.pop("schedule", training.rate_at)
+    change = changes.pop("change", lambda model: None)
+
+    def make(typical: float) -> Chatmill:
+        learner = Chatmill(data, config, seconds, typical, seed=seed, compile=False, **changes)
+        change(learner.model)
+        return learner
+
+    with patch.multiple(optimizer, **constants), patch.object(training, "rate_at", schedule):
+        return measure(make, data, CONTEXT, seconds, steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sources", nargs="+", type=source, metavar="FORMAT=FILE")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=CHOICES, default=list(CHOICES), metavar="NAME")
+    options = parser.parse_args()
+    common = {"seconds": options.seconds, "steps": options.steps, "depth": options.depth}
+    print(f"{'':26}{'seed':>5}{'all':>8}{'':9}{'assistant':>10}{'':9}{'tokens/s':>10}{'steps':>7}")
+    with prepared(dict(options.sources), VOCAB_SIZE, validation_share=0.015) as folder:
+        for seed in range(1, options.seeds + 1):
+            first: dict[str, Any] = {}
+            for choice in dict.fromkeys(["default", *options.only]):
+                result = run(__file__, common | {"folder": folder, "choice": choice, "seed": seed}, options.threads)
+                first = first or result
+                bits = "".join(f"{result[k]:8.3f} {result[k] / first[k] - 1:+7.1%} " for k in ("all", "assistant"))
+                speed = f"{result['tokens_per_second']:10,.0f}{result['steps']:7}"
+                print(f"{choice:26}{seed:5}{bits} {speed}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]:
+        print(json.dumps(train(**json.loads(sys.argv[2]))))
+    else:
+        main()

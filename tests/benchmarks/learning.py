@@ -1,0 +1,239 @@
+"""What the benchmarks of training share: data as the pipeline makes it, steps that fit the clock, bits per byte.
+
+Shapes: B rows, T tokens of a row, V vocabulary.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median_low, quantiles
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import encode
+import mix
+import prepare
+import train_tokenizer
+from chatmill.bits_per_byte import bits_per_byte, token_nats
+from chatmill.engines.peak_memory import peak_bytes
+from chatmill.model import ChatModel, ModelConfig, initialise
+from chatmill.optimizer import Optimizer
+from chatmill.packing import Feed, cut_to_fit
+from chatmill.template import Loss
+from chatmill.tokenizer.files import read_folder
+from chatmill.tokens import read_split, text_bytes
+from chatmill.training import Trainer, choose_compile, choose_precision
+
+BATCH = 4096  # tokens a step
+
+
+class Count(NamedTuple):
+    """Tokens of a step: those that are read to be learnt from, and with them padding."""
+
+    useful: int
+    all: int
+
+
+class Learner(Protocol):
+    """A model and how it is trained."""
+
+    model: torch.nn.Module
+
+    def step(self, done: int, steps: int) -> Count:
+        """Learn once, `done` of `steps` steps being done."""
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V) float32: what comes next, each row from its own start."""
+
+
+def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validation_share: float) -> None:
+    """Write tokens and their tokenizer as the stages do; `sources` maps formats to files."""
+    chat = [folder / f"{split}.jsonl" for split in ("train", "validation", "test")]
+    for name, file in sources.items():
+        out = folder / "prepared" / f"{name}.jsonl"
+        out.parent.mkdir(exist_ok=True)
+        prepare.main(file, out, out.with_suffix(".rejects.jsonl"), format=name, max_reject_rate=0.05)
+    shares = {"validation_share": validation_share, "test_share": 0.01, "near_duplicates": False}
+    mix.main(folder / "prepared", *chat, folder / "mix.json", prepare={name: {} for name in sources}, **shares)
+    sizes = {"vocab_size": vocab_size, "special_tokens": []}
+    train_tokenizer.main(chat[0], folder / "tokenizer", type="bpe", **sizes, bpe={})
+    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
+
+
+@contextmanager
+def prepared(sources: dict[str, Path], vocab_size: int, validation_share: float) -> Iterator[str]:
+    """A folder with what `make_data` writes; ends the program with one line where the data will not do."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            make_data(Path(folder), sources, vocab_size, validation_share)
+        except (ValueError, OSError) as error:
+            sys.exit(str(error))
+        yield folder
+
+
+class Data:
+    """What `make_data` wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        vocabulary = read_folder(folder / "tokenizer")
+        self.special, self.num_bytes = vocabulary.special, text_bytes(vocabulary)
+        self.train, self.validation = (read_split(folder / "tokens", split) for split in ("train", "validation"))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.num_bytes)
+
+    def feed(self, context: int) -> Feed:
+        """The train conversations, packed."""
+        return Feed(self.train, cut_to_fit(self.train, context, "chatml", self.special), context, self.special)
+
+    def bits_per_byte(self, logits: Callable[[Tensor], Tensor], context: int) -> tuple[float, float]:
+        """Of all held-out text, and of the assistant's; each conversation is read from its own start."""
+        ids, loss, offsets = self.validation
+        conversations = np.split(ids.astype(np.int64), offsets[1:-1])
+        nats = np.concatenate(token_nats(conversations, context, partial(score, logits)))
+        is_text = self.num_bytes[ids] > 0
+        chosen = is_text, is_text & (loss == Loss.TRAINED)
+        return tuple(bits_per_byte(nats[some].sum(), int(self.num_bytes[ids[some]].sum())) for some in chosen)
+
+
+@torch.no_grad()
+def score(logits: Callable[[Tensor], Tensor], conversations: list[np.ndarray]) -> list[np.ndarray]:
+    """The nats of all tokens but the first of each; those of like length are computed together."""
+    order = sorted(range(len(conversations)), key=lambda i: len(conversations[i]))
+    result: list[np.ndarray] = [np.empty(0)] * len(conversations)
+    for start in range(0, len(order), 8):
+        some = order[start : start + 8]
+        rows = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(conversations[i]) for i in some], batch_first=True)
+        nats = F.cross_entropy(logits(rows[:, :-1]).transpose(1, 2), rows[:, 1:], reduction="none")
+        for row, i in zip(nats.double().numpy(), some, strict=True):
+            result[i] = row[: len(conversations[i]) - 1]
+    return result
+
+
+def planned(seconds: float, typical: float, limit: int | None) -> Iterator[tuple[int, int]]:
+    """(done, steps) before each step: `limit` steps, or as many as fit into the time by the median of those done.
+
+    `typical` is how many seconds the first is thought to take.
+    """
+    if limit:
+        yield from ((done, limit) for done in range(limit))
+        return
+    end, times = perf_counter() + seconds, [typical]
+    while (left := end - perf_counter()) > median_low(times) / 2:
+        start, done = perf_counter(), len(times) - 1
+        yield done, done + max(1, round(left / median_low(times)))
+        times.append(perf_counter() - start)
+
+
+def measure(
+    make: Callable[[float], Learner], data: Data, context: int, seconds: float, limit: int | None = None
+) -> dict[str, Any]:
+    """What a learner does in the time, or in `limit` steps.
+
+    `make` gets how many seconds a step is thought to take; a first learner, made for 0, tells it.
+    """
+    probe, start = make(0.0), perf_counter()
+    for done in range(3):
+        probe.step(done, 100)
+        start = start if done else perf_counter()  # the first step is slower than the others
+    typical = (perf_counter() - start) / 2
+    del probe
+    learner, counts, ends = make(typical), [], [perf_counter()]
+    for done, steps in planned(seconds, typical, limit):
+        counts.append(learner.step(done, steps))
+        ends.append(perf_counter())
+    useful, everything = (sum(column) for column in zip(*counts, strict=True))
+    peak, took = peak_bytes(), ends[-1] - ends[0]
+    speeds = sorted(count.useful / time for count, time in zip(counts, np.diff(ends), strict=True))
+    everything_bits, assistant_bits = data.bits_per_byte(learner.logits, context)
+    return {
+        "parameters": sum(weight.numel() for weight in learner.model.parameters()),
+        "steps": len(counts),
+        "seconds": took,
+        "tokens": useful,
+        "tokens_per_second": useful / took,
+        "all_tokens_per_second": everything / took,
+        "middle_of_steps": quantiles(speeds, n=10)[::8] if len(speeds) > 1 else speeds * 2,
+        "peak_mb": peak / 1e6,
+        "all": everything_bits,
+        "assistant": assistant_bits,
+    }
+
+
+class Chatmill:
+    """What the stage train_model does, with other parts where they are given."""
+
+    def __init__(
+        self,
+        data: Data,
+        config: ModelConfig,
+        seconds: float,
+        typical: float,
+        *,
+        seed: int = 1,
+        precision: str = "auto",
+        compile: str | bool = "auto",
+        prompt_weight: float = 0.1,
+        rate: float = 0.012,
+        optimizer: Callable[..., Optimizer] = Optimizer,
+        trainer: Callable[..., Trainer] = Trainer,
+    ) -> None:
+        self.feed = data.feed(config.max_position_embeddings)
+        self.rows_a_step = BATCH // self.feed.row_length
+        self.rows = self.feed.rows(seed)
+        self.model = ChatModel(config)
+        initialise(self.model, seed)
+        number_format, threads = choose_precision(precision), torch.get_num_threads()
+        operations = 6 * sum(w.numel() for w in self.model.parameters()) * BATCH * seconds / typical if typical else 0
+        self.trainer = trainer(
+            self.model,
+            optimizer(self.model, rate, getattr(torch, number_format)),
+            torch.from_numpy(data.num_bytes),
+            steps=1,
+            prompt_weight=prompt_weight,
+            precision=number_format,
+            compiled=choose_compile(compile, number_format, operations, threads),
+        )
+
+    def step(self, done: int, steps: int) -> Count:
+        self.trainer.steps = steps
+        rows = [next(self.rows) for _ in range(self.rows_a_step)]
+        batches = self.feed.batches(rows, self.rows_a_step)
+        self.trainer.step(batches)
+        useful = sum(int((batch.conversations >= 0).sum()) for batch in batches)
+        return Count(useful, sum(batch.ids.size for batch in batches))
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return self.model(ids)
+
+
+def run(file: str, options: dict[str, Any], threads: int) -> dict[str, Any]:
+    """What a script prints that is run as `file --run OPTIONS`, in a process of its own that has compiled nothing."""
+    with tempfile.TemporaryDirectory() as cache:
+        settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "TORCHINDUCTOR_CACHE_DIR": cache}
+        command = [sys.executable, file, "--run", json.dumps(options)]
+        process = subprocess.run(command, env=os.environ | settings, stdout=subprocess.PIPE, check=True)
+    return json.loads(process.stdout)
+
+
+def source(argument: str) -> tuple[str, Path]:
+    """FORMAT=FILE of the command line."""
+    name, _, file = argument.partition("=")
+    if not Path(file).is_file():
+        raise argparse.ArgumentTypeError(f"{argument}: expected FORMAT=FILE, with a file that is there")
+    return name, Path(file)

@@ -1,0 +1,133 @@
+import os
+import resource
+import signal
+import time
+
+import pytest
+import torch
+
+from chatmill.checkpoint import Checkpoint, asked_to_end, fingerprint
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def checkpoint(tmp_path, monkeypatch, told):
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    return Checkpoint("run", told.append)
+
+
+def states(checkpoint):
+    return sorted(checkpoint.folder.iterdir())
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_the_last_state_comes_back(checkpoint):
+    assert checkpoint.load() is None
+    for number in range(11):
+        assert checkpoint.save({"done": number, "weights": torch.full((2,), float(number))})
+    state = Checkpoint("run").load()
+    assert state["done"] == 10 and state["weights"].tolist() == [10.0, 10.0]
+
+
+def test_two_states_are_kept_under_their_checksums(checkpoint):
+    for number in range(4):
+        checkpoint.save({"done": number})
+    assert [file.name.split("-")[0] for file in states(checkpoint)] == ["3", "4"]
+    assert os.popen(f"sha256sum {states(checkpoint)[1]}").read()[:64] == states(checkpoint)[1].stem[2:]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda file: os.truncate(file, 100), lambda file: os.truncate(file, 0)])
+def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, told, damage):
+    checkpoint.save({"done": 1})
+    checkpoint.save({"done": 2})
+    last = states(checkpoint)[1]
+    damage(last)
+    assert checkpoint.load() == {"done": 1}
+    assert told == [f"{last} is damaged: the run goes on from the state before it, or else from the start"]
+
+
+def test_where_all_are_damaged_the_run_begins_anew(checkpoint, told):
+    checkpoint.save({"done": 1})
+    flip(states(checkpoint)[0])
+    assert checkpoint.load() is None and len(told) == 1
+    assert checkpoint.save({"done": 1}) and checkpoint.load() == {"done": 1}
+
+
+def test_no_code_of_a_state_is_run(checkpoint):
+    checkpoint.save({"place": checkpoint.folder})  # its class is no data
+    with pytest.raises(Exception, match="Weights only load failed"):
+        checkpoint.load()
+
+
+def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, told):
+    checkpoint.save({"done": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        assert [checkpoint.save({"weights": torch.zeros(1_000_000)}) for _ in range(2)] == [False, False]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(states(checkpoint)) == 1 and checkpoint.load() == {"done": 1}
+    assert told == [
+        f"{checkpoint.folder}: file too large for a state of 4.0 MB: "
+        "training goes on, but if killed begins again at an older state"
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_told(checkpoint, told):
+    checkpoint.folder.parent.mkdir(parents=True)
+    checkpoint.folder.touch()
+    assert not checkpoint.save({"done": 1})
+    assert told[0].startswith(f"{checkpoint.folder}: file exists")
+
+
+def test_what_a_killed_process_left_is_written_over(checkpoint):
+    checkpoint.folder.mkdir(parents=True)
+    (checkpoint.folder / "part").write_bytes(bytes(1000))
+    assert checkpoint.load() is None
+    checkpoint.save({"done": 1})
+    assert len(states(checkpoint)) == 1 and checkpoint.load() == {"done": 1}
+
+
+def test_nothing_stays_behind_but_what_another_run_may_still_need(checkpoint):
+    fresh, forgotten = Checkpoint("fresh"), Checkpoint("forgotten")
+    for run in (checkpoint, fresh, forgotten):
+        run.save({})
+    os.utime(forgotten.folder, (0, time.time() - 8 * 24 * 3600))
+    checkpoint.remove()
+    assert list(fresh.folder.parent.iterdir()) == [fresh.folder]
+    fresh.remove()
+    assert not fresh.folder.parent.exists()
+
+
+def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
+    file = tmp_path / "manifest.json"
+    file.write_text("1")
+    first = fingerprint({"steps": 1}, [file])
+    assert first == fingerprint({"steps": 1}, [file]) != fingerprint({"steps": 2}, [file])
+    file.write_text("2")
+    assert fingerprint({"steps": 1}, [file]) != first
+
+
+def test_another_processor_begins_anew(monkeypatch):
+    first = fingerprint({}, [])
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False})
+    assert fingerprint({}, []) != first
+
+
+def test_sigterm_is_noted_once_and_then_means_what_it_meant():
+    former = signal.getsignal(signal.SIGTERM)
+    with asked_to_end() as asked:
+        assert not asked.is_set()
+        signal.raise_signal(signal.SIGTERM)
+        assert asked.is_set() and signal.getsignal(signal.SIGTERM) == former
+    assert signal.getsignal(signal.SIGTERM) == former

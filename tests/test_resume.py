@@ -1,0 +1,211 @@
+"""The train_model stage as DVC runs it, ended in every way there is."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from chatmill.checkpoint import Checkpoint
+from conftest import copy_project
+from short_talks import run as train
+from short_talks import script, write_tokens
+
+LENGTH = {"steps": 150, "checkpoint_every": 3}
+RESULTS = ("model/model.safetensors", "model/config.json", "train.tsv")
+
+
+class Run:
+    """A folder in which the stage runs."""
+
+    def __init__(self, folder, tokens, **changes):
+        self.folder, self.command = folder, [sys.executable, *script(tokens, folder, **LENGTH | changes)]
+
+    def start(self, limits=()):
+        environment = os.environ | {"DVC_ROOT": str(self.folder), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            self.command,
+            cwd=self.folder,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: [resource.setrlimit(kind, (size, size)) for kind, size in limits],
+        )
+
+    def finish(self, limits=()):
+        """Its exit code, and what it says beside its samples, without its name."""
+        process = self.start(limits)
+        _, said = process.communicate(timeout=300)
+        lines = [line for line in said.splitlines(keepends=True) if " is answered " not in line]
+        return process.returncode, "".join(lines).replace("train_model: ", "")
+
+    def timed(self):
+        """Itself, finished, and how many seconds that took."""
+        start = time.monotonic()
+        assert self.finish() == (0, "")
+        self.seconds = time.monotonic() - start
+        return self
+
+    def wait_for_a_state(self, process):
+        while not self.states() and process.poll() is None:
+            time.sleep(0.01)
+        assert process.poll() is None, process.stderr.read()
+
+    def states(self):
+        return sorted(self.folder.glob(".cache/resume/*/*.pt"))
+
+    def checkpoint(self, monkeypatch):
+        monkeypatch.setenv("DVC_ROOT", str(self.folder))
+        return Checkpoint(self.states()[0].parent.name)
+
+    def results(self):
+        return [(self.folder / name).read_bytes() for name in RESULTS]
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
+
+
+@pytest.fixture(scope="module")
+def whole(tokens, tmp_path_factory):
+    """A run that nothing ended."""
+    return Run(tmp_path_factory.mktemp("whole"), tokens).timed()
+
+
+def kill_at_random(run, whole, kills):
+    """Kill it so often; whenever it ended before, compare what it wrote and start anew."""
+    randomly, finished = random.Random(kills), 0
+    for _ in range(kills):
+        process = run.start()
+        time.sleep(randomly.uniform(0.3, 1) * whole.seconds)
+        process.kill()
+        if process.wait() == 0:
+            assert run.results() == whole.results()
+            finished += 1
+    assert finished < kills
+    assert run.finish() == (0, "")
+    assert run.results() == whole.results()
+    assert sorted(os.listdir(run.folder)) == [".cache", "model", "params.yaml", "train.tsv"]
+    assert os.listdir(run.folder / ".cache") == ["locks"]
+
+
+@pytest.mark.slow
+def test_kills_change_no_byte_and_leave_nothing(tokens, whole, tmp_path):
+    kill_at_random(Run(tmp_path, tokens), whole, 3)
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_no_byte_and_leave_nothing(tokens, tmp_path):
+    whole, killed = (Run(tmp_path / name, tokens, steps=1000) for name in ("whole", "killed"))
+    kill_at_random(killed, whole.timed(), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_asked_to_end_it_saves_and_says_so(tokens, whole, tmp_path, monkeypatch, processes):
+    run = Run(tmp_path, tokens, processes=processes)
+    process = run.start()
+    run.wait_for_a_state(process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate()
+    done = run.checkpoint(monkeypatch).load()["trainer"]["done"]
+    place = f"train_model: asked to end at step {done} of 150"
+    assert (process.returncode, said) == (143, f"{place}: saved, and the same command goes on from here\n")
+    assert run.finish() == (0, "")
+    assert processes > 1 or run.results() == whole.results()
+
+
+@pytest.mark.slow
+def test_a_damaged_state_costs_steps_and_no_byte(tokens, whole, tmp_path):
+    run = Run(tmp_path, tokens)
+    process = run.start()
+    run.wait_for_a_state(process)
+    process.kill()
+    process.wait()
+    last = max(run.states(), key=lambda file: int(file.name.split("-")[0]))
+    last.write_bytes(last.read_bytes()[:-100])
+    code, said = run.finish()
+    assert code == 0 and said.startswith(f"{last} is damaged: ") and said.count("\n") == 1
+    assert run.results() == whole.results()
+
+
+@pytest.mark.slow
+def test_where_states_do_not_fit_the_run_goes_on_without(tokens, tmp_path, whole):
+    run, room = Run(tmp_path, tokens), (whole.folder / RESULTS[0]).stat().st_size
+    code, said = run.finish([(resource.RLIMIT_FSIZE, room)])
+    assert code == 0 and "file too large for a state of" in said and said.count("\n") == 1
+    assert run.results() == whole.results() and not list(tmp_path.glob(".cache/resume"))
+
+
+@pytest.mark.slow
+def test_where_the_model_does_not_fit_the_run_ends_and_can_go_on(tokens, tmp_path, whole):
+    run = Run(tmp_path, tokens)
+    code, said = run.finish([(resource.RLIMIT_FSIZE, 100_000)])
+    assert code == 1 and said.splitlines()[-1].endswith("File too large (os error 27)") and "Traceback" not in said
+    assert not (tmp_path / "model").exists()
+    assert run.finish() == (0, "") and run.results() == whole.results()
+
+
+@pytest.mark.slow
+def test_used_up_memory_is_one_sentence(tokens, tmp_path):
+    run = Run(tmp_path, tokens, depth=8, steps=2)
+    said = "memory is used up: lower train_model.depth, context or batch_size\n"
+    assert run.finish([(resource.RLIMIT_AS, 1 << 30)]) == (1, said)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"depth": 300},
+            r"train_model.depth = 300 needs about 38,.* of memory, and .*: depth .* is the largest that fits",
+        ),
+        ({"width": 64, "heads": 5}, "a width of 64 channels is no even number for each of 5 heads"),
+        ({"width": 66, "heads": 2}, "a width of 66 channels is no even number for each of 2 heads"),
+        ({"learning_rate": 1e30}, r"step 3: the loss is nan: lower train_model.learning_rate, .*: lines \d+ 'user "),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tokens, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        train(tokens, tmp_path, **changes)
+
+
+def test_a_context_that_the_data_cannot_fill_is_told(tokens, tmp_path, capsys):
+    train(tokens, tmp_path, context=512, batch_size=512)
+    said = "the longest conversation takes 37 tokens: beyond 64, nothing is learnt of train_model.context = 512"
+    assert f"train_model: {said}\n" in capsys.readouterr().err
+
+
+def test_tokens_that_were_cut_are_refused(tokens, tmp_path):
+    (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
+    shutil.copytree(tokens / "tokens", tmp_path / "tokens")
+    ids = tmp_path / "tokens/train_ids.npy"
+    os.truncate(ids, ids.stat().st_size - 100)
+    with pytest.raises(ValueError, match=rf"^{ids} is damaged or was edited: make the folder anew"):
+        train(tmp_path, tmp_path)
+
+
+@pytest.mark.slow
+def test_dvc_repro_goes_on_and_writes_the_same_bytes(tmp_path):
+    project = copy_project(tmp_path, git=False)
+    project.edit({"train_model.steps": 200, "train_model.checkpoint_every": 2})
+    project.repro("encode")
+    command = [sys.executable, "-m", "dvc", "repro", "train_model"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while not list(tmp_path.glob(".cache/resume/*/*.pt")) and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert project.repro("train_model") == ["train_model"]
+    files = [tmp_path / name for name in ("data/model/model.safetensors", "data/metrics/train.tsv")]
+    resumed = [file.read_bytes() for file in files]
+    assert not list(tmp_path.glob(".cache/resume"))
+    project.repro("--force", "--single-item", "train_model")
+    assert [file.read_bytes() for file in files] == resumed
