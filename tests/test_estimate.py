@@ -141,15 +141,15 @@ def test_free_memory_is_less_than_the_machine_has():
 @pytest.mark.parametrize(
     ("version", "limit", "usage", "cached"),
     [
-        ("0::/work/job", "memory.max", "memory.current", "inactive_file"),
-        ("4:memory:/work/job", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("0::/batch/job", "memory.max", "memory.current", "inactive_file"),
+        ("4:memory:/batch/job", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ],
 )
 def test_every_control_group_above_a_process_limits_it(tmp_path, version, limit, usage, cached):
     (tmp_path / "cgroup").write_text(f"9:cpu:/elsewhere\n{version}\n")
     top = tmp_path / "fs" / version.split(":")[1]
-    (top / "work/job").mkdir(parents=True)
-    for folder, most in ((top, "1000"), (top / "work", "300"), (top / "work/job", "max")):
+    (top / "batch/job").mkdir(parents=True)
+    for folder, most in ((top, "1000"), (top / "batch", "300"), (top / "batch/job", "max")):
         (folder / limit).write_text(f"{most}\n")
         (folder / usage).write_text("200\n")
         (folder / "memory.stat").write_text(f"active_file 9\n{cached} 50\n")

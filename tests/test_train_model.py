@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 import encode
-from chatmill.checkpoint import fingerprint
 from chatmill.conversation import Message, Record, render
 from chatmill.model import load_model
 from chatmill.optimizer import Optimizer
@@ -139,15 +138,6 @@ def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
 def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"train_model.depth = 500 needs about .* GB .* \d+ is the largest that fits"):
         run(tokens, tmp_path, depth=500)
-
-
-def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
-    file = tmp_path / "manifest.json"
-    file.write_text("1")
-    first = fingerprint({"steps": 1}, [file])
-    assert first == fingerprint({"steps": 1}, [file]) != fingerprint({"steps": 2}, [file])
-    file.write_text("2")
-    assert fingerprint({"steps": 1}, [file]) != first
 
 
 def test_rows_do_not_see_each_other_nor_conversations_in_a_row(feed):
