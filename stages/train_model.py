@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,16 +9,15 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
-from chatmill.checkpoint import TERMINATED, Checkpoint, asked_to_end, fingerprint
+from chatmill.checkpoint import Checkpoint, fingerprint
 from chatmill.conversation import BOS, END, PAD
 from chatmill.distributed import (
     DeviceKind,
@@ -37,21 +35,24 @@ from chatmill.estimate import available_memory, check_memory, memory_needed, mem
 from chatmill.manifest import NAME, write_manifest
 from chatmill.model import ChatModel, ModelConfig, initialise
 from chatmill.optimizer import Optimizer
-from chatmill.packing import Batch, Feed, cut_to_fit
+from chatmill.packing import Feed, cut_to_fit
 from chatmill.samples import sample_answers
 from chatmill.stage import NonNegativeInt, Output, PositiveInt, afterwards, stage
 from chatmill.tokenizer.files import read_folder
 from chatmill.tokenizer.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary import Vocabulary
 from chatmill.tokens import Meta, read_meta, read_split, text_bytes
-from chatmill.training import Precision, Sums, Trainer, choose_compile, choose_precision
-from chatmill.training_display import Display
-from chatmill.watch import LossWatch, name_documents
+from chatmill.training import (
+    Precision,
+    Trainer,
+    choose_compile,
+    choose_precision,
+    compile_repeatably,
+    keep_freed_memory,
+)
+from chatmill.training_run import plan_steps, tell, train
 
 LEARNING_RATE = 0.012
-LOGITS_AT_ONCE = 1 << 24  # in one batch; the gradients of several are added up
-CURVE_POINTS = 100
-POINTS_A_VALIDATION = 10
 VALIDATION_TOKENS = 16384  # each time
 SAMPLES = 3
 NOT_FOLLOWED = (
@@ -59,17 +60,6 @@ NOT_FOLLOWED = (
     "shard",
     "initial",
 )  # a run that began with others goes on; a sum tells initial models apart
-HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How rows become steps."""
-
-    rows_a_step: int
-    rows_a_batch: int  # that a process computes together; a divisor of its part, so that all batches have one shape
-    seed: int
-    checkpoint_every: int  # steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,79 +90,6 @@ def read_feeds(tokens: Path, meta: Meta, special: dict[str, int], context: int) 
     return Feed(train, pieces, row_length, special), Feed(validation, shorter, row_length, special)
 
 
-def rows_at_once(rows_a_step: int, row_length: int, vocab_size: int) -> int:
-    """The most rows of a step that are computed together."""
-    most = max(1, LOGITS_AT_ONCE // (row_length * vocab_size))
-    return max(rows for rows in range(1, rows_a_step + 1) if rows_a_step % rows == 0 and rows <= most)
-
-
-def share_rows(batch_size: int, context: int, row_length: int, processes: int) -> int:
-    """The rows of a step. Raises ValueError where the processes cannot share them evenly."""
-    rows = batch_size // row_length
-    if rows % processes:
-        least = -(-context // (processes * row_length))
-        nearest = max(least, round(rows / processes)) * processes * row_length
-        raise ValueError(
-            f"train_model.batch_size = {batch_size} makes {rows} rows of {row_length} tokens "
-            f"(train_model.context = {context}), which {processes} processes cannot share evenly: "
-            f"the nearest batch_size that works is {nearest}"
-        )
-    return rows
-
-
-def tell(line: str) -> None:
-    """Say something on stderr, above the progress bar."""
-    tqdm.write(f"train_model: {line}", file=sys.stderr)
-
-
-def train(
-    trainer: Trainer, feed: Feed, validation: list[Batch], plan: Plan, checkpoint: Checkpoint, vocabulary: Vocabulary
-) -> str:
-    """Train from the checkpoint, or from the start; return train.tsv."""
-    curve, sums, watch, group = HEADER, Sums(), LossWatch(), trainer.group
-    if state := group.share(checkpoint.load() if group.leads else None):
-        curve, sums = state["curve"], Sums(*state["sums"])
-        trainer.load_state_dict(state["trainer"])
-        watch.load_state_dict(state["watch"])
-    rows = islice(feed.rows(plan.seed), trainer.done * plan.rows_a_step, None)
-    every = max(1, trainer.steps // CURVE_POINTS)
-    with asked_to_end() as asked, Display(trainer, plan.rows_a_step, feed.row_length) as display:
-        while trainer.done < trainer.steps:
-            members = list(islice(rows, plan.rows_a_step))
-            of_step = trainer.step(feed.batches(members, plan.rows_a_batch, group.rank, group.size))
-            done, last = trainer.done, trainer.done == trainer.steps
-            watch.check(done, of_step.loss, partial(name_documents, feed, members, vocabulary))
-            sums, ending = sums.plus(of_step), group.total(asked.is_set()) > 0
-            if done % every == 0 or last:
-                measured = done % (every * POINTS_A_VALIDATION) == 0 or last
-                held_out = trainer.measure(validation if measured else [])
-                curve += curve_line(done, sums, held_out, trainer.optimizer.learning_rate)
-                display.describe(sums)
-                sums = Sums()
-            if (done % plan.checkpoint_every == 0 or ending) and not last:
-                state = {"curve": curve, "sums": tuple(sums), "watch": watch.state_dict()}
-                state |= {"trainer": trainer.state_dict()}
-                saved = group.leads and checkpoint.save(state)
-                if ending:
-                    end_early(trainer, saved)
-            display.update()
-    return curve
-
-
-def end_early(trainer: Trainer, saved: bool) -> NoReturn:
-    """Say what is kept, and exit."""
-    if trainer.group.leads:
-        kept = "saved, and the same command goes on from here" if saved else "not saved"
-        tell(f"asked to end at step {trainer.done} of {trainer.steps}: {kept}")
-    sys.exit(TERMINATED)
-
-
-def curve_line(step: int, sums: Sums, held_out: Sums, learning_rate: float) -> str:
-    """One line of train.tsv; what was not measured is empty."""
-    numbers = (sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate)
-    return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
-
-
 def write_model(folder: Path, model: ChatModel, tokenizer: Path, vocabulary: Vocabulary, made: dict[str, Any]) -> None:
     """The model as a Hugging Face folder; `made` says how it was trained."""
     folder.mkdir()
@@ -186,16 +103,6 @@ def write_model(folder: Path, model: ChatModel, tokenizer: Path, vocabulary: Voc
     except SafetensorError as error:
         raise ValueError(f"{folder}: the weights cannot be written: {error}") from error
     write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
-
-
-def plan_steps(asked: SimpleNamespace, feed: Feed, vocab_size: int, group: Group) -> Plan:
-    """How the batches that are asked for become rows."""
-    if group.leads and 2 * feed.row_length <= asked.context:
-        longest = f"the longest conversation takes {feed.pieces.room.max()} tokens"
-        tell(f"{longest}: beyond {feed.row_length}, nothing is learnt of train_model.context = {asked.context}")
-    rows_a_step = share_rows(asked.batch_size, asked.context, feed.row_length, group.size)
-    rows_a_batch = rows_at_once(rows_a_step // group.size, feed.row_length, vocab_size)
-    return Plan(rows_a_step, rows_a_batch, asked.seed, asked.checkpoint_every)
 
 
 def new_model(
@@ -234,6 +141,8 @@ def check_files(files: list[Path], sha256: str) -> None:
 
 def make_trainer(model: ChatModel, asked: SimpleNamespace, choice: Choice, num_bytes: Tensor, group: Group) -> Trainer:
     """The model with its optimizer, on the device or, sharded, over those of all processes."""
+    if choice.compile and choice.device == "cpu":
+        compile_repeatably()
     load_weights(model, group.share(model.state_dict()))
     sharded = asked.shard and group.size > 1
     if sharded:
@@ -268,6 +177,7 @@ def train_in_group(
     """What each process does: train its part; the first writes the model and its curve."""
     asked = SimpleNamespace(**parameters)
     torch.set_num_threads(asked.threads)
+    keep_freed_memory()
     with memory_told(), joined(device) as group:
         meta, vocabulary = read_inputs(tokens, tokenizer)
         feed, validation = read_feeds(tokens, meta, vocabulary.special, asked.context)

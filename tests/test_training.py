@@ -1,8 +1,14 @@
+import shutil
+
+import numpy as np
 import pytest
 import torch
 
 from chatmill.distributed import choose_device, choose_processes
-from chatmill.training import choose_compile, choose_precision
+from chatmill.model import ChatModel, ModelConfig, initialise
+from chatmill.optimizer import Optimizer
+from chatmill.packing import Batch
+from chatmill.training import Trainer, choose_compile, choose_precision, compile_repeatably
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -18,6 +24,25 @@ def test_compiling_does_not_pay_in_a_short_run_or_without_bfloat16():
     assert not choose_compile("auto", "bfloat16", 1e9, 2)
     assert not choose_compile("auto", "float32", 1e30, 2)
     assert not choose_compile("auto", "bfloat16", 1e15, 1, "cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no compiler")
+def test_compiled_steps_give_the_same_weights_each_time():
+    compile_repeatably()
+    config = ModelConfig.from_depth(1, vocab_size=64, context=512)
+    ids = np.random.default_rng(0).integers(0, 64, (8, 512))  # 64 rows of the embedding take what 4,096 tokens add
+    batch = Batch(ids, np.tile(np.arange(512), (8, 1)), np.zeros_like(ids), ids, np.full_like(ids, 2))
+    trained = []
+    for _ in range(3):
+        model = ChatModel(config)
+        initialise(model, 1)
+        options = {"steps": 3, "prompt_weight": 0.1, "precision": "bfloat16", "compiled": True}
+        trainer = Trainer(model, Optimizer(model, 0.01, torch.bfloat16), torch.ones(64, dtype=torch.int64), **options)
+        for _ in range(3):
+            trainer.step([batch])
+        trained.append(model.model.embed_tokens.weight)
+    assert all(torch.equal(weight, trained[0]) for weight in trained)
 
 
 def test_one_process_is_started_where_there_is_no_gpu():

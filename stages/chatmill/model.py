@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from chatmill.attention import attend
 from chatmill.manifest import check_manifest
 
 FIRST_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
@@ -185,8 +186,7 @@ class Attention(nn.Module):
         keys = rotate(self.k_norm(self.k_proj(x).view(heads).float()).transpose(1, 2), *rotary).to(values.dtype)
         if cache is not None:
             keys, values = cache.append(self.layer, keys, values)
-        y = F.scaled_dot_product_attention(queries, keys, values, mask, is_causal=mask is None, enable_gqa=True)
-        return self.o_proj(y.transpose(1, 2).flatten(2))
+        return self.o_proj(attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -225,7 +225,8 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        unfilled = torch.empty(config.vocab_size, config.hidden_size)  # filling it on "meta" takes seconds of imports
+        self.embed_tokens = nn.Embedding.from_pretrained(unfilled, freeze=False)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -239,7 +240,8 @@ class ChatModel(nn.Module):
         self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.make_rotations(FIRST_POSITIONS)
+        if torch.get_default_device().type != "meta":  # where it would take as long
+            self.make_rotations(FIRST_POSITIONS)
 
     def forward(
         self,

@@ -25,9 +25,10 @@ from learning import Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
 from chatmill import optimizer, training
+from chatmill.attention import within_conversations
 from chatmill.model import ChatModel, ModelConfig
 from chatmill.optimizer import Optimizer
-from chatmill.training import Trainer, attention_mask
+from chatmill.training import Trainer
 
 CONTEXT, VOCAB_SIZE = 512, 2048
 
@@ -54,7 +55,7 @@ class ZLoss(Trainer):
 
     def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
-            logits = self.model(ids, positions, attention_mask(conversations))
+            logits = self.model(ids, positions, within_conversations(conversations))
         logits = logits.float().flatten(0, 1)
         nats = F.cross_entropy(logits, targets.flatten(), reduction="none")
         return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape)
@@ -115,13 +116,10 @@ def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None
     schedule = changes.pop("schedule", training.rate_at)
     change = changes.pop("change", lambda model: None)
 
-    def make(typical: float) -> Chatmill:
-        learner = Chatmill(data, config, seconds, typical, seed=seed, compile=False, **changes)
-        change(learner.model)
-        return learner
-
     with patch.multiple(optimizer, **constants), patch.object(training, "rate_at", schedule):
-        return measure(make, data, CONTEXT, seconds, steps)
+        learner = Chatmill(data, config, seconds, seed=seed, compile=False, **changes)
+        change(learner.model)
+        return measure(learner, data, CONTEXT, seconds, steps)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ from chatmill.packing import Feed, cut_to_fit
 from chatmill.template import Loss
 from chatmill.tokenizer.files import read_folder
 from chatmill.tokens import read_split, text_bytes
-from chatmill.training import Trainer, choose_compile, choose_precision
+from chatmill.training import Trainer, choose_compile, choose_precision, compile_repeatably, keep_freed_memory
 
 BATCH = 4096  # tokens a step
 
@@ -141,19 +141,10 @@ def planned(seconds: float, typical: float, limit: int | None) -> Iterator[tuple
 
 
 def measure(
-    make: Callable[[float], Learner], data: Data, context: int, seconds: float, limit: int | None = None
+    learner: Learner, data: Data, context: int, seconds: float, limit: int | None = None, typical: float = 0.1
 ) -> dict[str, Any]:
-    """What a learner does in the time, or in `limit` steps.
-
-    `make` gets how many seconds a step is thought to take; a first learner, made for 0, tells it.
-    """
-    probe, start = make(0.0), perf_counter()
-    for done in range(3):
-        probe.step(done, 100)
-        start = start if done else perf_counter()  # the first step is slower than the others
-    typical = (perf_counter() - start) / 2
-    del probe
-    learner, counts, ends = make(typical), [], [perf_counter()]
+    """What a learner does in the time, or in `limit` steps; its first is thought to take `typical` seconds."""
+    counts, ends = [], [perf_counter()]
     for done, steps in planned(seconds, typical, limit):
         counts.append(learner.step(done, steps))
         ends.append(perf_counter())
@@ -176,14 +167,17 @@ def measure(
 
 
 class Chatmill:
-    """What the stage train_model does, with other parts where they are given."""
+    """What the stage train_model does in the time, with other parts where they are given.
+
+    `typical` is how many seconds a step takes that is not compiled: a long run is compiled.
+    """
 
     def __init__(
         self,
         data: Data,
         config: ModelConfig,
         seconds: float,
-        typical: float,
+        typical: float = 0.1,
         *,
         seed: int = 1,
         precision: str = "auto",
@@ -193,13 +187,15 @@ class Chatmill:
         optimizer: Callable[..., Optimizer] = Optimizer,
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
+        keep_freed_memory()
+        compile_repeatably()
         self.feed = data.feed(config.max_position_embeddings)
         self.rows_a_step = BATCH // self.feed.row_length
         self.rows = self.feed.rows(seed)
         self.model = ChatModel(config)
         initialise(self.model, seed)
         number_format, threads = choose_precision(precision), torch.get_num_threads()
-        operations = 6 * sum(w.numel() for w in self.model.parameters()) * BATCH * seconds / typical if typical else 0
+        operations = 6 * sum(w.numel() for w in self.model.parameters()) * BATCH * seconds / typical
         self.trainer = trainer(
             self.model,
             optimizer(self.model, rate, getattr(torch, number_format)),

@@ -8,6 +8,8 @@ architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, rando
 The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. A step holds
 about as many tokens for all; schedules fit the time, which includes compiling; each runs in a process of its own.
 
+Then they take turns, for how many times as fast one is on a machine that is not as fast at all times.
+
 Tokens/s leave out padding; `middle` is what eight in ten steps lie within. Bits per byte are of held-out conversations,
 each read from its own start. Memory is the peak of the process.
 """
@@ -15,10 +17,15 @@ each read from its own start. Memory is the peak of the process.
 import argparse
 import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import quantiles
+from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,6 +41,9 @@ from chatmill.model import ModelConfig
 RATES = (1e-3, 2e-3, 4e-3)
 PRECISIONS = ("bfloat16", "float32")
 TRIAL = 1 / 10  # of the time
+TURN, TURNS = 1 / 60, 12  # of the time
+STEPS = 1000  # of the schedule meanwhile
+GUESS = 0.1  # seconds of a step
 WARM_UP = 1 / 50  # of the steps
 ROW = f"{'':28}{'weights':>9}{'tokens/s':>10}{'middle':>16}{'with padding':>14}{'all':>8}{'assistant':>11}{'MB':>7}"
 
@@ -151,17 +161,58 @@ def learn(learner: Plain | Transformers, loss: Tensor, share: float) -> None:
     learner.optimizer.zero_grad(set_to_none=True)
 
 
-def train(folder: str, seconds: float, depth: int, context: int, kind: str, **options: Any) -> dict[str, Any]:
+def train(folder: str, seconds: float, context: int, **options: Any) -> dict[str, Any]:
     """Train one of the three, and say what came of it."""
     data = Data(Path(folder))
+    learner = make_learner(data, context=context, seconds=seconds, **options)
+    return measure(learner, data, context, seconds, typical=options["typical"])
+
+
+def make_learner(
+    data: Data, depth: int, context: int, kind: str, seconds: float, typical: float, **options: Any
+) -> Learner:
+    """One of the three, before its first step, which is thought to take `typical` seconds."""
     config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=context)
+    if kind == "chatmill":
+        return Chatmill(data, config, seconds, typical, **options)
+    return {"plain": Plain, "transformers": Transformers}[kind](data, config, **options)
 
-    def make(typical: float) -> Learner:
-        if kind == "chatmill":
-            return Chatmill(data, config, seconds, typical, **options)
-        return {"plain": Plain, "transformers": Transformers}[kind](data, config, **options)
 
-    return measure(make, data, context, seconds)
+def serve(folder: str, **options: Any) -> None:
+    """Train as many seconds as each line asks for, and answer with tokens a second; compiling comes before."""
+    learner = make_learner(Data(Path(folder)), **options)
+    for done in range(3):
+        learner.step(done, STEPS)
+    print(flush=True)
+    for line in sys.stdin:
+        start, useful = perf_counter(), 0
+        while (took := perf_counter() - start) < float(line):
+            useful += learner.step(3, STEPS).useful
+        print(useful / took, flush=True)
+
+
+def take_turns(common: dict[str, Any], runs: dict[str, dict[str, Any]], seconds: float, threads: int) -> None:
+    """Print how many times as fast the first is, turn by turn: what slows the machine down slows all of them."""
+    with ExitStack() as stack:
+        processes = []
+        for options in runs.values():
+            command = [sys.executable, __file__, "--serve", json.dumps(common | options)]
+            environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            processes.append(stack.enter_context(subprocess.Popen(command, env=environment, **pipes)))
+            processes[-1].stdout.readline()
+        speeds = [[ask(process, seconds) for process in processes] for _ in range(TURNS)]
+    first, *names = runs
+    for i, name in enumerate(names, start=1):
+        low, middle, high = quantiles([turn[0] / turn[i] for turn in speeds], n=4)
+        print(f"{first}: {middle:.2f} times as fast as {name}, in half of {TURNS} turns {low:.2f} to {high:.2f}")
+
+
+def ask(process: subprocess.Popen, seconds: float) -> float:
+    """Tokens a second of one turn."""
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
 
 
 def show(name: str, result: dict[str, Any]) -> None:
@@ -176,21 +227,28 @@ def compare(common: dict[str, Any], seconds: float, threads: int) -> None:
     """Print the trials and then the table."""
     start = partial(run, __file__, threads=threads)
     print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
-    best: dict[str, Any] = {}
-    for kind in ("plain", "transformers"):
-        trials = []
-        for rate, precision in [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]:
-            options = {"kind": kind, "rate": rate, "precision": precision}
-            trials.append((start(common | options | {"seconds": TRIAL * seconds}), options))
-            show(f"{kind} {rate:g} {precision}", trials[-1][0])
-        best[kind] = min(trials, key=lambda trial: trial[0]["all"])[1]
+    rates = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
+    trials = [("chatmill, not compiled", {"kind": "chatmill", "compile": False})]
+    trials += [
+        (f"{kind} {rate:g} {precision}", {"kind": kind, "rate": rate, "precision": precision})
+        for kind in ("plain", "transformers")
+        for rate, precision in rates
+    ]
+    best: dict[str, tuple[float, str, dict[str, Any]]] = {}
+    for name, options in trials:
+        result = start(common | options | {"typical": GUESS, "seconds": TRIAL * seconds})
+        show(name, result)
+        options |= {"typical": result["seconds"] / result["steps"], "seconds": seconds}
+        found = result["all"], name, options
+        best[options["kind"]] = min(found, best.get(options["kind"], found), key=lambda trial: trial[0])
     print(f"\n{seconds:.0f} seconds each\n{ROW}")
-    for weight in (0.1, 1.0):
-        options = {"kind": "chatmill", "prompt_weight": weight, "seconds": seconds}
-        show(f"chatmill, prompts {weight:g}", start(common | options))
-    for kind, options in best.items():
-        result = start(common | options | {"seconds": seconds})
-        show(f"{kind} {options['rate']:g} {options['precision']}", result)
+    chatmill = best.pop("chatmill")[2] | {"compile": "auto"}
+    runs = {f"chatmill, prompts {weight:g}": chatmill | {"prompt_weight": weight} for weight in (0.1, 1.0)}
+    runs |= {name: options for _, name, options in best.values()}
+    for name, options in runs.items():
+        show(name, start(common | options))
+    del runs["chatmill, prompts 1"]
+    take_turns(common, runs, seconds * TURN, threads)
 
 
 def main() -> None:
@@ -211,5 +269,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         print(json.dumps(train(**json.loads(sys.argv[2]))))
+    elif sys.argv[1:2] == ["--serve"]:
+        serve(**json.loads(sys.argv[2]))
     else:
         main()

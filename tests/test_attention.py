@@ -1,0 +1,29 @@
+"""Attention gives the same however it is computed."""
+
+import pytest
+import torch
+
+from chatmill.attention import attend, within_conversations
+
+HEADS = {"queries": 4, "keys": 2, "values": 2}
+
+
+def attended(function, time):
+    """What tokens of four conversations and padding attend to, and the gradients of what they are made from."""
+    random = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(2, heads, time, 16, generator=random).requires_grad_() for heads in HEADS.values()]
+    conversations = torch.arange(time).mul(5).div(time, rounding_mode="floor").repeat(2, 1) - 1
+    result = function(*inputs, within_conversations(conversations))
+    return result, *torch.autograd.grad(result.square().sum(), inputs)
+
+
+@pytest.mark.parametrize("time", [3, 256, 600])
+def test_a_compiled_step_attends_as_another_does(time):
+    compiled = torch.compile(attend, backend="eager", fullgraph=True)
+    for found, expected in zip(attended(compiled, time), attended(attend, time), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_nobody_sees_another_conversation_or_what_comes_later():
+    seen = within_conversations(torch.tensor([[0, 0, 1, -1]]))[0, 0]
+    assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
