@@ -11,6 +11,8 @@ from hypothesis import settings
 from chatmill.stage import read_params
 
 ROOT = Path(__file__).parents[1]
+os.environ.setdefault("OMP_NUM_THREADS", "2")  # tests run beside each other: more threads, and threads that wait for
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # work without sleeping, take the processor from the next test
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
 

@@ -50,6 +50,8 @@ def count_pairs(pieces):
 
 def join(piece, pair):
     """The piece with that pair as one token wherever it occurs, from the left."""
+    if pair[0] not in piece:
+        return piece
     tokens, i = [], 0
     while i < len(piece):
         width = 2 if piece[i : i + 2] == pair else 1
@@ -58,12 +60,17 @@ def join(piece, pair):
     return tuple(tokens)
 
 
+def join_all(pieces, pair):
+    """The pieces after that merge, but for those that are one token by now."""
+    return {join(piece, pair): count for piece, count in pieces.items() if len(piece) > 1}
+
+
 def slow_merges(texts, num_merges, pattern="qwen2"):
     """Byte pair encoding as it is defined; of pairs that are equally frequent, that with the smaller ids."""
     pieces, ids, learnt = cut(texts, pattern), {bytes([byte]): byte for byte in range(256)}, []
     while len(learnt) < num_merges and (counts := count_pairs(pieces)):
         pair = min(counts, key=lambda pair: (-counts[pair], ids[pair[0]], ids[pair[1]]))
-        pieces = {join(piece, pair): count for piece, count in pieces.items()}
+        pieces = join_all(pieces, pair)
         ids[b"".join(pair)] = len(ids)
         learnt.append(pair)
     return learnt
@@ -75,7 +82,7 @@ def frequencies(texts, merges, pattern):
     for pair in merges:
         counts = count_pairs(pieces)
         yield counts[pair], max(counts.values())
-        pieces = {join(piece, pair): count for piece, count in pieces.items()}
+        pieces = join_all(pieces, pair)
 
 
 def test_equally_frequent_pairs_are_joined_by_their_ids():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import export_onnx
 from chatmill import commands
 from chatmill.cli import COMMANDS, main
 from chatmill.conversation import START
@@ -17,6 +18,13 @@ from tiny import write_model
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("cli") / "model")
+
+
+@pytest.fixture(scope="module")
+def graph(model):
+    """An export of the model: another process answers from it without the seconds that it takes to load PyTorch."""
+    export_onnx.main(model, model.with_name("onnx"), quantize=[])
+    return model.with_name("onnx")
 
 
 def chat(*arguments):
@@ -34,10 +42,10 @@ def test_prompt_is_answered_alone_on_stdout_and_always_alike(model, capsys):
     assert answers[0].endswith("\n")
 
 
-def test_a_prompt_through_a_pipe_is_that_after_p(model, capsys):
-    command = [sys.executable, "-m", "chatmill.cli", "chat", "--threads", "1", "--device", "cpu", "--model", model]
+def test_a_prompt_through_a_pipe_is_that_after_p(graph, capsys):
+    command = [sys.executable, "-m", "chatmill.cli", "chat", "--threads", "1", "--device", "cpu", "--model", graph]
     piped = subprocess.run([*command, "--max-tokens", "12"], input=b"Hi there\n", capture_output=True, check=True)
-    assert piped.stdout.decode() == answered(capsys, "--model", model, "-p", "Hi there", "--max-tokens", 12)
+    assert piped.stdout.decode() == answered(capsys, "--model", graph, "-p", "Hi there", "--max-tokens", 12)
     assert piped.stderr == b""
 
 
@@ -129,8 +137,8 @@ def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
     assert START not in shown.out
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(model):
-    command = [sys.executable, "-m", "chatmill.cli", "chat", "--model", model, "-p", "Hi", "--device", "cpu"]
+def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
+    command = [sys.executable, "-m", "chatmill.cli", "chat", "--model", graph, "-p", "Hi", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -140,8 +148,8 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(model):
 @pytest.mark.parametrize(
     ("closed", "answers", "tells"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
 )
-def test_streams_that_are_closed_are_empty_ones(closed, answers, tells, model):
-    command = f"{sys.executable} -m chatmill.cli chat --model {model} -p Hi --max-tokens 4 --device cpu -v {closed}"
+def test_streams_that_are_closed_are_empty_ones(closed, answers, tells, graph):
+    command = f"{sys.executable} -m chatmill.cli chat --model {graph} -p Hi --max-tokens 4 --device cpu -v {closed}"
     result = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     assert (bool(result.stdout), bool(result.stderr)) == (answers, tells)
 

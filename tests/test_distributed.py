@@ -15,9 +15,9 @@ from chatmill.distributed import Group, joined, launch, load_weights, shard
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Feed, cut_to_fit
 from chatmill.tokens import read_split
+from chatmill.training_run import share_rows
 from short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
 from tiny import VOCABULARY, random_model
-from train_model import share_rows
 
 STEPS = 20  # of equal losses; rounding grows with every step
 CLOSE = 1.5e-5  # 1e-5, and half of the last digit that is written
@@ -102,12 +102,14 @@ def shards(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_each_of_two_processes_holds_half_of_the_weights_and_of_the_optimizers_state(shards):
     for rank in (0, 1):
         held, whole = np.load(shards / f"{rank}.npy")
         assert 0.4 * whole <= held <= 0.6 * whole
 
 
+@pytest.mark.slow
 def test_shards_are_restored_from_whole_weights_and_states(shards):
     assert all(np.load(shards / f"same{rank}.npy").all() for rank in (0, 1))
 

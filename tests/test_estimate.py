@@ -23,7 +23,7 @@ from tiny import CONFIG
 MEASURE = """
 import json, sys
 import numpy as np, torch
-from chatmill.model import ChatModel, ModelConfig
+from chatmill.model import ChatModel, ModelConfig, initialise
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Batch
 from chatmill.training import Trainer
@@ -35,6 +35,7 @@ depth, vocab_size, length, rows, precision = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 before = peak()
 model = ChatModel(ModelConfig.from_depth(depth, vocab_size=vocab_size, context=length))
+initialise(model, 1)
 optimizer = Optimizer(model, 0.01, getattr(torch, precision))
 num_bytes = torch.ones(vocab_size, dtype=torch.int64)
 trainer = Trainer(model, optimizer, num_bytes, steps=9, prompt_weight=0.1, precision=precision, compiled=False)
@@ -99,7 +100,7 @@ def test_a_gpu_is_known_by_its_name(monkeypatch, name, bfloat16, float32):
     [
         (3, 2048, 512, 4, "float32"),
         (1, 32768, 256, 1, "bfloat16"),
-        (5, 512, 128, 4, "float32"),
+        pytest.param((5, 512, 128, 4, "float32"), marks=pytest.mark.slow),
     ],
 )
 def test_a_run_takes_what_was_estimated(run):

@@ -42,6 +42,14 @@ def opened(tmp_path_factory):
     return engine
 
 
+@pytest.fixture(scope="module")
+def plain_file(tmp_path_factory):
+    """A graph without a past, for tests that leave it as it is."""
+    file = tmp_path_factory.mktemp("plain") / "model.onnx"
+    plain(file)
+    return file
+
+
 def open_file(file, **options):
     return open_engine(file, name="onnx", threads=1, **options)
 
@@ -116,11 +124,10 @@ def test_a_gpt2_from_elsewhere_gives_the_logits_of_its_weights_in_pytorch():
     np.testing.assert_allclose(open_file(file, context=512).score(ids), expected, atol=1e-4)
 
 
-def test_an_engine_says_what_it_is(tmp_path):
-    plain(tmp_path / "model.onnx")
-    engine = open_file(tmp_path / "model.onnx", device="auto")
+def test_an_engine_says_what_it_is(plain_file):
+    engine = open_file(plain_file, device="auto")
     assert (engine.name, engine.device, engine.fingerprint, engine.template) == ("onnx", "cpu", "", "")
-    assert (engine.num_bytes, engine.vocab_size) == ((tmp_path / "model.onnx").stat().st_size, VOCAB_SIZE)
+    assert (engine.num_bytes, engine.vocab_size) == (plain_file.stat().st_size, VOCAB_SIZE)
     assert engine.context == 1024
 
 
@@ -140,9 +147,8 @@ def test_a_fixed_length_bounds_the_context_that_is_asked_for(tmp_path):
     assert open_file(tmp_path / "model.onnx", context=10).context == 10
 
 
-def test_a_run_that_fails_is_one_sentence_and_leaves_what_was_read(tmp_path):
-    plain(tmp_path / "model.onnx")
-    engine = open_file(tmp_path / "model.onnx", context=CONTEXT + 1)
+def test_a_run_that_fails_is_one_sentence_and_leaves_what_was_read(plain_file):
+    engine = open_file(plain_file, context=CONTEXT + 1)
     engine.append(some_ids(CONTEXT))
     with pytest.raises(ValueError, match=r"model\.onnx: ONNX Runtime cannot run it: .*out of data bounds.*") as error:
         engine.append([1])
@@ -179,10 +185,9 @@ def test_half_a_graph_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:first", "azure", "cuda"])
-def test_a_device_that_is_not_there_is_named_with_those_that_are(tmp_path, device):
-    plain(tmp_path / "model.onnx")
+def test_a_device_that_is_not_there_is_named_with_those_that_are(plain_file, device):
     with pytest.raises(ValueError, match=f"^device '{device}': not here: expected one of auto, cpu$"):
-        open_file(tmp_path / "model.onnx", device=device)
+        open_file(plain_file, device=device)
 
 
 def save_functions(file, depth):
@@ -212,9 +217,8 @@ def test_a_graph_that_takes_hours_to_open_is_refused_after_seconds(tmp_path, mon
         open_file(tmp_path / "bomb.onnx")
 
 
-def test_a_graph_that_takes_all_memory_is_refused(tmp_path):
-    plain(tmp_path / "bomb.onnx")
-    model = onnx.load(tmp_path / "bomb.onnx")
+def test_a_graph_that_takes_all_memory_is_refused(plain_file, tmp_path):
+    model = onnx.load(plain_file)
     model.graph.initializer.append(numpy_helper.from_array(np.array([10**10]), "size"))
     nodes = [
         ("ConstantOfShape", ["size"], ["zeros"]),

@@ -85,7 +85,8 @@ CHANGING = from_model(ModelProto.FromString(TRAINED))
 LOWERCASE = replace(BPE, steps=tokenizers_steps({"normalizer": {"type": "Lowercase"}}))
 WORDPIECE, UNIGRAM, SENTENCEPIECE = wordpiece(), sentencepiece("viterbi"), sentencepiece("merge")
 ROOT = Path(__file__).parents[1]
-SECONDS = 10  # in which a short text is encoded, the start of Python included
+SECONDS = 10  # in which a tokenizer is read and short texts are encoded
+USED = ("kept", "refused")
 
 
 def write_strings(vocabulary, file):
@@ -171,7 +172,7 @@ def read_mutations(folder, name, first, last):
     return results
 
 
-def check_mutations(folder, name, count):
+def check_mutations(folder, name, count, processes):
     file, written = ORIGINALS[name]
     for number, (write, vocabulary) in enumerate(written):
         original = folder / name / str(number)
@@ -179,7 +180,7 @@ def check_mutations(folder, name, count):
         write(vocabulary, original / file)
     (folder / "empty").mkdir()
     (folder / "mutated").mkdir()
-    borders = [count * i // 4 for i in range(5)]
+    borders = [count * i // processes for i in range(processes + 1)]
     with ThreadPoolExecutor(2) as pool:
         results = chain(*pool.map(lambda ends: read_mutations(folder, name, *ends), pairwise(borders)))
     results = list(results)
@@ -195,13 +196,13 @@ def check_mutations(folder, name, count):
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_a_mutated_file_is_refused_or_works(name, tmp_path):
-    check_mutations(tmp_path, name, 120)
+    check_mutations(tmp_path, name, 120, processes=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_ten_thousand_mutated_files_are_refused_or_work(name, tmp_path):
-    check_mutations(tmp_path, name, 10_000)
+    check_mutations(tmp_path, name, 10_000, processes=4)
 
 
 def write_content(folder, change, vocabulary=BPE):
@@ -323,26 +324,36 @@ def test_json_that_holds_no_tokenizer_is_refused(text, tmp_path):
 
 
 USE = """
-import sys
-from chatmill.tokenizer import load
-try:
-    tokenizer = load(sys.argv[1])
-    for text in sys.argv[2:]:
-        if tokenizer.decode(tokenizer.encode(text)) != text:
-            raise SystemExit(f"lost: {text:.40}")
-except ValueError as error:
-    print("refused:", str(error)[:200])
-else:
-    print("kept")
+import os, signal, sys
+from chatmill.tokenizer.loading import load
+
+def use(file, texts):
+    try:
+        tokenizer = load(file)
+        lost = [text[:40] for text in texts if tokenizer.decode(tokenizer.encode(text)) != text]
+    except ValueError:
+        return "refused"
+    return f"lost: {lost}" if lost else "kept"
+
+seconds, count, *rest = sys.argv[1:]
+for file in rest[: int(count)]:
+    if not os.fork():
+        signal.alarm(int(seconds))
+        print(use(file, rest[int(count) :]), flush=True)
+        os._exit(0)
+    if status := os.wait()[1]:
+        print("died:", os.waitstatus_to_exitcode(status), flush=True)
 """
 
 
-def check_use(file, *texts):
-    """Another process encodes the texts: it keeps them or refuses the tokenizer, and soon."""
-    command = [sys.executable, "-c", USE, file, *texts]
+def use(files, *texts):
+    """How each file goes: a process of its own encodes the texts, and soon keeps them or refuses the tokenizer."""
+    command = [sys.executable, "-c", USE, str(SECONDS), str(len(files)), *files, *texts]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "stages")}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    assert run.stdout.startswith(("kept", "refused")), run.stderr[-500:]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    outcomes = run.stdout.splitlines()
+    assert len(outcomes) == len(files), run.stderr[-500:]
+    return outcomes
 
 
 EXPENSIVE = ["(a+)+$", r"(a+)+$|[\s\S]", r"(?:a|aa)+(?!a)$|[\s\S]", r"(a|a)*(?=b)|[\s\S]"]  # for "aaaa…!"
@@ -350,10 +361,13 @@ ODD = ["a*", "(?=a)", "x", r"\p{L}+", "", "\ud800", r"[\S\s]+?|x"]
 
 
 @pytest.mark.parametrize("vocabulary", [BPE, WORDPIECE], ids=["bpe", "wordpiece"])
-@pytest.mark.parametrize("pattern", EXPENSIVE + ODD)
-def test_a_hostile_pattern_is_refused_or_harmless(pattern, vocabulary, tmp_path):
-    file = write_content(tmp_path, set_pattern(pattern), vocabulary)
-    check_use(file, "a" * 40 + "!", "a" * 5000 + "!", "The café, 12")
+def test_a_hostile_pattern_is_refused_or_harmless(vocabulary, tmp_path):
+    patterns, files = EXPENSIVE + ODD, []
+    for number, pattern in enumerate(patterns):
+        (tmp_path / str(number)).mkdir()
+        files.append(write_content(tmp_path / str(number), set_pattern(pattern), vocabulary))
+    outcomes = use(files, "a" * 40 + "!", "a" * 5000 + "!", "The café, 12")
+    assert {pattern: how for pattern, how in zip(patterns, outcomes, strict=True) if how not in USED} == {}
 
 
 LONG = {
@@ -368,16 +382,21 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("length", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", LONG)
-def test_a_very_long_token_is_refused_or_read_in_seconds(name, length, tmp_path):
+def write_long(folder, name, length):
+    """A tokenizer with a token of that many bytes."""
     suffix, write, vocabulary = LONG[name]
     text = slice(vocabulary.num_text)
     tokens = (*vocabulary.tokens[text], b"th" * (length // 2))
     kinds, scores = (*vocabulary.kinds[text], Kind.NORMAL), (*vocabulary.scores[text], -9.0)
-    file = tmp_path / f"tokenizer.{suffix}"
-    write(complete(replace(vocabulary, tokens=tokens, kinds=kinds, scores=scores), []), file)
-    check_use(file, "The café, 12")
+    folder.mkdir()
+    write(complete(replace(vocabulary, tokens=tokens, kinds=kinds, scores=scores), []), folder / f"tokenizer.{suffix}")
+    return folder / f"tokenizer.{suffix}"
+
+
+@pytest.mark.parametrize("length", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_a_very_long_token_is_refused_or_read_in_seconds(length, tmp_path):
+    outcomes = use([write_long(tmp_path / name, name, length) for name in LONG], "The café, 12")
+    assert {name: how for name, how in zip(LONG, outcomes, strict=True) if how not in USED} == {}
 
 
 FOREIGN = {

@@ -159,16 +159,15 @@ def test_top_level_holds_what_the_readme_names_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("module", "users"),
+    ("modules", "users"),
     [
-        ("dvc", set()),
-        ("torch", {"export_tokenizer", "train_model", "evaluate"}),
-        ("onnxruntime", {"evaluate", "benchmark"}),
-        ("transformers", set()),
+        ({"dvc", "transformers"}, set()),
+        ({"torch"}, {"export_tokenizer", "train_model", "evaluate"}),
+        ({"onnxruntime"}, {"evaluate", "benchmark"}),
     ],
 )
-def test_only_stages_that_need_it_import(module, users):
+def test_only_stages_that_need_it_import(modules, users):
     others = sorted(set(STAGES) - users)
-    code = f"import sys, {', '.join(others)}; print({module!r} in sys.modules)"
+    code = f"import sys, {', '.join(others)}; print({modules} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
-    assert result.stdout == "False\n"
+    assert result.stdout == "set()\n"
