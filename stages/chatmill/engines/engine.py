@@ -14,6 +14,7 @@ ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
     "onnx": "model_shared.onnx",
     "onnx_hf": "model.onnx",
     "onnx_int8": "model_shared_int8.onnx",
+    "onnx_int8_dynamic": "model_shared_int8_dynamic.onnx",
     "onnx_int4": "model_shared_int4.onnx",
 }
 

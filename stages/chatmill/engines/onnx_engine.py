@@ -2,19 +2,20 @@
 
 Needs neither PyTorch nor DVC.
 
-Shapes: T time (tokens given), K key-value heads, L cache length, D head size, V vocabulary.
+Shapes: T time (tokens given), V vocabulary.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
+from chatmill.engines.chats import Chats
 from chatmill.engines.engine import Engine, check_append, check_rewind
 from chatmill.engines.foreign_graph import GraphEngine
 from chatmill.engines.graph_probe import probe
 from chatmill.engines.onnx_session import Session
+from chatmill.engines.shared_caches import SharedCaches
 from chatmill.manifest import NAME as MANIFEST
 
 METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chatmill.template"}  # of our graphs
@@ -25,23 +26,20 @@ class SharedCacheEngine:
 
     def __init__(self, session: Session, name: str) -> None:
         self.name, self.device, self.num_bytes = name, session.device, session.num_bytes
-        self.context = int(session.metadata["chatmill.context"])
         self.fingerprint, self.template = (
             session.metadata["chatmill.fingerprint"],
             session.metadata["chatmill.template"],
         )
         self.length = 0
-        self._session, graph = session, session.session
-        self.vocab_size = graph.get_outputs()[0].shape[-1]
-        self._binding = graph.io_binding()
-        self._binding.bind_output("logits")  # bound first, it is the first of the outputs
-        pasts = [node for node in graph.get_inputs() if node.name.startswith("past_key_values.")]
-        self._buffers = [self._bind_buffer(node) for node in pasts]
+        self._session, self._caches = session, SharedCaches(session, rows=1)
+        self.context, self.vocab_size = self._caches.context, self._caches.vocab_size
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Read ids after those in the cache: logits (V,) of what comes next."""
         check_append(self, ids)
-        return self._run(ids, keep=1)[-1]
+        logits = self._caches.read(0, ids, self.length)
+        self.length += len(ids)
+        return logits
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -52,28 +50,11 @@ class SharedCacheEngine:
         """Logits (T, V) after each position of a whole sequence."""
         self.rewind(0)
         check_append(self, ids)
-        logits = self._run(ids, keep=len(ids))
-        self.rewind(0)
-        return logits
+        return self._caches.run(0, ids, 0, keep=len(ids))
 
-    def _bind_buffer(self, node: onnxruntime.NodeArg) -> onnxruntime.OrtValue:
-        """The same (1, K, L, D) buffer for what is read and for what is written."""
-        shape = (1, node.shape[1], self.context, node.shape[3])
-        buffer = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
-        self._binding.bind_ortvalue_input(node.name, buffer)
-        self._binding.bind_ortvalue_output(node.name.replace("past_key_values", "present"), buffer)
-        return buffer
-
-    def _run(self, ids: Sequence[int], *, keep: int) -> np.ndarray:
-        total = self.length + len(ids)
-        self._binding.bind_cpu_input("input_ids", np.array([ids], np.int64))
-        self._binding.bind_cpu_input("seqlens_k", np.array([total - 1], np.int32))
-        self._binding.bind_cpu_input("total_sequence_length", np.array(total, np.int32))
-        self._binding.bind_cpu_input("logits_to_keep", np.array([keep], np.int64))
-        self._binding.bind_output("logits")
-        self._session.run_bound(self._binding)
-        self.length = total
-        return self._binding.get_outputs()[0].numpy()[0]
+    def chats(self, rows: int) -> Chats:
+        """As many chats at once, each with a cache of its own, on the weights of this engine."""
+        return Chats(self, SharedCaches(self._session, rows), rows)
 
 
 def open_engine(

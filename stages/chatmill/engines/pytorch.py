@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from chatmill.engines.chats import Chats
 from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_error
+from chatmill.engines.torch_caches import TorchCaches
 from chatmill.model import ChatModel
 
 
@@ -52,6 +54,10 @@ class PyTorchEngine:
         logits = self._run(ids, last_only=False)
         self.rewind(0)
         return logits
+
+    def chats(self, rows: int) -> Chats:
+        """As many chats at once, each with a cache of its own, on the weights of this engine."""
+        return Chats(self, TorchCaches(self.model, rows, self.device), rows)
 
     @torch.inference_mode()
     def _run(self, ids: Sequence[int], *, last_only: bool) -> np.ndarray:

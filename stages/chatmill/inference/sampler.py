@@ -5,11 +5,12 @@ Shapes: V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, log
 
 import numpy as np
 
 LIKELY = 0.001  # of the likeliest's probability; few tokens have more, and they are most of it
+LOG_LIKELY = log(LIKELY)
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)  # what is likelier than never
 MOST_PENALTY = 1000  # past it, logits leave float32
 TINY, HUGE = 1e-30, 1e30  # as temperatures: the likeliest alone, all alike; beyond them float32 overflows
@@ -49,6 +50,7 @@ class Sampler:
         """`allowed` (V,) is True for the ids that may be picked."""
         self.sampling = sampling
         self._allowed, self._forbidden = allowed, np.flatnonzero(~allowed)
+        self._temperature = min(max(sampling.temperature, TINY), HUGE)
         self._random = np.random.default_rng(sampling.seed)
 
     def pick(self, logits: np.ndarray, reply: Sequence[int] = ()) -> int:
@@ -56,74 +58,89 @@ class Sampler:
 
         Raises ValueError where there is no largest logit.
         """
-        if self.sampling.repetition_penalty != 1:
-            logits = penalise(logits, reply, self.sampling.repetition_penalty)
+        sampling = self.sampling
+        if sampling.repetition_penalty != 1:
+            logits = penalise(logits, reply, sampling.repetition_penalty)
         likeliest = logits.argmax()
-        if not self._allowed[likeliest]:
-            logits = np.where(self._allowed, logits, -np.inf)
+        if sampling.temperature or not self._allowed[likeliest]:
+            logits = logits.copy()
+            logits[self._forbidden] = -np.inf
             likeliest = logits.argmax()
         largest = logits[likeliest]
         if not isfinite(largest):
             raise ValueError(f"the model's largest logit is {largest} at token {1 + len(reply)} of the answer")
-        if self.sampling.temperature == 0:
+        if sampling.temperature == 0:
             return int(likeliest)
-        return self._draw(self.weights(logits, largest))
+        if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
+            return self._draw(*self.candidates(logits, largest))
+        return self._draw_of_all(self.weights(logits, largest))
 
     def weights(self, logits: np.ndarray, largest: float) -> np.ndarray:
-        """Probabilities (V,) relative to that of the `largest` logit of those allowed."""
+        """Probabilities relative to that of the `largest` logit."""
         scaled = logits - largest
-        scaled /= np.float32(min(max(self.sampling.temperature, TINY), HUGE))
-        scaled[self._forbidden] = -np.inf
+        scaled /= np.float32(self._temperature)
         return np.exp(scaled, out=scaled)
 
-    def candidates(self, weights: np.ndarray) -> tuple[list[int], list[float]]:
+    def candidates(self, logits: np.ndarray, largest: float) -> tuple[list[int], list[float]]:
         """The ids that are left, likeliest first, and their weights."""
         sampling = self.sampling
-        ids = self._likely(weights)
-        ids = ids[np.argsort(-weights[ids], kind="stable")][: sampling.top_k or None]
-        left = weights[ids].tolist()
-        most = sampling.top_p * (sum(left) if sampling.top_k else float(weights.sum()))
+        if sampling.top_k:
+            ids = self._first(logits, largest)
+            weights = self.weights(logits[ids], largest)
+        else:
+            ids, weights, total = self._likely(logits, largest)
+        order = np.argsort(-weights, kind="stable")[: sampling.top_k or None]
+        left = weights[order].tolist()
+        most = sampling.top_p * (sum(left) if sampling.top_k else total)
         count, before = 0, 0.0
         while count < len(left) and before < most and left[count] >= max(sampling.min_p, SMALLEST):
             before += left[count]
             count += 1
-        return ids[:count].tolist(), left[:count]
+        return ids[order[:count]].tolist(), left[:count]
 
-    def _likely(self, weights: np.ndarray) -> np.ndarray:
-        """Ids that are likelier than all others, and are enough to choose among: few need to be sorted."""
-        sampling = self.sampling
+    def _first(self, logits: np.ndarray, largest: float) -> np.ndarray:
+        """The top_k likeliest ids, and maybe more: few need to be sorted."""
+        ids = (logits >= largest + self._temperature * LOG_LIKELY).nonzero()[0]
+        if len(ids) < (count := min(self.sampling.top_k, len(logits))):
+            ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
+        return ids
+
+    def _likely(self, logits: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray, float]:
+        """Ids that are likelier than all others, and are enough for top_p or min_p; their weights, and that of all."""
+        weights = self.weights(logits, largest)
+        total = weights.sum()
         ids = (weights >= LIKELY).nonzero()[0]
-        if sampling.top_k:
-            count = min(sampling.top_k, len(weights))
-            return ids if len(ids) >= count else (weights >= np.partition(weights, -count)[-count]).nonzero()[0]
-        if sampling.min_p >= LIKELY or weights[ids].sum() >= sampling.top_p * weights.sum():
-            return ids
-        return weights.nonzero()[0]
+        likely = weights[ids]
+        if self.sampling.min_p < LIKELY and likely.sum() < self.sampling.top_p * total:
+            ids = weights.nonzero()[0]
+            likely = weights[ids]
+        return ids, likely, float(total)
 
-    def _draw(self, weights: np.ndarray) -> int:
-        """An id, as often as its weight says. Of few ones the sums are made one by one, which NumPy is slower at."""
-        sampling = self.sampling
-        whole = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p)
-        if whole:
-            ids = (weights >= LIKELY).nonzero()[0].tolist()
-            left, total = weights[ids].tolist(), float(weights.sum())
-        else:
-            ids, left = self.candidates(weights)
-            total = sum(left)
-        point = self._random.random() * total
-        for i, weight in zip(ids, left, strict=True):
+    def _draw(self, ids: list[int], weights: list[float]) -> int:
+        """One of a few ids, as often as its weight says; their sums are made one by one, which NumPy is slower at."""
+        point = self._random.random() * sum(weights)
+        for i, weight in zip(ids, weights, strict=True):
             point -= weight
             if point < 0:
                 return i
-        others = weights.astype(np.float64)
-        others[ids] = 0
-        sums = others.cumsum()
-        return int(sums.searchsorted(point, side="right")) if whole and point < sums[-1] else ids[0]  # rounded sums
+        return ids[0]  # rounded sums
+
+    def _draw_of_all(self, weights: np.ndarray) -> int:
+        """An id, as often as its weight says: mostly it is among the few likely ones, which are tried first."""
+        point = self._random.random() * float(weights.sum())
+        ids = (weights >= LIKELY).nonzero()[0]
+        for i, weight in zip(ids.tolist(), weights[ids].tolist(), strict=True):
+            point -= weight
+            if point < 0:
+                return i
+        weights[ids] = 0
+        sums = weights.cumsum(dtype=np.float64)
+        return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounded sums
 
 
 def penalise(logits: np.ndarray, reply: Sequence[int], penalty: float) -> np.ndarray:
     """Logits in which each id of the reply is less likely: positive ones divided, negative ones multiplied."""
-    ids = np.unique(np.asarray(reply, np.int64))
+    ids = np.array(list(set(reply)), np.int64)
     result = logits.copy()
     result[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
     return result

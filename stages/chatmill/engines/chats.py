@@ -1,0 +1,106 @@
+"""Several chats with one model, each with a cache of its own: they are read one by one, and continued all at once.
+
+Engines that can do this have a method `chats`.
+
+Shapes: B chats that go on, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from chatmill.engines.engine import Engine, check_append, check_rewind
+
+
+class Caches(Protocol):
+    """What a model has read, in rows that know nothing of their lengths."""
+
+    def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
+        """Read ids after the `past` ones of a row: logits (V,) of what comes next."""
+
+    def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
+        """Read one id for each of the first rows, after as many as its past: logits (B, V) of what comes next."""
+
+    def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
+        """Read ids after the `past` ones of a row: logits (keep, V) after each of the last ones."""
+
+    def swap(self, first: int, second: int, length: int) -> None:
+        """Exchange the first `length` tokens of two rows."""
+
+
+class Chat:
+    """The engine of one of several chats."""
+
+    def __init__(self, model: Engine, caches: Caches, row: int) -> None:
+        self.name, self.device, self.num_bytes = model.name, model.device, model.num_bytes
+        self.vocab_size, self.context = model.vocab_size, model.context
+        self.fingerprint, self.template = model.fingerprint, model.template
+        self.length = 0
+        self.row = row  # of the caches; it changes
+        self._caches = caches
+
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """Read ids after those in the cache: logits (V,) of what comes next."""
+        check_append(self, ids)
+        logits = self._caches.read(self.row, ids, self.length)
+        self.length += len(ids)
+        return logits
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        check_rewind(self, length)
+        self.length = length
+
+    def score(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits (T, V) after each position of a whole sequence."""
+        self.rewind(0)
+        check_append(self, ids)
+        return self._caches.run(self.row, ids, 0, keep=len(ids))
+
+
+class Chats:
+    """Chats that share one model: any may join, leave, or be left out of a step at any time."""
+
+    def __init__(self, model: Engine, caches: Caches, rows: int) -> None:
+        self._model, self._caches = model, caches
+        self._rows: list[Chat | None] = [None] * rows
+
+    def join(self) -> Chat:
+        """A new chat, with an empty cache. Raises ValueError where all rows are taken."""
+        if None not in self._rows:
+            raise ValueError(f"all {len(self._rows)} chats are taken: let one leave first")
+        row = self._rows.index(None)
+        chat = self._rows[row] = Chat(self._model, self._caches, row)
+        return chat
+
+    def leave(self, chat: Chat) -> None:
+        """Forget a chat, which can be used no longer."""
+        self._rows[chat.row], chat.row = None, -1
+
+    def step(self, given: Sequence[tuple[Chat, int]]) -> np.ndarray:
+        """Read one id for each of some chats: logits (B, V), in the same order, of what comes next."""
+        for chat, token in given:
+            assert self._rows[chat.row] is chat, "a chat that has left"
+            check_append(chat, [token])
+        self._bring_forward([chat for chat, _ in given])
+        ordered = sorted(given, key=lambda one: one[0].row)
+        logits = self._caches.step([token for _, token in ordered], [chat.length for chat, _ in ordered])
+        for chat, _ in given:
+            chat.length += 1
+        return logits[[chat.row for chat, _ in given]]
+
+    def _bring_forward(self, chats: list[Chat]) -> None:
+        """Let these have the first rows. While the same ones go on, nothing moves."""
+        free = [row for row, chat in enumerate(self._rows[: len(chats)]) if chat not in chats]
+        for chat in chats:
+            if chat.row >= len(chats):
+                self._swap(chat.row, free.pop())
+
+    def _swap(self, first: int, second: int) -> None:
+        moved = [self._rows[first], self._rows[second]]
+        self._caches.swap(first, second, max(chat.length for chat in moved if chat))
+        self._rows[second], self._rows[first] = moved
+        for row in (first, second):
+            if chat := self._rows[row]:
+                chat.row = row
