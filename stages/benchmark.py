@@ -3,9 +3,10 @@
 `ttft_ms` is the time to the first token, from the prompt's ids to the choice of the likeliest one; `token_ms` that of
 each next token. With `cache` the engine keeps what it has read; with `recompute` each token reads the whole sequence
 anew. `turn_ms` is the time to read a message of 32 tokens after histories of these lengths, which the cache holds.
-Repetitions of all engines alternate, after a warm-up that does not count. `streaming` is the share of a token's time
-that goes to choosing it and to making text of it. `limit` is what the machine allows: a token takes at least as long as
-reading the weights and the cache.
+Repetitions of all engines alternate, after a warm-up that does not count; `spread` is the slowest of them as a multiple
+of the fastest. `limit` is what the machine allows the same threads, measured in each repetition, and `reached` is the
+share of it: a token takes at least as long as reading the weights and the cache. `streaming` is the share of a token's
+time that goes to choosing it and to making text of it.
 """
 
 import json
@@ -15,23 +16,23 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from chatmill.conversation import parse, read_records
-from chatmill.engines.engine import Engine
+from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.peak_memory import peak_memory_mb
 from chatmill.inference.generation import generate
 from chatmill.inference.loading import engines, load_engine
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
+from chatmill.latency import RECOMPUTED, Round, Values, latencies, make_cases, percentiles, time_cases
+from chatmill.limits import Meter, Needs, weight_bytes
 from chatmill.progress import progress
 from chatmill.stage import Output, PositiveInt, stage
 from chatmill.template import segments
@@ -39,58 +40,11 @@ from chatmill.tokenizer.binary import open_binary
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.loading import load as load_tokenizer
 
-RECOMPUTED = 3  # tokens of a repetition without cache: each reads everything again
-RECOMPUTING = ("pytorch", "onnx")
 TURN_TOKENS = 32
 STREAMED = 200  # tokens of an answer, where they fit
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95)}
-READS = 20  # of the buffer that measures the bandwidth
 TEXT_SIZE = 500_000  # characters to encode and decode in one repetition
 LOOKUPS = 20_000
-
-Values = dict[str, Any]
-
-
-class Case(NamedTuple):
-    """One thing to time: an engine answering a prompt of some length, with its cache or without."""
-
-    engine: Engine
-    mode: str
-    prompt: list[int]
-
-
-def answer_ms(case: Case, new_tokens: int) -> list[float]:
-    """Milliseconds to the first token, and for each of the next."""
-    ids, times = list(case.prompt), []
-    case.engine.rewind(0)
-    for _ in range(1 + (new_tokens if case.mode == "cache" else RECOMPUTED)):
-        started = perf_counter()
-        if case.mode == "recompute":
-            case.engine.rewind(0)
-        ids.append(int(case.engine.append(ids[case.engine.length :]).argmax()))
-        times.append(1e3 * (perf_counter() - started))
-    return times
-
-
-def time_engines(opened: Sequence[Engine], prompts: Sequence[list[int]], new_tokens: int, repeats: int) -> Values:
-    """Latencies by engine, mode and length of the prompt."""
-    cases = [Case(engine, "cache", prompt) for engine in opened for prompt in prompts]
-    cases += [
-        Case(engine, "recompute", prompt) for engine in opened for prompt in prompts if engine.name in RECOMPUTING
-    ]
-    times = defaultdict(list)
-    for repetition in progress(range(1 + repeats), "time engines"):
-        for index, case in enumerate(cases):
-            measured = answer_ms(case, new_tokens)
-            if repetition:
-                times[index].append(measured)
-    result: Values = {engine.name: defaultdict(dict) for engine in opened}
-    for index, case in enumerate(cases):
-        result[case.engine.name][case.mode][str(len(case.prompt))] = {
-            "ttft_ms": percentiles([first for first, *_ in times[index]]),
-            "token_ms": percentiles(list(chain.from_iterable(rest for _, *rest in times[index]))),
-        }
-    return result
 
 
 def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Values]:
@@ -146,11 +100,6 @@ def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int
     return {name: median(values) for name, values in shares.items()}
 
 
-def percentiles(values: Sequence[float]) -> Values:
-    """The median, and what 19 of 20 stay under."""
-    return {f"p{share}": float(np.percentile(values, share)) for share in (50, 95)}
-
-
 def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: Sequence[int]) -> Iterator[list[int]]:
     """Prompts of these lengths, from the conversations in a row, as often as needed."""
     records = read_records(test)
@@ -164,29 +113,22 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
         yield (ids * (1 + length // len(ids)))[:length]
 
 
-def measure_limit(model: Path, prompt_tokens: int, threads: int) -> Values:
-    """What each token reads after a prompt, and how fast this machine reads that much.
-
-    Weights that fit into the processor's caches are thus held against these, not against its memory.
-    """
+def read_needs(model: Path, onnx: Path) -> Needs:
+    """What a token needs with each engine; PyTorch reads what the float32 graph does."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    heads = config["num_hidden_layers"] * config["num_key_value_heads"]
-    cache = prompt_tokens * heads * config["head_dim"] * 2 * np.dtype(np.float32).itemsize
-    total = (model / "model.safetensors").stat().st_size + cache
-    per_second = bandwidth(total, threads)
-    return {"bandwidth_gb_per_s": per_second / 1e9, "bytes_per_token": total, "token_ms": 1e3 * total / per_second}
+    weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engines(onnx)}
+    return Needs(config, {"pytorch": weights["onnx"]} | weights)
 
 
-def bandwidth(size: int, threads: int) -> float:
-    """Bytes that threads read from a buffer of this size, a second; the best of READS."""
-    parts = np.array_split(np.ones(-(-size // 8), np.int64), threads)
-    best = float("inf")
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(READS):
-            started = perf_counter()
-            list(pool.map(np.max, parts))
-            best = min(best, perf_counter() - started)
-    return size / best
+def describe_limit(needs: Needs, rounds: Sequence[Round], tokens: int) -> Values:
+    """What the machine allows the float32 model after so many tokens."""
+    return {
+        "bandwidth_gb_per_s": median(limits.bandwidths[needs.weights["onnx"]] for limits, _ in rounds) / 1e9,
+        "matrix_gflop_per_s": median(limits.matrix_rate for limits, _ in rounds) / 1e9,
+        "bytes_per_token": needs.num_bytes("onnx", tokens),
+        "token_ms": median(needs.token_ms("onnx", tokens, limits) for limits, _ in rounds),
+        "ttft_ms": median(needs.ttft_ms("onnx", tokens, limits) for limits, _ in rounds),
+    }
 
 
 def measure_tokenizer(tokenizer: ChatTokenizer, exports: Path, test: Path, repeats: int) -> Values:
@@ -291,20 +233,19 @@ def main(
     opened = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
     lengths = fitting(prompt_tokens, new_tokens, opened[0].context)
     *prompts, longest = make_prompts(test, tokenizer, opened[0], [*lengths, opened[0].context])
-    timed = time_engines(opened, prompts, new_tokens, repeats)
+    needs, cases = read_needs(model, onnx), make_cases(opened, prompts)
+    rounds = time_cases(cases, needs, Meter(threads), new_tokens, repeats)
+    timed = latencies(cases, rounds, needs)
     for engine, turns in zip(opened, time_turns(opened, longest, repeats), strict=True):
         timed[engine.name]["turn_ms"] = turns
         timed[engine.name]["streaming"] = measure_streaming(engine, tokenizer, prompts[0], repeats)
     for name, folder in progress(folders.items(), "measure memory"):
         timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
-    limit = measure_limit(model, lengths[-1], threads)
-    reached = {
-        name: limit["token_ms"] / values["cache"][str(lengths[-1])]["token_ms"]["p50"] for name, values in timed.items()
-    }
+    shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
     content = {
         "machine": machine,
         **timed,
-        "limit": limit | {"reached": reached},
+        "limit": describe_limit(needs, rounds, lengths[-1]) | {"reached": shares},
         "tokenizer": measure_tokenizer(tokenizer, exports, test, repeats),
     }
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

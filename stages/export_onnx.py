@@ -2,21 +2,27 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from chatmill import manifest, onnx_graph
+from chatmill import genai, manifest, onnx_graph
+from chatmill.decoder_graph import Weights
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.stage import Output, stage
 
 WEIGHTS = "model.safetensors"
-BITS: dict[str, onnx_graph.Bits] = {"int8": 8, "int4": 4}
+QUANTIZED = {
+    "int8": partial(onnx_graph.shared, bits=8),
+    "int8_dynamic": onnx_graph.dynamic,
+    "int4": partial(onnx_graph.shared, bits=4),
+}
 
 
-def read_model(folder: Path) -> tuple[onnx_graph.Weights, dict[str, Any]]:
+def read_model(folder: Path) -> tuple[Weights, dict[str, Any]]:
     """The weights of a model folder and its config.json. Raises ValueError where train_model did not write it."""
     manifest.check_manifest(folder)
     config_file, weights_file = folder / "config.json", folder / WEIGHTS
@@ -36,15 +42,22 @@ def copy_others(model: Path, folder: Path) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
+def write_genai(folder: Path, config: dict[str, Any]) -> None:
+    """Write what ONNX Runtime GenAI reads: settings, and a small graph on the weights of the one that chats."""
+    onnx_graph.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH)
+    (folder / genai.NAME).write_text(json.dumps(genai.settings(config), indent=1) + "\n", encoding="utf-8")
+
+
 @stage
-def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int4"]]) -> None:
-    """Write the portable graph, the one that chats, its quantized variants, and all that chatting needs beside them."""
+def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dynamic", "int4"]]) -> None:
+    """Write the portable graph, the one that chats, its quantized variants, and all that is needed beside them."""
     weights, config = read_model(model)
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
     copy_others(model, export)
-    graphs = {"onnx": None} | {f"onnx_{name}": BITS[name] for name in quantize}
-    for engine, bits in graphs.items():
-        onnx_graph.write(onnx_graph.shared(weights, config, metadata, bits), export / ONNX_FILES[engine])
-    onnx_graph.write(onnx_graph.portable(weights, config, metadata), export / ONNX_FILES["onnx_hf"])
+    builds = {"onnx": onnx_graph.shared, "onnx_hf": onnx_graph.portable}
+    builds |= {f"onnx_{name}": QUANTIZED[name] for name in quantize}
+    for engine, build in builds.items():
+        onnx_graph.write(build(weights, config, metadata), export / ONNX_FILES[engine])
+    write_genai(export, config)
     manifest.write_manifest(export, kind="onnx", fingerprint=metadata["fingerprint"])

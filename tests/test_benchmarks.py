@@ -5,12 +5,18 @@ import numpy as np
 import pytest
 import torch
 
+import export_onnx
+from chatmill.inference.loading import load_engine
+from chatmill.limits import Limits, Needs
 from chatmill.model import ModelConfig
+from tiny import CONFIG, write_model
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 import ablation
+import latency
 import learning
+import peers
 import training
 
 CONTEXT = 32
@@ -38,7 +44,7 @@ def config(data):
 
 def make(kind, data, config):
     if kind == "chatmill":
-        return learning.Chatmill(data, config, 1, 0.0)
+        return learning.Chatmill(data, config, 1)
     return {"plain": training.Plain, "transformers": training.Transformers}[kind](data, config, 0.01, "float32")
 
 
@@ -84,3 +90,54 @@ def test_every_choice_changes_what_is_learnt(folder, monkeypatch):
     chosen = ablation.CHOICES.keys() - {"no warm-up"}  # nobody warms up for as few steps
     learnt = {ablation.train(str(folder), choice, 1, 1.0, 4, 1)["all"] for choice in chosen}
     assert len(learnt) == len(chosen)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A tiny model, as engines and peers read it."""
+    folder = tmp_path_factory.mktemp("models")
+    export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=[])
+    return folder
+
+
+def greedy(folder, prompt, count):
+    """The likeliest ids, as PyTorch tells them."""
+    engine, ids = load_engine(folder / "model", "pytorch", device="cpu", threads=1), list(prompt)
+    for _ in range(count):
+        ids.append(int(engine.append(ids[engine.length :]).argmax()))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "onnx",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in (*latency.EXACT, *peers.WAITING) if name != "onnx"),
+    ],
+)
+def test_every_engine_answers_with_the_likeliest_ids_and_stands_still_between(name, models):
+    if name not in (*peers.names(), *peers.WAITING) or name in ("ctranslate2", "llama_f32"):
+        pytest.skip(f"{name} is not installed, or needs files of its own")
+    with latency.started([name], models, threads=1) as (worker,):
+        answers = [worker.answer([1, 2, 3], 4) for _ in range(2)]
+        state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert [answer.ids for answer in answers] == [greedy(models, [1, 2, 3], 5)] * 2
+    assert all(time > 0 for answer in answers for time in answer.ms) and state in "tT"
+
+
+def test_ratios_are_taken_within_a_round():
+    race = latency.Race(Needs(CONFIG.to_json(), {"onnx": 1000}))
+    for slowness in (1, 10):
+        limits = Limits({1000: 1e9 / slowness}, 1e30)
+        race.add(8, limits, {"onnx": [4 * slowness, 2 * slowness, 2 * slowness], "genai": [8 * slowness, 3 * slowness]})
+    assert race.times_as_fast("onnx", "genai", "token", 8) == [1.5, 1.5]
+    assert race.times_as_fast("onnx", "genai", "ttft", 8) == [2, 2]
+    assert race.at_best("onnx", "genai", "ttft", 8) == 2
+    least = race.needs.token_ms("onnx", 8, Limits({1000: 1e9}, 1.0))
+    assert race.times_as_fast("onnx", "limit", "token", 8) == pytest.approx([least / 2] * 2)
+
+
+def test_the_same_work_is_the_same_ids_after_every_prompt():
+    race = latency.Race(Needs(CONFIG.to_json(), {}))
+    race.ids = {("onnx", 8): [1, 2], ("onnx", 16): [3, 4], ("genai", 8): [1, 2], ("genai", 16): [3, 5]}
+    assert race.same_ids("genai", "onnx") == 0.75

@@ -40,7 +40,7 @@ RECORDS = [
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
-    export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8"])
+    export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
     return folder
 
@@ -71,10 +71,19 @@ def test_bits_per_byte_pool_the_documents_scored_one_at_a_time(folders, tmp_path
 
 def test_engines_of_full_precision_agree(metrics):
     found = {name: values["bits_per_byte"] for name, values in metrics["engines"].items()}
-    assert list(found) == ["pytorch", "onnx", "onnx_hf", "onnx_int8"]
+    assert list(found) == ["pytorch", "onnx", "onnx_hf", "onnx_int8", "onnx_int8_dynamic", "onnx_int4"]
     assert found["onnx"] == pytest.approx(found["pytorch"], abs=1e-3)
     assert found["onnx_hf"] == pytest.approx(found["pytorch"], abs=1e-3)
     assert found["onnx_int8"] != found["pytorch"]
+
+
+def test_every_precision_stands_beside_the_others(metrics):
+    found = metrics["engines"]
+    assert all(values.keys() == {"bits_per_byte", "skills_macro", "size_mb"} for values in found.values())
+    precisions = [found[name] for name in ("onnx", "onnx_int8", "onnx_int4")]
+    sizes = [values["size_mb"] for values in precisions]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len({values["bits_per_byte"] for values in precisions}) == 3
 
 
 def test_sources_pool_to_the_whole(metrics):

@@ -15,12 +15,16 @@ def model(tmp_path_factory):
 
 
 def test_folder_holds_graphs_and_all_that_chatting_needs(model, tmp_path):
-    main(model, tmp_path / "onnx", quantize=["int8", "int4"])
-    graphs = ["model.onnx", "model_shared.onnx", "model_shared_int4.onnx", "model_shared_int8.onnx"]
+    main(model, tmp_path / "onnx", quantize=["int8", "int8_dynamic", "int4"])
+    kinds = ("", "_int4", "_int8", "_int8_dynamic")
+    graphs = ["model.onnx", "model_genai.onnx", *(f"model_shared{kind}.onnx" for kind in kinds)]
     others = ["chatmill_tokenizer.json", "config.json", "generation_config.json", "manifest.json", "tokenizer.json"]
+    others += ["genai_config.json"]
     assert sorted(file.name for file in (tmp_path / "onnx").iterdir()) == sorted(graphs + others)
     assert check_manifest(tmp_path / "onnx") == VOCABULARY.fingerprint
-    assert json.loads((tmp_path / "onnx" / "manifest.json").read_text())["kind"] == "onnx"
+    manifest = json.loads((tmp_path / "onnx" / "manifest.json").read_text())
+    assert manifest["kind"] == "onnx"
+    assert {*manifest["files"], "manifest.json"} == {*graphs, *others}
 
 
 def test_two_exports_are_equal_byte_for_byte(model, tmp_path):
@@ -33,7 +37,7 @@ def test_two_exports_are_equal_byte_for_byte(model, tmp_path):
 
 
 def test_quantized_graphs_are_smaller(model, tmp_path):
-    main(model, tmp_path / "onnx", quantize=["int8", "int4"])
+    main(model, tmp_path / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     names = ["model_shared.onnx", "model_shared_int8.onnx", "model_shared_int4.onnx"]
     sizes = [(tmp_path / "onnx" / name).stat().st_size for name in names]
     assert sizes == sorted(sizes, reverse=True)

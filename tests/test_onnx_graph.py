@@ -1,17 +1,19 @@
+import json
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
-from chatmill import onnx_graph
+from chatmill import decoder_graph, onnx_graph
 from chatmill.engines.architectures import to_hugging_face
 from chatmill.model import RopeScaling, Variant
+from chatmill.quantization import BLOCK, quantize
+from dequantized import dequantize
 from tiny import CONFIG, random_model
 
 METADATA = {"fingerprint": "f", "template": "chatml"}
@@ -81,10 +83,10 @@ class SharedCache:
             self.binding.bind_ortvalue_output(name.replace("past_key_values", "present"), buffer)
 
     def run(self, ids, past, keep):
-        total = past + ids.shape[1]
+        total = np.broadcast_to(past + ids.shape[1], self.batch).astype(np.int32)
         self.binding.bind_cpu_input("input_ids", np.ascontiguousarray(ids))
-        self.binding.bind_cpu_input("seqlens_k", np.full(self.batch, total - 1, np.int32))
-        self.binding.bind_cpu_input("total_sequence_length", np.array(total, np.int32))
+        self.binding.bind_cpu_input("seqlens_k", total - 1)
+        self.binding.bind_cpu_input("total_sequence_length", np.array(total.max()))
         self.binding.bind_cpu_input("logits_to_keep", np.array([keep]))
         self.binding.bind_output("logits")
         self.session.run_with_iobinding(self.binding)
@@ -112,25 +114,37 @@ def test_portable_rows_padded_on_the_left_equal_rows_without_padding(portable):
     assert np.isfinite(logits).all()
 
 
+def check_shared(cache, ids, past):
+    """What follows a past is as PyTorch has it; after a past, more than one row are read one id at a time."""
+    step = 1 if past and len(ids) > 1 else ids.shape[1] - past
+    for start in range(past, ids.shape[1], step):
+        logits = cache.run(ids[:, start : start + step], start, step)
+        np.testing.assert_allclose(logits, expected(ids)[:, start : start + step], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("past", PASTS)
-def test_shared_logits_equal_pytorch_after_any_past(shared, past):
-    ids, cache = some_ids(1, past + 9), SharedCache(shared, 1)
+def test_shared_logits_equal_pytorch_after_any_past(shared, past, batch):
+    ids, cache = some_ids(batch, past + 9), SharedCache(shared, batch)
     if past:
         cache.run(ids[:, :past], 0, 1)
-    np.testing.assert_allclose(cache.run(ids[:, past:], past, 9), expected(ids)[:, past:], atol=TOLERANCE)
+    check_shared(cache, ids, past)
 
 
-def test_shared_cache_is_rewound_by_saying_so(shared):
-    ids, other, cache = some_ids(1, 40), some_ids(1, 60), SharedCache(shared, 1)
-    cache.run(other, 0, 1)
-    cache.run(ids[:, :30], 0, 1)
-    np.testing.assert_allclose(cache.run(ids[:, 20:], 20, 20), expected(ids)[:, 20:], atol=TOLERANCE)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("past", PASTS)
+def test_shared_cache_is_rewound_by_saying_so(shared, past, batch):
+    ids, cache = some_ids(batch, past + 9), SharedCache(shared, batch)
+    cache.run(np.hstack([ids[:, :past], some_ids(batch, 30)]), 0, 1)
+    check_shared(cache, ids, past)
 
 
-def test_shared_rows_of_a_batch_are_read_and_continued(shared):
-    ids, cache = some_ids(3, 20), SharedCache(shared, 3)
-    np.testing.assert_allclose(cache.run(ids[:, :19], 0, 19), expected(ids)[:, :19], atol=TOLERANCE)
-    np.testing.assert_allclose(cache.run(ids[:, 19:], 19, 1), expected(ids)[:, 19:], atol=TOLERANCE)
+def test_shared_rows_of_a_batch_go_on_from_lengths_of_their_own(shared):
+    ids, cache, lengths = some_ids(3, 20), SharedCache(shared, 3), np.array([19, 7, 1])
+    cache.run(ids, 0, 1)
+    following = np.take_along_axis(ids, lengths[:, None], axis=1)
+    logits = cache.run(following, lengths, 1)[:, 0]
+    np.testing.assert_allclose(logits, expected(ids)[range(3), lengths], atol=TOLERANCE)
 
 
 def test_a_head_of_its_own_is_used():
@@ -186,6 +200,7 @@ def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path)
         onnx_graph.write(build(WEIGHTS, CONFIG.to_json(), METADATA), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     properties = {entry.key: entry.value for entry in onnx.load(tmp_path / "a").metadata_props}
+    assert json.loads(properties.pop("chatmill.config")) == CONFIG.to_json()
     assert properties == {
         "chatmill.context": "640",
         "chatmill.fingerprint": "f",
@@ -217,35 +232,54 @@ def test_weights_beyond_one_file_are_refused():
         onnx_graph.portable({"model.embed_tokens.weight": Huge()}, CONFIG.to_json(), METADATA)
 
 
-def dequantize(packed, scales, bits, shape):
-    """The matrix that MatMulNBits multiplies by."""
-    values = packed if bits == 8 else np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1)
-    steps = values.astype(np.float32) - 2 ** (bits - 1)
-    return (steps * scales.reshape(shape[0], -1, 1)).reshape(shape[0], -1)[:, : shape[1]]
-
-
-@given(arrays(np.float32, (3, 40), elements=st.floats(-4, 4, width=32)), st.sampled_from([8, 4]))
-def test_quantized_weights_are_within_a_step_and_their_extremes_kept(weight, bits):
-    packed, scales = onnx_graph.quantize(weight, bits)
-    restored = dequantize(packed, scales, bits, weight.shape)
-    step = np.abs(scales).reshape(3, 2).repeat([32, 8], axis=1)
-    assert (np.abs(restored - weight) <= step * (1 + 1e-3) + 1e-12).all()
-    largest = np.abs(weight[:, :32]).argmax(axis=1)
-    np.testing.assert_allclose(restored[range(3), largest], weight[range(3), largest], rtol=1e-5, atol=1e-30)
-
-
-@pytest.mark.parametrize(("bits", "error"), [(8, 0.05), (4, 0.5)])
-def test_quantized_graph_multiplies_by_the_quantized_weights(bits, error):
-    """Against PyTorch with the same weights; what is left is the activations' rounding to int8."""
-    rounded = random_model()
+def rounded(model, bits):
+    """A copy of a model whose matrices are what their quantized ones stand for; rows of odd widths are not."""
+    copy = deepcopy(model)
     with torch.no_grad():
-        for name, weight in rounded.state_dict().items():
-            if name.endswith("_proj.weight"):
-                packed, scales = onnx_graph.quantize(weight.numpy(), bits)
-                weight.copy_(torch.from_numpy(dequantize(packed, scales, bits, weight.shape)))
+        for name, weight in copy.named_parameters():
+            if weight.ndim == 2 and not ("embed" in name and weight.shape[1] % BLOCK):
+                restored = dequantize(*quantize(weight.numpy(), bits), weight.shape[1])
+                weight.copy_(torch.from_numpy(restored))
+    return copy
+
+
+@pytest.mark.parametrize(("width", "tied"), [(32, True), (32, False), (48, False)])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_graph_computes_with_the_quantized_weights(bits, width, tied, monkeypatch):
+    monkeypatch.setattr(decoder_graph, "_ACCURACY", 1)  # activations stay float32
+    model = random_model(replace(CONFIG, hidden_size=width, tie_word_embeddings=tied))
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    graph = session(onnx_graph.shared(weights, to_hugging_face(model.config), METADATA, bits))
     ids = some_ids(1, 24)
-    graph = session(onnx_graph.shared(WEIGHTS, CONFIG.to_json(), METADATA, bits))
-    logits = SharedCache(graph, 1).run(ids, 0, 24)
     with torch.inference_mode():
-        reference = rounded(torch.from_numpy(ids)).numpy()
-    assert np.abs(logits - reference).mean() < error * np.abs(reference).mean()
+        expected = rounded(model, bits)(torch.from_numpy(ids)).numpy()
+    np.testing.assert_allclose(SharedCache(graph, 1).run(ids, 0, 24), expected, atol=TOLERANCE)
+
+
+QUANTIZED = {
+    "int8": (partial(onnx_graph.shared, bits=8), 0.05),
+    "int4": (partial(onnx_graph.shared, bits=4), 0.5),
+    "int8_dynamic": (onnx_graph.dynamic, 0.05),
+}
+
+
+@pytest.mark.parametrize("variant", [Variant(), Variant(**BIASES, mlp_bias=True)])
+@pytest.mark.parametrize("precision", QUANTIZED)
+def test_quantized_graph_is_near_the_model(precision, variant):
+    (build, error), model, ids = QUANTIZED[precision], random_model(replace(CONFIG, variant=variant)), some_ids(1, 24)
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    logits = SharedCache(session(build(weights, to_hugging_face(model.config), METADATA)), 1).run(ids, 0, 24)
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(ids)).numpy()
+    assert np.abs(logits - expected).mean() < error * np.abs(expected).mean()
+
+
+@pytest.mark.parametrize(("bits", "most"), [(8, 9 / 8), (4, 5 / 8)])
+def test_quantized_graph_holds_each_matrix_once(bits, most):
+    config = replace(CONFIG, hidden_size=256, intermediate_size=512)
+    model = random_model(config)
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    graph = onnx_graph.shared(weights, config.to_json(), METADATA, bits)
+    norms_and_rotations = 4 * (config.max_position_embeddings * config.head_dim + 10 * config.hidden_size)
+    matrices = sum(weight.size for weight in weights.values() if weight.ndim == 2)
+    assert graph.ByteSize() < most * matrices + norms_and_rotations + 20_000

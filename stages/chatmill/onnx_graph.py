@@ -1,4 +1,4 @@
-"""The chat model as ONNX graphs, built node by node from its weights.
+"""The chat model as ONNX graphs.
 
 `portable` is the graph that other runtimes know: standard operators, Hugging Face's names for inputs and outputs, the
 past handed in and the present handed out. `shared` is the one `chatmill chat` runs: ONNX Runtime's fused operators, and
@@ -8,22 +8,18 @@ Shapes: B batch, T time (tokens given), P past, L cache length, C channels, H he
 V vocabulary.
 """
 
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 
-Weights = Mapping[str, np.ndarray]
-Bits = Literal[8, 4]
+from chatmill.decoder_graph import CONTRIB, Decoder, Weights, tensor
+from chatmill.quantization import Bits, quantize_outputs
 
-FORMAT = 1
-MAX_BYTES = 2**31 - 2**20  # one protobuf message; what remains is for the graph around the weights
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates as many channels of a head at a time
-BLOCK = 32  # weights that share a scale when quantized
-_INT8_COMPUTE = 4  # MatMulNBits' accuracy_level: multiply in int8; without it decoding takes 2 to 3 times longer
-_CONTRIB = "com.microsoft"
 
 
 def portable(weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
@@ -46,135 +42,20 @@ def shared(
     return _Shared(weights, config, bits).model(metadata)
 
 
+def dynamic(weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+    """The `shared` graph in eight bits that reads long texts fastest.
+
+    What one call reads shares a scale in each layer: the logits depend a little on what is read together.
+    """
+    return _Dynamic(weights, config, 8).model(metadata)
+
+
 def write(model: ModelProto, file: Path) -> None:
     """Write a graph, the same bytes each time."""
     file.write_bytes(model.SerializeToString(deterministic=True))
 
 
-class _Decoder:
-    """A decoder under construction. Methods add operators and return the name of what comes out.
-
-    Norms of queries and keys, biases and a head of its own are there where the weights have them.
-    """
-
-    def __init__(self, weights: Weights, config: Mapping[str, Any], bits: Bits | None = None) -> None:
-        size = sum(weight.nbytes for weight in weights.values())
-        if bits is None and size > MAX_BYTES:
-            raise ValueError(
-                f"the weights take {size} bytes, but an ONNX file holds {MAX_BYTES}: lower the model's size"
-            )
-        self.weights, self.config, self.bits = weights, config, bits
-        self.epsilon = config["rms_norm_eps"]
-        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        self.head_dim = config["head_dim"]
-        windowed = config["model_type"] == "mistral" or config.get("use_sliding_window")
-        self.window = config["sliding_window"] if windowed else None
-        self.nodes, self.initializers = [], []
-        self.inputs: list[ValueInfoProto] = []
-        self.outputs: list[ValueInfoProto] = []
-
-    def model(self, metadata: Mapping[str, str]) -> ModelProto:
-        """The finished model."""
-        self.declare()
-        logits = self.head(self.layers())
-        self.outputs.insert(0, _tensor(logits, TensorProto.FLOAT, ["batch", "kept", self.config["vocab_size"]]))
-        graph = helper.make_graph(self.nodes, "chatmill", self.inputs, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", 23), helper.make_opsetid(_CONTRIB, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=11, producer_name="chatmill")
-        context = {"context": str(self.config["max_position_embeddings"]), "format": str(FORMAT)}
-        helper.set_model_props(model, {f"chatmill.{key}": value for key, value in (context | metadata).items()})
-        return model
-
-    def layers(self) -> str:
-        """The normalised output of the last layer, (B, T, C)."""
-        count = self.config["num_hidden_layers"]
-        residual = self.node("Gather", [self.initializer("model.embed_tokens.weight"), "input_ids"], "embedded")
-        x = self.norm(residual, "model.layers.0.input_layernorm")
-        for i in range(count):
-            layer = f"model.layers.{i}"
-            attended = self.linear(self.attention(x, i), f"{layer}.self_attn.o_proj")
-            x, residual = self.add_norm(residual, attended, f"{layer}.post_attention_layernorm")
-            following = f"model.layers.{i + 1}.input_layernorm" if i + 1 < count else "model.norm"
-            x, residual = self.add_norm(residual, self.feed_forward(x, f"{layer}.mlp"), following)
-        return x
-
-    def attention(self, x: str, i: int) -> str:
-        """(B, T, C) -> (B, T, H*D): each position sees itself and its past."""
-        layer = f"model.layers.{i}.self_attn"
-        q, k, v = (self.linear(x, f"{layer}.{name}_proj") for name in "qkv")
-        q = self.head_norm(q, f"{layer}.q_norm", self.heads)
-        k = self.head_norm(k, f"{layer}.k_norm", self.kv_heads)
-        past = [f"past_key_values.{i}.{name}" for name in ("key", "value")]
-        present = [f"present.{i}.{name}" for name in ("key", "value")]
-        for names, values, length in (past, self.inputs, "past"), (present, self.outputs, "total"):
-            shape = ["batch", self.kv_heads, length, self.head_dim]
-            values += [_tensor(name, TensorProto.FLOAT, shape) for name in names]
-        return self.attend(q, k, v, past, present, layer)
-
-    def feed_forward(self, x: str, layer: str) -> str:
-        """(B, T, C) -> (B, T, C): SwiGLU."""
-        gate, up = self.linear(x, f"{layer}.gate_proj"), self.linear(x, f"{layer}.up_proj")
-        swish = self.node("Mul", [gate, self.node("Sigmoid", [gate], f"{layer}.sigmoid")], f"{layer}.swish")
-        return self.linear(self.node("Mul", [swish, up], f"{layer}.gated"), f"{layer}.down_proj")
-
-    def head_norm(self, x: str, name: str, heads: int) -> str:
-        """(B, T, heads*D) -> (B, T, heads, D), each head normalised where the model does that."""
-        shape = self.constant(f"heads.{heads}", np.array([0, 0, heads, self.head_dim]))
-        split = self.node("Reshape", [x, shape], f"{name}.split")
-        return self.norm(split, name) if f"{name}.weight" in self.weights else split
-
-    def head(self, x: str) -> str:
-        """(B, T, C) -> logits (B, T, V)."""
-        if self.bits is None and "lm_head.weight" not in self.weights:  # the embedding, kept once in the file
-            head = self.node("Transpose", ["model.embed_tokens.weight"], "lm_head.weight", perm=[1, 0])
-            return self.node("MatMul", [x, head], "logits")
-        weight = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
-        return self.multiply(x, weight, "lm_head", "logits")
-
-    def linear(self, x: str, name: str) -> str:
-        """(B, T, inputs) -> (B, T, outputs)."""
-        if f"{name}.bias" not in self.weights:
-            return self.multiply(x, self.weights[f"{name}.weight"], name, name)
-        product = self.multiply(x, self.weights[f"{name}.weight"], name, f"{name}.product")
-        return self.node("Add", [product, self.initializer(f"{name}.bias")], name)
-
-    def multiply(self, x: str, weight: np.ndarray, name: str, output: str) -> str:
-        """x by a matrix (outputs, inputs), quantized where that is asked for."""
-        if self.bits is None:
-            return self.node("MatMul", [x, self.constant(f"{name}.weight", weight.T)], output)
-        packed, scales = quantize(weight, self.bits)
-        matrix = [self.constant(f"{name}.weight", packed), self.constant(f"{name}.scale", scales)]
-        rows, columns = weight.shape
-        shape = {"N": rows, "K": columns, "bits": self.bits, "block_size": BLOCK, "accuracy_level": _INT8_COMPUTE}
-        return self.node("MatMulNBits", [x, *matrix], output, domain=_CONTRIB, **shape)
-
-    def rotations(self) -> list[str]:
-        """The names of the cosines and sines, each (context, D/2)."""
-        exponents = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
-        frequencies = np.float32(1) / np.float32(self.config["rope_theta"]) ** exponents
-        if scaling := self.config.get("rope_scaling"):
-            frequencies = slowed(frequencies, scaling)
-        positions = np.arange(self.config["max_position_embeddings"], dtype=np.float32)
-        angles = np.outer(positions, frequencies)
-        return [self.constant("cosines", np.cos(angles)), self.constant("sines", np.sin(angles))]
-
-    def node(self, operator: str, inputs: list[str], output: str, *more: str, domain: str = "", **kwargs: Any) -> str:
-        """Add an operator, named after its first output."""
-        self.nodes.append(helper.make_node(operator, inputs, [output, *more], output, domain=domain, **kwargs))
-        return output
-
-    def initializer(self, name: str) -> str:
-        """Add one of the model's weights as it is."""
-        return self.constant(name, self.weights[name])
-
-    def constant(self, name: str, array: np.ndarray) -> str:
-        """Add an array, once."""
-        if all(tensor.name != name for tensor in self.initializers):
-            self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-
-class _Portable(_Decoder):
+class _Portable(Decoder):
     """Standard operators of opset 23."""
 
     def declare(self) -> None:
@@ -184,7 +65,7 @@ class _Portable(_Decoder):
             "attention_mask": ["batch", "total"],
             "position_ids": ["batch", "time"],
         }
-        self.inputs += [_tensor(name, TensorProto.INT64, shape) for name, shape in names.items()]
+        self.inputs += [tensor(name, TensorProto.INT64, shape) for name, shape in names.items()]
         self.cos_sin = self.rotations()
         self.mask = self.causal_mask()
 
@@ -234,7 +115,7 @@ class _Portable(_Decoder):
         return self.norm(total, name), total
 
 
-class _Shared(_Decoder):
+class _Shared(Decoder):
     """ONNX Runtime's fused operators, and a cache that is written in place."""
 
     def declare(self) -> None:
@@ -244,10 +125,10 @@ class _Shared(_Decoder):
                 f"head_dim = {self.head_dim}: ONNX Runtime takes multiples of {HEAD_MULTIPLE}: take fewer or more heads"
             )
         self.inputs += [
-            _tensor("input_ids", TensorProto.INT64, ["batch", "time"]),
-            _tensor("seqlens_k", TensorProto.INT32, ["batch"]),
-            _tensor("total_sequence_length", TensorProto.INT32, []),
-            _tensor("logits_to_keep", TensorProto.INT64, [1]),
+            tensor("input_ids", TensorProto.INT64, ["batch", "time"]),
+            tensor("seqlens_k", TensorProto.INT32, ["batch"]),
+            tensor("total_sequence_length", TensorProto.INT32, []),
+            tensor("logits_to_keep", TensorProto.INT64, [1]),
         ]
         self.cos_sin = self.rotations()
 
@@ -258,18 +139,32 @@ class _Shared(_Decoder):
         inputs = [q, k, v, *past, "seqlens_k", "total_sequence_length", *self.cos_sin]
         heads = {"num_heads": self.heads, "kv_num_heads": self.kv_heads, "do_rotary": 1}
         heads |= {"local_window_size": self.window} if self.window else {}
-        return self.node("GroupQueryAttention", inputs, f"{layer}.attended", *present, domain=_CONTRIB, **heads)
+        return self.node("GroupQueryAttention", inputs, f"{layer}.attended", *present, domain=CONTRIB, **heads)
 
     def norm(self, x: str, name: str) -> str:
         """RMSNorm over the last dimension."""
         weight = self.initializer(f"{name}.weight")
         return self.node("SimplifiedLayerNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
 
+    def linears(self, x: str, layer: str, names: list[str]) -> list[str]:
+        """What several matrices make of the same x, multiplied as one: the threads meet once, not once for each."""
+        if self.bits is None:  # in float32 it is memory that takes the time
+            return super().linears(x, layer, names)
+        parts, joined = [f"{layer}.{name}" for name in names], f"{layer}.{'_'.join(names)}"
+        kinds = ["weight", *(["bias"] if f"{parts[0]}.bias" in self.weights else [])]
+        whole = {
+            f"{joined}.{kind}": np.concatenate([self.weights[f"{part}.{kind}"] for part in parts]) for kind in kinds
+        }
+        sizes = self.constant(f"{joined}.sizes", np.array([len(self.weights[f"{part}.weight"]) for part in parts]))
+        self.weights = ChainMap(whole, self.weights)
+        self.node("Split", [self.linear(x, joined), sizes], *parts, axis=-1)
+        return parts
+
     def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
         """The normalised sum, and the sum."""
         inputs, total = [x, y, self.initializer(f"{name}.weight")], f"{name}.sum"
         outputs = [name, "", "", total]
-        self.node("SkipSimplifiedLayerNormalization", inputs, *outputs, domain=_CONTRIB, epsilon=self.epsilon)
+        self.node("SkipSimplifiedLayerNormalization", inputs, *outputs, domain=CONTRIB, epsilon=self.epsilon)
         return name, total
 
     def head(self, x: str) -> str:
@@ -279,33 +174,13 @@ class _Shared(_Decoder):
         return super().head(self.node("Slice", [x, start, end, axis], "kept"))
 
 
-def quantize(weight: np.ndarray, bits: Bits) -> tuple[np.ndarray, np.ndarray]:
-    """A matrix (N, C) as MatMulNBits reads it: bytes (N, blocks, BLOCK*bits/8) and scales (N*blocks,).
+class _Dynamic(_Shared):
+    """Layers that multiply in int8, their inputs quantized as they come; embedding and head are as in eight bits."""
 
-    A weight is (q - 2^(bits-1)) * scale, and the largest of each block is kept within half a step. Four-bit values
-    stand two to a byte, the earlier in the lower half.
-    """
-    rows, columns = weight.shape
-    blocks = np.pad(weight, ((0, 0), (0, -columns % BLOCK))).reshape(rows, -1, BLOCK)
-    zero = 2 ** (bits - 1)
-    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
-    scales = largest / -zero  # the signed extreme takes the one value that has no opposite
-    steps = np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales != 0)
-    values = np.clip(np.rint(steps) + zero, 0, 2 * zero - 1).astype(np.uint8)
-    if bits == 4:
-        values = values[..., 0::2] | values[..., 1::2] << 4
-    return values, scales.astype(np.float32).ravel()
-
-
-def slowed(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
-    """(D/2,) -> (D/2,) in radians a position, as chatmill.model.RopeScaling slows them."""
-    kept = np.float32(0)
-    if scaling["rope_type"] == "llama3":
-        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        turns = scaling["original_max_position_embeddings"] * frequencies / np.float32(2 * np.pi)
-        kept = np.clip((turns - np.float32(low)) / np.float32(high - low), 0, 1)
-    return (1 - kept) * frequencies / np.float32(scaling["factor"]) + kept * frequencies
-
-
-def _tensor(name: str, kind: int, shape: list[int | str]) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
+    def linear(self, x: str, name: str) -> str:
+        """(B, T, inputs) -> (B, T, outputs)."""
+        values, scales = quantize_outputs(self.weights[f"{name}.weight"])
+        inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
+        if f"{name}.bias" in self.weights:
+            inputs += ["", self.initializer(f"{name}.bias")]
+        return self.node("DynamicQuantizeMatMul", inputs, name, domain=CONTRIB)

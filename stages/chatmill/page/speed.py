@@ -41,7 +41,8 @@ def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
     machine = "; ".join(f"{key} {value}" for key, value in at(benchmark, "machine", default={}).items())
     note = (
         "Median of repeated runs; thin lines reach up to the 95th percentile. Dashed: without a cache, everything is "
-        "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can."
+        "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can; a first "
+        "token is held against the multiplications of its prompt as well."
     )
     return section(
         "Speed",
@@ -80,12 +81,22 @@ def latency_table(measured: list[Latency]) -> Html:
             f"{engine}, {mode}",
             number(prompt),
             *(number(values[key][rank]) for key in ("ttft_ms", "token_ms") for rank in ("p50", "p95")),
+            *(percent(at(values, "reached", key)) for key in ("ttft", "token")),
         )
         for engine, mode, by_prompt in measured
         for prompt, values in by_prompt
     )
-    head = ("engine", "prompt tokens", "first token p50", "p95", "each token p50", "p95")
-    return table("Milliseconds", head, rows)
+    head = (
+        "engine",
+        "prompt tokens",
+        "first token p50",
+        "p95",
+        "each token p50",
+        "p95",
+        "first: of limit",
+        "each: of limit",
+    )
+    return table("Milliseconds, and the share that they reach of what the machine allows", head, rows)
 
 
 def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:

@@ -1,0 +1,41 @@
+"""Matrices in few bits, as ONNX Runtime's operators read them.
+
+Shapes: N outputs (rows), C inputs (columns), K blocks of a row: C / BLOCK, rounded up.
+"""
+
+from typing import Literal
+
+import numpy as np
+
+Bits = Literal[8, 4]
+
+BLOCK = 32  # weights that share a scale; 16 took 18 % more space, 64 lost twice as much on one of three models
+
+
+def quantize(weight: np.ndarray, bits: Bits) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix (N, C) for MatMulNBits and GatherBlockQuantized: bytes (N, K, BLOCK*bits/8) and scales (N, K).
+
+    A weight is (q - 2^(bits-1)) * scale, and the largest of each block is kept. Four-bit values stand two to a byte,
+    the earlier in the lower half. Scales searched for the least squared error gained on one model of three and lost on
+    another.
+    """
+    rows, columns = weight.shape
+    blocks = np.pad(weight, ((0, 0), (0, -columns % BLOCK))).reshape(rows, -1, BLOCK)
+    zero = 2 ** (bits - 1)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
+    scales = largest / -zero  # the signed extreme takes the one value that has no opposite
+    steps = np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales != 0)
+    values = np.clip(np.rint(steps) + zero, 0, 2 * zero - 1).astype(np.uint8)
+    if bits == 4:
+        values = values[..., 0::2] | values[..., 1::2] << 4
+    return values, scales[..., 0]
+
+
+def quantize_outputs(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix (N, C) for DynamicQuantizeMatMul: int8 (C, N), and a scale for each output (N,).
+
+    A weight is q * scale, and the largest of each output is -127 or 127.
+    """
+    scales = np.abs(weight).max(axis=1) / 127
+    steps = np.divide(weight.T, scales, out=np.zeros_like(weight.T), where=scales != 0)
+    return np.rint(steps).astype(np.int8), scales

@@ -1,0 +1,262 @@
+"""How fast chatmill's engines answer, beside other runtimes with the same weights and what the machine allows.
+
+    python tests/benchmarks/latency.py [MODEL ...] [--threads N ...] [--busy]
+
+MODEL is a folder that train_model wrote, or 30M or 100M: a model of that size that has learnt nothing (default: both).
+Of the peers take part those that are installed: transformers, onnxruntime-genai, ctranslate2, and llama-cpp-python with
+gguf. All answer the same prompts in turn, round after round, each in a process of its own that stands still meanwhile.
+Before each prompt it is measured what the machine allows the same threads. Cells are medians over the rounds:
+milliseconds to the first token / for each next one. Ratios are taken within a round, in brackets the least and the
+largest of them, and after them the ratio of the fastest of all: what other processes of the machine did not slow down.
+With --busy, another process keeps one core busy in every second answer.
+"""
+
+import argparse
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import distributions
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from peer_files import SHAPES, read_config, write_all
+from peers import WAITING, Worker, names
+
+from benchmark import processor
+from chatmill.engines.engine import ONNX_FILES, default_threads
+from chatmill.limits import Limits, Meter, Needs, weight_bytes
+from chatmill.progress import progress
+
+PROMPTS = (16, 128, 512, 1024)
+EXACT = ("pytorch", "onnx", "onnx_hf", "transformers", "genai", "ctranslate2", "llama_f32")  # float32, the same ids
+PACKAGES = {"onnxruntime", "torch", "transformers", "onnxruntime-genai", "ctranslate2", "llama_cpp_python"}
+BESIDE_BUSY, BUSY_PROMPT = ("onnx", *WAITING, "genai", "llama_f32"), 128
+
+
+class Asked(NamedTuple):
+    """How many times as fast as another one of our engines is to be; `limit` is what the machine allows."""
+
+    ours: str
+    other: str
+    what: str  # token or ttft
+    times: float
+    prompts: Sequence[int] = PROMPTS
+
+
+ASKED = (
+    Asked("onnx", "limit", "token", 1 / 1.1),
+    Asked("onnx", "llama_f32", "token", 1),
+    Asked("onnx", "genai", "token", 1),
+    Asked("onnx", "transformers", "token", 3.5),
+    Asked("onnx_int8", "llama_q8_0", "token", 1 / 1.1),
+    Asked("onnx_int4", "llama_q4_0", "token", 1 / 1.1),
+    Asked("onnx", "llama_f32", "ttft", 1.3, PROMPTS[-1:]),
+)
+
+
+class Race:
+    """The times of all engines after each prompt, round by round."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.needs = needs
+        self.ms: dict[tuple[str, str, int], list[float]] = defaultdict(list)  # by engine, what and tokens of the prompt
+        self.best: dict[tuple[str, str, int], float] = {}  # the least of all tokens and rounds
+        self.ids: dict[tuple[str, int], list[int]] = {}
+        self.limits: list[Limits] = []
+
+    def run(
+        self, workers: Sequence[Worker], meter: Meter, prompts: Sequence[list[int]], tokens: int, rounds: int
+    ) -> None:
+        """Let all answer so many rounds, after one that does not count."""
+        for number in progress(range(1 + rounds), "rounds"):
+            for prompt in prompts:
+                limits = meter.measure(self.needs.weights.values())
+                first = number % len(workers)  # none always follows the same one
+                answers = {
+                    worker.name: worker.answer(prompt, tokens) for worker in [*workers[first:], *workers[:first]]
+                }
+                if number:
+                    self.add(len(prompt), limits, {name: answer.ms for name, answer in answers.items()})
+                self.ids |= {(name, len(prompt)): answer.ids for name, answer in answers.items()}
+
+    def add(self, length: int, limits: Limits, times: dict[str, list[float]]) -> None:
+        """Keep what was measured with a prompt of some length."""
+        self.limits.append(limits)
+        allowed = {
+            f"limit {name}": [self.needs.ttft_ms(name, length, limits), self.needs.token_ms(name, length, limits)]
+            for name in self.needs.weights
+        }
+        for name, (first, *rest) in (allowed | times).items():
+            for what, values in ("ttft", [first]), ("token", rest):
+                key = name, what, length
+                self.ms[key].append(median(values))
+                self.best[key] = min(*values, self.best.get(key, math.inf))
+
+    def times_as_fast(self, ours: str, other: str, what: str, length: int) -> list[float]:
+        """How many times as fast as the other ours is, in each round."""
+        other = f"limit {ours}" if other == "limit" else other
+        pairs = zip(self.ms[other, what, length], self.ms[ours, what, length], strict=True)
+        return [theirs / mine for theirs, mine in pairs]
+
+    def at_best(self, ours: str, other: str, what: str, length: int) -> float:
+        """How many times as fast as the other ours is where nothing else ran."""
+        other = f"limit {ours}" if other == "limit" else other
+        return self.best[other, what, length] / self.best[ours, what, length]
+
+    def same_ids(self, name: str, other: str) -> float:
+        """The share of ids that are the same, over all prompts."""
+        pairs = [
+            mine == theirs
+            for (worker, length), ids in self.ids.items()
+            if worker == name
+            for mine, theirs in zip(ids, self.ids[other, length], strict=True)
+        ]
+        return sum(pairs) / len(pairs)
+
+
+@contextmanager
+def started(engines: Sequence[str], folder: Path, threads: int) -> Iterator[list[Worker]]:
+    """A worker for each engine, until the end."""
+    with ExitStack() as stack:
+        workers = []
+        for name in engines:
+            workers.append(Worker(name, folder, threads))
+            stack.callback(workers[-1].close)
+        yield workers
+
+
+def row(*cells: object) -> str:
+    """A row of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def head(*cells: object) -> str:
+    """The first two rows of a table."""
+    return f"{row(*cells)}\n|{'---|' * len(cells)}"
+
+
+def span(values: Sequence[float]) -> str:
+    """The median, and the least and the largest."""
+    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
+    """Print the times of all, what share of the limit ours reach, and whether all did the same work."""
+    print(head("engine", *(f"{length:,}" for length in prompts), "MB a token", "limit reached", "same ids"))
+    for name in engines:
+        cells = [
+            "{:.1f} / {:.2f}".format(*(median(race.ms[name, what, n]) for what in ("ttft", "token"))) for n in prompts
+        ]
+        limit = ["–", "–"]
+        if name in race.needs.weights:
+            shares = [median(race.times_as_fast(name, "limit", what, prompts[-1])) for what in ("ttft", "token")]
+            limit = [f"{race.needs.num_bytes(name, prompts[-1]) / 1e6:.1f}", "{:.0%} / {:.0%}".format(*shares)]
+        print(row(name, *cells, *limit, f"{race.same_ids(name, 'onnx'):.0%}"))
+    wrong = [name for name in engines if name in EXACT and race.same_ids(name, "onnx") < 1]
+    print(f"\nNOT THE SAME WORK: {', '.join(wrong)}\n" if wrong else "")
+
+
+def show_asked(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
+    """Print what is asked, and what came of it."""
+    print(head("times as fast", "", "asked", *(f"{length:,}" for length in prompts)))
+    for asked in ASKED:
+        if asked.ours in engines and asked.other in (*engines, "limit"):
+            cells = [
+                f"{span(race.times_as_fast(*asked[:3], length))}, {race.at_best(*asked[:3], length):.2f}"
+                if length in asked.prompts
+                else "–"
+                for length in prompts
+            ]
+            print(row(f"{asked.ours} as {asked.other}", asked.what, f"{asked.times:.2f}", *cells))
+    print()
+
+
+def compare(folder: Path, options: argparse.Namespace) -> None:
+    """Print the tables of one model, for each number of threads."""
+    config = read_config(folder / "model")
+    weights = {name: weight_bytes(folder / "onnx" / file) for name, file in ONNX_FILES.items()}
+    needs = Needs(config, {"pytorch": weights["onnx"]} | weights)
+    context = config["max_position_embeddings"]
+    lengths = [length for length in options.prompts if length + options.tokens < context]
+    if not lengths:
+        sys.exit(f"--prompts: none leaves room for {options.tokens} tokens in a context of {context}")
+    ids = np.random.default_rng(0).integers(0, config["vocab_size"] - 1, max(lengths)).tolist()
+    for threads in options.threads:
+        race = Race(needs)
+        with started(options.engines, folder, threads) as workers:
+            race.run(workers, Meter(threads), [ids[:length] for length in lengths], options.tokens, options.rounds)
+        bandwidth = [limits.bandwidths[needs.weights["onnx"]] / 1e9 for limits in race.limits]
+        rate = [limits.matrix_rate / 1e9 for limits in race.limits]
+        print(f"\n### {folder.name}, {threads} threads: {span(bandwidth)} GB/s, {span(rate)} GFLOP/s\n")
+        show(race, options.engines, lengths)
+        show_asked(race, options.engines, lengths)
+
+
+def compare_busy(folder: Path, options: argparse.Namespace) -> None:
+    """Print how many times as slow engines are beside a process that keeps one core busy."""
+    cores = sorted(os.sched_getaffinity(0))
+    prompt = [0] * BUSY_PROMPT
+    print(f"\n### {folder.name}, one of {len(cores)} cores busy, after {BUSY_PROMPT} tokens\n")
+    print(head("engine", "threads", "quiet, ms", "busy, ms", "times as slow"))
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    os.sched_setaffinity(busy.pid, cores[-1:])
+    try:
+        for name in (name for name in BESIDE_BUSY if name in WAITING or name in options.engines):
+            for threads in sorted({default_threads(), len(cores)}):
+                times: dict[signal.Signals, list[float]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
+                with started([name], folder, threads) as (worker,):
+                    for _ in progress(range(1 + options.rounds), f"{name}, {threads} threads"):
+                        for state, found in times.items():
+                            busy.send_signal(state)
+                            found.append(median(worker.answer(prompt, options.tokens).ms[1:]))
+                quiet, disturbed = (found[1:] for found in times.values())
+                slower = [a / b for a, b in zip(disturbed, quiet, strict=True)]
+                print(row(name, threads, f"{median(quiet):.2f}", f"{median(disturbed):.2f}", span(slower)), flush=True)
+    finally:
+        busy.kill()
+
+
+def model(argument: str) -> str:
+    """MODEL of the command line."""
+    if argument not in SHAPES and not (Path(argument) / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{argument}: expected a folder of train_model's, {' or '.join(SHAPES)}")
+    return argument
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", type=model, default=list(SHAPES), metavar="MODEL")
+    parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, min(2, cores), cores}))
+    parser.add_argument("--engines", nargs="+", choices=names(), default=names(), metavar="NAME")
+    parser.add_argument("--prompts", nargs="+", type=int, default=PROMPTS)
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer, after the first")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--busy", action="store_true", help="beside a process that keeps one core busy")
+    options = parser.parse_args()
+    options.engines = list(dict.fromkeys(["onnx", *options.engines]))  # whose ids the others are held against
+    versions = [f"{found.name} {found.version}" for found in distributions() if found.name in PACKAGES]
+    print(f"{processor()}, {cores} cores, load {os.getloadavg()[0]:.1f}; {', '.join(versions)}")
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, Path(name).name)
+            try:
+                write_all(name, folder)
+            except (ValueError, OSError) as error:
+                sys.exit(str(error))
+            (compare_busy if options.busy else compare)(folder, options)
+
+
+if __name__ == "__main__":
+    main()

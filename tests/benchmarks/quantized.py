@@ -1,0 +1,94 @@
+"""What each precision of the export costs in quality, and saves in size.
+
+    python tests/benchmarks/quantized.py [MODEL] [CONVERSATIONS] [--limit N] [--questions N] [--threads N]
+
+MODEL is a folder that train_model wrote (default: data/model), CONVERSATIONS a file that mix wrote (default:
+data/chat/test.jsonl). Bits per byte are of all text and of the assistant's, each beside what it is above float32's.
+Skills are the share of right answers to the first questions of each skill, where the conversations have any.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "stages"))
+
+import numpy as np  # noqa: E402
+
+import export_onnx  # noqa: E402
+from chatmill.bits_per_byte import token_nats  # noqa: E402
+from chatmill.corpus import Corpus  # noqa: E402
+from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
+from chatmill.engines.scoring import score_by  # noqa: E402
+from chatmill.inference.chat import ChatSession  # noqa: E402
+from chatmill.inference.chat_template import OwnTemplate  # noqa: E402
+from chatmill.inference.loading import load_engine  # noqa: E402
+from chatmill.tokenizer.loading import load as load_tokenizer  # noqa: E402
+from evaluate import TestSet, accuracies, answer, questions, read_test  # noqa: E402
+
+MAX_TOKENS = 128  # of an answer
+PRECISIONS = {"float32": "onnx"} | {name: f"onnx_{name}" for name in export_onnx.QUANTIZED}
+
+
+class Quality(NamedTuple):
+    """What one precision reaches; None where there is nothing to measure it by."""
+
+    everything: float | None  # bits per byte
+    assistant: float | None
+    skills: float | None
+
+
+def some(test: TestSet, limit: int) -> TestSet:
+    """At most so many conversations, from all over the file."""
+    step = -(-len(test.sources) // limit)
+    return TestSet(*(values[::step] for values in (test.sources, test.conversations, test.skills)))
+
+
+def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -> Quality:
+    """Bits per byte of the corpus, and the macro accuracy of the skills in it."""
+    nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_by(engine)))
+    asked = [one for one in questions(test, num_questions) if one.skill["phrasing"] == "known"]
+    right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(engine.template)), asked, MAX_TOKENS)
+    bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
+    return Quality(*bits, accuracies(asked, right).get("macro"))
+
+
+def cells(found: Quality, reference: Quality) -> list[str]:
+    """A row of the table, after the precision and its size."""
+    pairs = zip(found[:2], reference[:2], strict=True)
+    bits = [f"{value:.4f} ({value / other - 1:+.2%})" if other else "–" for value, other in pairs]
+    return [*bits, "–" if found.skills is None else f"{found.skills:.3f}"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", nargs="?", type=Path, default=ROOT / "data/model")
+    parser.add_argument("conversations", nargs="?", type=Path, default=ROOT / "data/chat/test.jsonl")
+    parser.add_argument(
+        "--limit", type=int, default=400, help="conversations that are measured, from all over the file"
+    )
+    parser.add_argument("--questions", type=int, default=5, help="of each skill")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    options = parser.parse_args()
+    test, tokenizer = some(read_test(options.conversations), options.limit), load_tokenizer(options.model)
+    print("| precision | MB | bits/byte, all | bits/byte, assistant | skills |\n|---|---:|---:|---:|---:|")
+    corpus = reference = None
+    with tempfile.TemporaryDirectory() as folder:
+        export = Path(folder) / "onnx"
+        export_onnx.main(options.model, export, quantize=list(export_onnx.QUANTIZED))
+        for precision, name in PRECISIONS.items():
+            engine = load_engine(export, name, device="cpu", threads=options.threads)
+            corpus = corpus or Corpus.encode(test.conversations, tokenizer, engine.template, options.threads)
+            found = measure(engine, corpus, test, options.questions)
+            reference = reference or found
+            size = (export / ONNX_FILES[name]).stat().st_size / 1e6
+            print(f"| {' | '.join([precision, f'{size:.2f}', *cells(found, reference)])} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
