@@ -24,7 +24,7 @@ import onnxruntime  # noqa: E402
 from benchmark import SAMPLINGS, measure_streaming  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, default_threads  # noqa: E402
 from chatmill.engines.onnx_engine import SharedCacheEngine  # noqa: E402
-from chatmill.engines.onnx_session import Session  # noqa: E402
+from chatmill.engines.onnx_session import WAITING, Session  # noqa: E402
 from chatmill.inference.loading import load_engine  # noqa: E402
 from chatmill.tokenizer.loading import load as load_tokenizer  # noqa: E402
 
@@ -38,7 +38,8 @@ class ProfiledSession(Session):
     def _open(self, threads, providers):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        for name, value in WAITING.items():
+            options.add_session_config_entry(f"session.intra_op.{name}", value)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(tempfile.mkdtemp()) / "profile")
         return onnxruntime.InferenceSession(self.file, options, providers=providers)

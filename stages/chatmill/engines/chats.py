@@ -29,15 +29,12 @@ class Caches(Protocol):
         """Exchange the first `length` tokens of two rows."""
 
 
-class Chat:
-    """The engine of one of several chats."""
+class CachedEngine(Engine):
+    """What an engine does with a row of the caches; what it is, its own kind says."""
 
-    def __init__(self, model: Engine, caches: Caches, row: int) -> None:
-        self.name, self.device, self.num_bytes = model.name, model.device, model.num_bytes
-        self.vocab_size, self.context = model.vocab_size, model.context
-        self.fingerprint, self.template = model.fingerprint, model.template
+    def __init__(self, caches: Caches, row: int) -> None:
         self.length = 0
-        self.row = row  # of the caches; it changes
+        self.row = row  # of the caches
         self._caches = caches
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
@@ -57,6 +54,16 @@ class Chat:
         self.rewind(0)
         check_append(self, ids)
         return self._caches.run(self.row, ids, 0, keep=len(ids))
+
+
+class Chat(CachedEngine):
+    """The engine of one of several chats, whose row changes."""
+
+    def __init__(self, model: Engine, caches: Caches, row: int) -> None:
+        super().__init__(caches, row)
+        self.name, self.device, self.num_bytes = model.name, model.device, model.num_bytes
+        self.vocab_size, self.context = model.vocab_size, model.context
+        self.fingerprint, self.template = model.fingerprint, model.template
 
 
 class Chats:

@@ -5,13 +5,10 @@ Needs neither PyTorch nor DVC.
 Shapes: T time (tokens given), V vocabulary.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from chatmill.engines.chats import Chats
-from chatmill.engines.engine import Engine, check_append, check_rewind
+from chatmill.engines.chats import CachedEngine, Chats
+from chatmill.engines.engine import Engine
 from chatmill.engines.foreign_graph import GraphEngine
 from chatmill.engines.graph_probe import probe
 from chatmill.engines.onnx_session import Session
@@ -21,36 +18,19 @@ from chatmill.manifest import NAME as MANIFEST
 METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chatmill.template"}  # of our graphs
 
 
-class SharedCacheEngine:
+class SharedCacheEngine(CachedEngine):
     """Runs the `shared` graph of chatmill.onnx_graph: the cache is written in place, in buffers made once."""
 
     def __init__(self, session: Session, name: str) -> None:
+        caches = SharedCaches(session, rows=1)
+        super().__init__(caches, row=0)
         self.name, self.device, self.num_bytes = name, session.device, session.num_bytes
+        self.context, self.vocab_size = caches.context, caches.vocab_size
         self.fingerprint, self.template = (
             session.metadata["chatmill.fingerprint"],
             session.metadata["chatmill.template"],
         )
-        self.length = 0
-        self._session, self._caches = session, SharedCaches(session, rows=1)
-        self.context, self.vocab_size = self._caches.context, self._caches.vocab_size
-
-    def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those in the cache: logits (V,) of what comes next."""
-        check_append(self, ids)
-        logits = self._caches.read(0, ids, self.length)
-        self.length += len(ids)
-        return logits
-
-    def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
-        check_rewind(self, length)
-        self.length = length
-
-    def score(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a whole sequence."""
-        self.rewind(0)
-        check_append(self, ids)
-        return self._caches.run(0, ids, 0, keep=len(ids))
+        self._session = session
 
     def chats(self, rows: int) -> Chats:
         """As many chats at once, each with a cache of its own, on the weights of this engine."""
