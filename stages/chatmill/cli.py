@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": "compare models or experiments on the same prompts",
     "evaluate": "measure the bits per byte of any model on any data",
     "export-tokenizer": "write a tokenizer made anywhere in every format that can express it",
+    "serve": "chat with models in the browser, and by OpenAI's API",
     "show": "show a text or a conversation token by token",
 }
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from chatmill.bits_per_byte import bits_per_byte, nats_of_logits
 from chatmill.conversation import Message
-from chatmill.inference.chat import TOOL_TOKENS, Answer, ChatSession
+from chatmill.inference.chat import Answer, ChatSession
 from chatmill.inference.chat_template import ChatTemplate
+from chatmill.inference.interpreter import TOOL_TOKENS
 from chatmill.mistakes import MISTAKES, sentence
 from chatmill.template import Loss, Segment, header_segments, message_segments
 

@@ -1,9 +1,27 @@
 """Models of other runs: what a DVC experiment, branch, tag or commit holds, without a change to the workspace."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+MODELS = (Path("data/export/onnx"), Path("data/model"))  # where the pipeline leaves them; the first that is there
 WORKSPACE = "workspace"  # as `dvc exp show` calls what lies in the folder
+
+
+def default_model() -> Path:
+    """The model the pipeline made in this folder. Raises ValueError where there is none."""
+    for folder in MODELS:
+        if folder.is_dir():
+            return folder
+    raise ValueError(f"no {' or '.join(map(str, MODELS))} here: run `dvc repro`, or name a model with --model")
+
+
+@contextmanager
+def fetched(model: str | Path) -> Iterator[Path]:
+    """The path of a model, which for a run that DVC knows is there for as long as it takes to load it."""
+    with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
+        yield find_or_fetch(str(model), MODELS, Path(folder) / "model")
 
 
 def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:

@@ -10,9 +10,8 @@ from dataclasses import fields
 from io import UnsupportedOperation
 from pathlib import Path
 from select import select
-from tempfile import TemporaryDirectory
 
-from chatmill.experiments import find_or_fetch
+from chatmill.experiments import MODELS, default_model, fetched
 from chatmill.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
@@ -21,7 +20,6 @@ from chatmill.terminal.saved_chats import Transcript
 from chatmill.terminal.settings import MOST_THREADS, at_least_one, unescaped
 from chatmill.terminal.talk import Talk, described, notice
 
-MODELS = (Path("data/export/onnx"), Path("data/model"))  # where the pipeline leaves them; the first that is there
 PATIENCE = 1  # seconds that a silent pipe is waited for without a word
 EXAMPLES = """examples:
   chatmill chat                                        a conversation in the terminal
@@ -53,6 +51,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest with P together")
     add("--min-p", type=float, default=0.0, metavar="P", help="only those P as likely as the likeliest")
     add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repetitions")
+    add("--presence-penalty", type=float, default=0.0, metavar="P", help="above 0: less of what was said already")
+    add("--frequency-penalty", type=float, default=0.0, metavar="F", help="the same, the more often it was said")
     add("--seed", type=int, default=0, metavar="N", help="of the choice among tokens")
     add(
         "--stop",
@@ -114,21 +114,6 @@ def announced(line: str) -> Iterator[None]:
         yield
     finally:
         print(" " * len(line), end="\r", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def fetched(model: str | Path) -> Iterator[Path]:
-    """The path of a model, which for a run that DVC knows is there for as long as it takes to load it."""
-    with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
-        yield find_or_fetch(str(model), MODELS, Path(folder) / "model")
-
-
-def default_model() -> Path:
-    """The model the pipeline made in this folder."""
-    for folder in MODELS:
-        if folder.is_dir():
-            return folder
-    raise ValueError(f"no {' or '.join(map(str, MODELS))} here: run `dvc repro`, or name a model with --model")
 
 
 def read_prompt(options: argparse.Namespace) -> str | None:

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from string import ascii_uppercase
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from chatmill.comparison import Bits, Comparison, Given, compare, knows_calls, pooled, speeds
-from chatmill.experiments import find_or_fetch
+from chatmill.experiments import fetched
 from chatmill.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
@@ -23,8 +22,6 @@ from chatmill.terminal.settings import MOST_THREADS, at_least_one
 from chatmill.terminal.side_by_side import columns, wrapped
 from chatmill.terminal.talk import described, notice, plural
 from chatmill.terminal.token_grid import Line, aligned, write
-
-OUTPUTS = (Path("data/export/onnx"), Path("data/model"))  # of a run: the first that it has
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -101,8 +98,7 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
 
 def open_named(name: str, device: str, threads: int | None, **settings: Any) -> ChatSession:
     """A chat with the model at a path, or of a run that DVC knows; its first tokens, the slow ones, are behind it."""
-    with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
-        path = find_or_fetch(name, OUTPUTS, Path(folder) / "model")
+    with fetched(name) as path:
         try:
             session = ChatSession(*load(path, device, threads), **settings)
             for _ in range(2):

@@ -1,11 +1,12 @@
 """Several chats with one model, each with a cache of its own: they are read one by one, and continued all at once.
 
-Engines that can do this have a method `chats`.
+Engines that can do this have a method `chats`; any other is the engine of one chat after another.
 
 Shapes: B chats that go on, V vocabulary.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -111,3 +112,32 @@ class Chats:
         for row in (first, second):
             if chat := self._rows[row]:
                 chat.row = row
+
+
+class OneChat:
+    """An engine whose cache holds one chat: it is joined, and left, as `Chats` are."""
+
+    def __init__(self, model: Engine) -> None:
+        self._model = model
+
+    def join(self) -> Engine:
+        """The engine itself, with an empty cache."""
+        self._model.rewind(0)
+        return self._model
+
+    def leave(self, chat: Engine) -> None:
+        """Forget what was said."""
+        chat.rewind(0)
+
+    def step(self, given: Sequence[tuple[Engine, int]]) -> np.ndarray:
+        """Read one id: logits (1, V) of what comes next."""
+        ((chat, token),) = given
+        return chat.append([token])[None]
+
+
+def chats_of(model: Engine, rows: int) -> tuple[Chats | OneChat, int]:
+    """The chats of a model, and how many of them there can be at once: `rows`, or one."""
+    if hasattr(model, "chats"):
+        with suppress(ValueError):  # not with a sliding window
+            return model.chats(rows), rows
+    return OneChat(model), 1

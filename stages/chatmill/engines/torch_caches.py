@@ -58,6 +58,7 @@ class TorchCaches:
         """Read one id for each of the first rows, after as many as its past: logits (B, V) of what comes next."""
         return self._run(slice(len(ids)), [[token] for token in ids], pasts, last_only=True)[:, 0]
 
+    @torch.inference_mode()
     def swap(self, first: int, second: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""
         for cache in (*self._keys, *self._values):

@@ -1,24 +1,19 @@
 """A chat with a model: conversations to ids, the tool, and the cache across turns."""
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
-from chatmill.calculator import calculate
-from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Conversation, Message, unescape
+from chatmill.conversation import Conversation, Message
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATML, ChatTemplate
-from chatmill.inference.generation import Tool, generate
+from chatmill.inference.generation import generate
+from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
-from chatmill.template import Segment, output_segments
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 
 GREEDY = Sampling()
-TOOL_TOKENS = (CALL_START, CALL_END, OUTPUT_START, OUTPUT_END)
 
 
 class Answer(NamedTuple):
@@ -56,22 +51,10 @@ class ChatSession:
         stop: Sequence[str] = (),
     ) -> None:
         """`stop_ids` end an answer beside the template's own. Raises ValueError where logits lack ids of the text."""
-        special = tokenizer.special
-        if engine.vocab_size < tokenizer.vocab_size:
-            raise ValueError(
-                f"the model gives logits for {engine.vocab_size} tokens, but the tokenizer has {tokenizer.vocab_size}: "
-                "it is not the model's"
-            )
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self.max_tokens, self.stop = max_tokens, tuple(stop)
-        self._end = special.get(template.end)
-        self._stop_ids = frozenset(i for i in (*stop_ids, self._end) if i in range(tokenizer.vocab_size))
-        tools = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
-        self._tool = Tool(*tools[:2], self._calculate) if len(tools) == len(TOOL_TOKENS) else None
-        self._allowed = np.zeros(engine.vocab_size, bool)
-        self._allowed[: tokenizer.vocab_size] = tokenizer.is_text
-        self._allowed[[*self._stop_ids, *tools[:2]]] = True
-        self.sampling, self._greedy = sampling, Sampler(self._allowed, GREEDY)
+        self._interpreter = Interpreter(engine, tokenizer, template, stop_ids)
+        self.sampling, self._greedy = sampling, Sampler(self._interpreter.allowed, GREEDY)
         self._read: list[int] = []  # ids the engine was given; its cache holds the first of them
         self._system = system
         self.answer: Answer | None = None  # what the latest one took
@@ -84,7 +67,7 @@ class ChatSession:
 
     @sampling.setter
     def sampling(self, sampling: Sampling) -> None:
-        self._sampler = Sampler(self._allowed, sampling)
+        self._sampler = Sampler(self._interpreter.allowed, sampling)
 
     @property
     def system(self) -> str:
@@ -126,10 +109,10 @@ class ChatSession:
         asked = Message.plain("user", text)
         before, forgotten, ids = len(self._ids), self.forgotten, []
         if self._ids:
-            ids = self._ids + self._encode(self.template.turn(asked))
-        if not 0 < len(ids) <= self._room(self.max_tokens):
+            ids = self._ids + self._interpreter.encode(self.template.turn(asked))
+        if not 0 < len(ids) <= self._interpreter.room(self.max_tokens):
             conversation = [*self.conversation, asked]
-            kept, ids = self._fit(conversation, self.max_tokens)
+            kept, ids = self._interpreter.fit(conversation, self.max_tokens)
             before, forgotten = 0, len(conversation) - len(kept)
         reply = Reply(self.tokenizer, self.template, self.stop)
         try:
@@ -155,8 +138,9 @@ class ChatSession:
     def _keep(self, asked: Message, reply: Reply, before: int, forgotten: int) -> None:
         """Add an exchange to the conversation, of which the model had seen `before` ids."""
         turns, marks = [*self._turns, asked, reply.message], [*self._marks, before] if before else [0]
-        ended = self._read[:-1] if self._read[-1] in self._stop_ids else self._read
-        ids = [] if reply.stopped else [*ended, *([] if self._end is None else [self._end])]
+        end = self._interpreter.end
+        ended = self._read[:-1] if self._read[-1] in self._interpreter.stop_ids else self._read
+        ids = [] if reply.stopped else [*ended, *([] if end is None else [end])]
         # at once, so that who breaks off here leaves ids and turns that belong together
         self._turns, self._ids, self._marks, self.forgotten = turns, ids, marks, forgotten
 
@@ -181,14 +165,14 @@ class ChatSession:
 
         The session's own conversation is left as it is.
         """
-        _, ids = self._fit(conversation, max_tokens)
+        _, ids = self._interpreter.fit(conversation, max_tokens)
         reply = Reply(self.tokenizer, self.template)
         for token in self._generate(ids, self._greedy, max_tokens):
             reply.push(token)
             if reply.stopped:
                 break
         reply.finish()
-        return reply.message, reply.stopped or self._read[-1] in self._stop_ids
+        return reply.message, reply.stopped or self._read[-1] in self._interpreter.stop_ids
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -212,44 +196,14 @@ class ChatSession:
         self.engine.rewind(known)
         self._read, first = list(ids), 0.0
         self.answer = Answer(len(ids), known, 0, 0.0, 0.0, False)
-        settings = {"sampler": sampler, "stop_ids": self._stop_ids, "max_tokens": max_tokens, "tool": self._tool}
-        for token in generate(self.engine, ids[known:], **settings):
+        settings = {"stop_ids": self._interpreter.stop_ids, "tool": self._interpreter.tool}
+        for token in generate(self.engine, ids[known:], sampler=sampler, max_tokens=max_tokens, **settings):
             seconds = perf_counter() - started
             first = first or seconds
             self._read.append(token)
-            stopped = token in self._stop_ids
+            stopped = token in self._interpreter.stop_ids
             self.answer = Answer(len(ids), known, len(self._read) - len(ids), first, seconds, stopped)
             yield token
-
-    def _room(self, max_tokens: int) -> int:
-        """How many tokens a prompt may have, so that an answer fits behind it."""
-        return self.engine.context - min(max_tokens, self.engine.context // 4)
-
-    def _fit(self, conversation: Conversation, max_tokens: int) -> tuple[Conversation, list[int]]:
-        """The conversation, without its oldest turns where it is too long, and the ids that ask for the answer."""
-        room, ids = self._room(max_tokens), self._prompt(conversation)
-        if len(ids) <= room:
-            return conversation, ids
-        turns = [index for index, message in enumerate(conversation) if message.role == "user"]
-        shorter = [conversation[: turns[0]] + conversation[turn:] for turn in turns]
-        dropped = bisect_left(shorter, True, key=lambda kept: len(self._prompt(kept)) <= room)
-        if dropped == len(turns):
-            tokens = len(self._prompt(shorter[-1]))
-            raise ValueError(
-                f"the message takes {tokens} tokens, but the model has room for {room}: shorten it, or lower max_tokens"
-            )
-        return shorter[dropped], self._prompt(shorter[dropped])
-
-    def _prompt(self, conversation: Conversation) -> list[int]:
-        """A whole conversation and what asks for the answer, as ids."""
-        return self._encode(self.template.prompt(conversation))
-
-    def _encode(self, parts: Iterable[Segment]) -> list[int]:
-        return self.tokenizer.encode_segments(parts)[0]
-
-    def _calculate(self, call: list[int]) -> list[int]:
-        """The ids of a call's output."""
-        return self._encode(output_segments(calculate(unescape(self.tokenizer.decode(call)))))
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:

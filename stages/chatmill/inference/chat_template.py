@@ -27,6 +27,9 @@ class ChatTemplate(Protocol):
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation, and what asks for the answer."""
 
+    def begun(self, conversation: Conversation) -> list[Segment]:
+        """A conversation whose last message, the assistant's, goes on."""
+
     def turn(self, message: Message) -> list[Segment]:
         """What follows the end of an answer: the user's next message, and what asks for the next answer."""
 
@@ -54,6 +57,10 @@ class OwnTemplate:
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation and the header of the answer."""
         return [*segments(conversation, self.name), *header_segments("assistant", self.name)]
+
+    def begun(self, conversation: Conversation) -> list[Segment]:
+        """A conversation without the token and the newline that end its last message."""
+        return segments(conversation, self.name)[:-2]
 
     def turn(self, message: Message) -> list[Segment]:
         """The newline after the answer, the user's message, and the header of the next answer."""
@@ -175,6 +182,12 @@ class ForeignTemplate:
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation and what asks for the answer."""
         return self._spaced([*self._messages(conversation), *self._literal(self._asks)])
+
+    def begun(self, conversation: Conversation) -> list[Segment]:
+        """A conversation whose last message, the assistant's, goes on."""
+        *before, last = conversation
+        said = Segment(self.lead + last.text, Loss.TRAINED)
+        return self._spaced([*self._messages(before), *self._literal(self._asks), said])
 
     def whole(self, conversation: Conversation) -> list[Segment]:
         """A conversation that nothing follows; what the layout says is ignored."""

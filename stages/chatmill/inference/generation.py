@@ -1,7 +1,12 @@
-"""The generation loop. It knows token ids only."""
+"""The generation loop. It knows token ids only.
+
+Shapes: V vocabulary.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from chatmill.engines.engine import Engine
 from chatmill.inference.sampler import Sampler
@@ -24,6 +29,40 @@ class Tool:
         return [] if self.end in call else self.run(call)
 
 
+class Generation:
+    """A reply as it grows, whoever runs the model: it reads `pending`, `take` gets the logits, until it is `done`."""
+
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        room: int,
+        sampler: Sampler,
+        stop_ids: Collection[int],
+        max_tokens: int,
+        tool: Tool | None = None,
+    ) -> None:
+        """`room` is how many tokens fit after the prompt."""
+        self.pending = list(prompt_ids)  # ids that the model reads next
+        self.reply: list[int] = []
+        self._sampler, self._stop_ids, self._tool = sampler, stop_ids, tool
+        self._most = min(max_tokens, room)
+        self.done = self._most <= 0
+
+    def take(self, logits: np.ndarray) -> list[int]:
+        """The ids that follow, by logits (V,): the one that is chosen, and the tool's output where a call has ended."""
+        chosen = self._sampler.pick(logits, self.reply)
+        self.reply.append(chosen)
+        forced = self._tool.output(self.reply) if self._tool is not None else []
+        if chosen in self._stop_ids or len(self.reply) + len(forced) > self._most:
+            self.done = True
+            return [chosen]
+        self.reply += forced
+        self.pending = [chosen, *forced]
+        self.done = len(self.reply) >= self._most
+        return [chosen, *forced]
+
+
 def generate(
     engine: Engine,
     prompt_ids: Sequence[int],
@@ -38,16 +77,8 @@ def generate(
     It ends without a stop id after `max_tokens`, or where the context is full. The prompt is read after what the
     engine's cache holds; of the ids yielded, the cache then holds all but the last ones.
     """
-    reply: list[int] = []
-    pending = list(prompt_ids)
-    max_tokens = min(max_tokens, engine.context - engine.length - len(pending))
-    while len(reply) < max_tokens:
-        chosen = sampler.pick(engine.append(pending), reply)
-        reply.append(chosen)
-        yield chosen
-        forced = tool.output(reply) if tool is not None else []
-        if chosen in stop_ids or len(reply) + len(forced) > max_tokens:
-            return
-        reply += forced
-        yield from forced
-        pending = [chosen, *forced]
+    room = engine.context - engine.length - len(prompt_ids)
+    settings = {"sampler": sampler, "stop_ids": stop_ids, "max_tokens": max_tokens, "tool": tool}
+    generation = Generation(prompt_ids, room=room, **settings)
+    while not generation.done:
+        yield from generation.take(engine.append(generation.pending))

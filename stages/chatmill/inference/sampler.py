@@ -25,6 +25,8 @@ class Sampling:
     top_p: float = 1.0  # only the likeliest that together have this probability (arXiv:1904.09751)
     min_p: float = 0.0  # only those at least this likely, relative to the likeliest (arXiv:2407.01082)
     repetition_penalty: float = 1.0  # makes what the reply holds already less likely (arXiv:1909.05858)
+    presence_penalty: float = 0.0  # taken from the logits of what the reply holds already
+    frequency_penalty: float = 0.0  # the same, as often as it holds it
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -39,6 +41,11 @@ class Sampling:
         if not 1 / MOST_PENALTY <= self.repetition_penalty <= MOST_PENALTY:
             limits = f"{1 / MOST_PENALTY} to {MOST_PENALTY} (1 is none)"
             raise ValueError(f"repetition_penalty {self.repetition_penalty}: expected {limits}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not abs(getattr(self, name)) <= MOST_PENALTY:
+                raise ValueError(
+                    f"{name} {getattr(self, name)}: expected -{MOST_PENALTY} to {MOST_PENALTY} (0 is none)"
+                )
         if self.seed < 0:
             raise ValueError(f"seed {self.seed}: expected 0 or more")
 
@@ -61,6 +68,8 @@ class Sampler:
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
             logits = penalise(logits, reply, sampling.repetition_penalty)
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            logits = lower(logits, reply, sampling.presence_penalty, sampling.frequency_penalty)
         likeliest = logits.argmax()
         if sampling.temperature or not self._allowed[likeliest]:
             logits = logits.copy()
@@ -143,4 +152,12 @@ def penalise(logits: np.ndarray, reply: Sequence[int], penalty: float) -> np.nda
     ids = np.array(list(set(reply)), np.int64)
     result = logits.copy()
     result[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
+    return result
+
+
+def lower(logits: np.ndarray, reply: Sequence[int], presence: float, frequency: float) -> np.ndarray:
+    """Logits less `presence` for each id of the reply, and `frequency` for each time it is there (OpenAI's API)."""
+    ids, counts = np.unique(np.array(reply, np.int64), return_counts=True)
+    result = logits.copy()
+    result[ids] -= (presence + frequency * counts).astype(np.float32)
     return result

@@ -64,10 +64,11 @@ class Reply:
     def __init__(self, tokenizer: ChatTokenizer, template: ChatTemplate = CHATML, stop: Sequence[str] = ()) -> None:
         self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_text
         self._opens = {tokenizer.special.get(name): kind for name, kind in _OPENS.items()}
-        self._escaped, self._lead = template.escapes, template.lead
+        self._escaped, self.lead = template.escapes, template.lead
         self._stop = StopTexts([*template.stop, *stop])
-        self._parts: list[Part] = []
-        self._kind, self._text, self._stream = "text", "", TextStream(escaped=self._escaped)
+        self.parts: list[Part] = []  # that are finished
+        self.kind = "text"  # of the part that grows
+        self._text, self._stream = "", TextStream(escaped=self._escaped)
 
     @property
     def stopped(self) -> bool:
@@ -78,35 +79,35 @@ class Reply:
         """The text to show now that `token` is in: nothing of calls and their outputs."""
         if self._is_text[token]:
             return self._take(self._stream.push(self._token_bytes[token]))
-        kind = self._opens.get(token, self._kind)
-        if kind == self._kind:
+        kind = self._opens.get(token, self.kind)
+        if kind == self.kind:
             return ""
         shown = self.finish()
-        self._kind = kind
+        self.kind = kind
         return shown
 
     def finish(self) -> str:
         """The text to show at the end: what was held back of a character, or of a stop text, that is not whole."""
         shown = self._take(self._stream.push(b"", final=True), final=True)
-        part = [Part(self._kind, self._text)] if self._text or self._kind != "text" else []
+        part = [Part(self.kind, self._text)] if self._text or self.kind != "text" else []
         stream = TextStream(escaped=self._escaped)
         # at once, so that who breaks off here finishes no part twice
-        self._parts, self._kind, self._text, self._stream = [*self._parts, *part], "text", "", stream
+        self.parts, self.kind, self._text, self._stream = [*self.parts, *part], "text", "", stream
         return shown
 
     @property
     def message(self) -> Message:
         """What was said, when it is finished."""
-        return Message("assistant", tuple(self._parts))
+        return Message("assistant", tuple(self.parts))
 
     def _take(self, text: str, final: bool = False) -> str:
-        if self._kind != "text":
+        if self.kind != "text":
             self._text += text
             return ""
         if self.stopped:
             return ""
         if text:
-            text, self._lead = text.removeprefix(self._lead), ""
+            text, self.lead = text.removeprefix(self.lead), ""
         text = self._stop.push(text, final)
         self._text += text
         return text

@@ -1,0 +1,17 @@
+/** The line above the chat in which the page tells what happened. */
+
+import { button, element } from "./dom.js";
+
+const node = document.getElementById("notice");
+
+/** Show a text until it is closed; `more` are nodes after it. */
+export function tell(text, ...more) {
+  node.replaceChildren(element("span", {}, text), ...more, button("Close", untell, { className: "quiet" }));
+  node.hidden = false;
+}
+
+/** Take away what is told. */
+export function untell() {
+  node.hidden = true;
+  node.replaceChildren();
+}

@@ -1,0 +1,51 @@
+/** The panels beside the chat: the list of chats and the settings. Where the window is narrow, one covers the chat. */
+
+import { keep, recall } from "./kept.js";
+
+const NARROW = matchMedia("(max-width: 52rem)");
+const PANELS = ["chats", "settings"];
+
+/** Make the buttons open and close their panels; wide windows open as they were left. */
+export function startPanels() {
+  for (const name of PANELS) {
+    opener(name).addEventListener("click", () => toggle(name));
+    show(name, !NARROW.matches && recall(`panel.${name}`, name === "chats"));
+  }
+  NARROW.addEventListener("change", () => closeCovering());
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog") && closeCovering()) {
+      event.preventDefault();
+    }
+  });
+}
+
+/** Uncover the chat; whether a panel covered it. */
+export function closeCovering() {
+  const covering = NARROW.matches ? PANELS.find((name) => !panel(name).hidden) : undefined;
+  if (!covering) return false;
+  show(covering, false);
+  opener(covering).focus();
+  return true;
+}
+
+function toggle(name) {
+  const opens = panel(name).hidden;
+  if (opens && NARROW.matches) for (const other of PANELS) show(other, false);
+  show(name, opens);
+  if (opens && NARROW.matches) panel(name).querySelector("button, textarea").focus();
+  if (!NARROW.matches) keep(`panel.${name}`, opens);
+}
+
+function show(name, isOpen) {
+  panel(name).hidden = !isOpen;
+  opener(name).ariaExpanded = String(isOpen);
+  document.querySelector("main").inert = NARROW.matches && PANELS.some((one) => !panel(one).hidden);
+}
+
+function panel(name) {
+  return document.getElementById(name);
+}
+
+function opener(name) {
+  return document.getElementById(`toggle-${name}`);
+}

@@ -1,0 +1,97 @@
+/** Training curves over one another: a line for each run, and a legend that tells their values. */
+
+import { element } from "./dom.js";
+import { axis, brief, frame, place, svg, upright, withCursor } from "./runs_chart.js";
+
+const COLORS = 8; // of the page's palette; beyond them lines are dashed
+const DASHES = ["", "6 3", "2 3"];
+const BITS = "bits per byte";
+const DECIMALS = 3;
+
+/** How many curves can be told apart. */
+export const MOST = COLORS * DASHES.length;
+
+/**
+ * A figure of curves, [{ name, points: [[x, bits per byte], …] }, …], along an axis of this name.
+ *
+ * Those without points stand in the legend alone.
+ */
+export function curvesFigure(curves, along) {
+  const legend = new Legend(curves, along);
+  const points = curves.flatMap((curve) => curve.points);
+  return element("figure", {}, ...(points.length ? [chart(curves, points, along, legend)] : []), legend.node);
+}
+
+function chart(curves, points, along, legend) {
+  const x = axis(along, [0, ...points.map(([across]) => across)]);
+  const y = axis(BITS, points.map(([, up]) => up));
+  const [drawing, at] = [frame(x, y), place(x, y)];
+  for (const [index, { points: own }] of curves.entries()) drawing.append(line(own.map(([...point]) => at(...point)), index));
+  const stops = [...new Set(points.map(([across]) => across))].sort((one, other) => one - other);
+  const heights = stops.map((stop) => at(stop, y.low)[0]);
+  let cursor = null;
+  const show = (stop) => {
+    cursor?.remove();
+    cursor = stop === null ? null : upright(heights[stop]);
+    if (cursor) drawing.append(cursor);
+    return legend.tell(stop === null ? null : stops[stop]);
+  };
+  const nearest = (across) => closest(heights, across);
+  return withCursor(drawing, `Training curves by ${along}`, stops.length, nearest, show);
+}
+
+function line(points, index) {
+  const look = { class: `line color${index % COLORS}`, "stroke-dasharray": dashes(index) };
+  if (points.length > 1) return svg("polyline", { ...look, points: points.map((point) => point.join()).join(" ") });
+  return svg("g", look, ...points.map(([cx, cy]) => svg("circle", { cx, cy, r: 3 })));
+}
+
+function dashes(index) {
+  return DASHES[Math.floor(index / COLORS) % DASHES.length];
+}
+
+function closest(heights, across) {
+  const distances = heights.map((height) => Math.abs(height - across));
+  return distances.indexOf(Math.min(...distances));
+}
+
+/** The name of each curve beside its line, and its value where the cursor is. */
+class Legend {
+  #curves;
+  #along;
+  #where = element("p", { className: "hint" });
+  #values;
+
+  constructor(curves, along) {
+    this.#curves = curves;
+    this.#along = along;
+    this.#values = curves.map(() => element("output"));
+    const items = curves.map(({ name }, index) => element("li", {}, sample(index), element("span", {}, name), this.#values[index]));
+    this.node = element("figcaption", {}, this.#where, element("ul", { className: "legend" }, ...items));
+    this.tell(null);
+  }
+
+  /** Show the values there, or at the ends for null; in words. */
+  tell(where) {
+    const place = where === null ? `At the end (along the chart: the values at each ${this.#along})` : `At ${this.#along} ${brief(where)}`;
+    const texts = this.#curves.map(({ points }) => written(where === null ? points.at(-1) : before(points, where)));
+    this.#where.textContent = `${place}, ${BITS}:`;
+    for (const [index, node] of this.#values.entries()) node.textContent = texts[index];
+    return `${place}: ${this.#curves.map(({ name }, index) => `${name} ${texts[index]}`).join(", ")}`;
+  }
+}
+
+/** The last point up to there; none past the end of a curve. */
+function before(points, where) {
+  if (!points.length || points.at(-1)[0] < where) return undefined;
+  return points.findLast(([across]) => across <= where);
+}
+
+function written(point) {
+  return point ? point[1].toFixed(DECIMALS) : "–";
+}
+
+function sample(index) {
+  const stroke = svg("line", { class: `line color${index % COLORS}`, "stroke-dasharray": dashes(index), x1: 0, x2: 24, y1: 5, y2: 5 });
+  return svg("svg", { class: "sample", viewBox: "0 0 24 10", width: 24, height: 10, "aria-hidden": "true" }, stroke);
+}

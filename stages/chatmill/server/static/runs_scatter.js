@@ -1,0 +1,78 @@
+/** Bits per byte of each run against what it costs; the colour is the tokenizer's, the number in a mark the depth. */
+
+import { element } from "./dom.js";
+import { axis, frame, place, svg, withCursor } from "./runs_chart.js";
+import { COLUMNS, shown } from "./runs_columns.js";
+
+const UP = column("bits_per_byte");
+const COLORS = 8;
+const RADIUS = 8;
+
+/** The kinds of tokenizers that were measured. */
+export function kindsOf(runs) {
+  return [...new Set(runs.filter((run) => run[UP.key] !== null).map(kindOf))].sort();
+}
+
+/** What bits per byte can be drawn against. */
+export const COSTS = ["milliseconds_per_token", "graph_megabytes", "parameters", "steps"].map(column);
+
+/** A figure of those runs that have both values, each kind of tokenizer in its colour; a sentence where there are none. */
+export function scatterFigure(runs, cost, kinds) {
+  const drawn = runs.filter((run) => run[UP.key] !== null && run[cost.key] !== null);
+  if (!drawn.length) return element("p", { className: "hint" }, "No run that is shown has both values.");
+  drawn.sort((one, other) => one[cost.key] - other[cost.key]);
+  const x = axis(cost.title.toLowerCase(), drawn.map((run) => run[cost.key]));
+  const y = axis(UP.title.toLowerCase(), drawn.map((run) => run[UP.key]));
+  const at = place(x, y);
+  const points = drawn.map((run) => at(run[cost.key], run[UP.key]));
+  const marks = drawn.map((run, index) => mark(run, points[index], kinds));
+  const drawing = frame(x, y);
+  drawing.append(...marks);
+  const told = element("p", { className: "hint told" });
+  const show = (stop) => {
+    marks.forEach((node, index) => node.classList.toggle("chosen", index === stop));
+    if (stop !== null) drawing.append(marks[stop]); // above the others
+    told.textContent = stop === null ? "Along the chart: what each mark is." : inWords(drawn[stop], cost);
+    return inWords(drawn[stop ?? 0], cost);
+  };
+  const nearest = (across, up) => closest(points, across, up);
+  const chart = withCursor(drawing, `Bits per byte against ${cost.title}`, drawn.length, nearest, show);
+  return element("figure", {}, chart, element("figcaption", {}, told, legend(kinds)));
+}
+
+function column(key) {
+  return COLUMNS.find((column) => column.key === key);
+}
+
+function mark(run, [across, up], kinds) {
+  const group = svg("g", { class: `mark ${colorOf(kindOf(run), kinds)}` }, svg("circle", { cx: across, cy: up, r: RADIUS }));
+  group.append(svg("text", { x: across, y: up + 4, "text-anchor": "middle" }, String(run.depth ?? "")));
+  return group;
+}
+
+function kindOf(run) {
+  return run.tokenizer ?? "unknown";
+}
+
+function colorOf(kind, kinds) {
+  return `color${kinds.indexOf(kind) % COLORS}`;
+}
+
+function inWords(run, cost) {
+  const depth = run.depth === null ? "" : `, depth ${run.depth}`;
+  return `${run.label}: ${kindOf(run)}${depth}, ${shown(UP, run)} bits per byte, ${cost.title} ${shown(cost, run)}`;
+}
+
+function closest(points, across, up) {
+  const distances = points.map(([x, y]) => Math.hypot(x - across, y - up));
+  return distances.indexOf(Math.min(...distances));
+}
+
+function legend(kinds) {
+  const items = kinds.map((kind) => {
+    const dot = svg("svg", { class: "sample", viewBox: "0 0 10 10", width: 10, height: 10, "aria-hidden": "true" });
+    dot.append(svg("circle", { class: colorOf(kind, kinds), cx: 5, cy: 5, r: 5 }));
+    return element("li", {}, dot, element("span", {}, kind));
+  });
+  return element("ul", { className: "legend", "aria-label": "Tokenizers" }, ...items);
+}

@@ -1,0 +1,105 @@
+/** The table of runs: sorted by any column, with the best of each marked. */
+
+import { element } from "./dom.js";
+import { reportAddress } from "./runs_api.js";
+import { beginsDescending, bestOf, COLUMNS, shown, sorted } from "./runs_columns.js";
+
+/** A table inside of a node; `ticked` is a set of names that it changes, after which it calls `onTick`. */
+export class RunsTable {
+  #column = null; // null: the server's order, the latest first
+  #descending = false;
+  #heads = new Map();
+  #body = element("tbody");
+  #runs = [];
+  #ticket = "";
+
+  constructor(node, ticked, onTick) {
+    Object.assign(this, { ticked, onTick });
+    const heads = COLUMNS.map((column) => this.#head(column));
+    const first = element("th", { scope: "col" }, element("span", { className: "unseen" }, "Ticked"));
+    const head = element("thead", {}, element("tr", {}, first, ...heads));
+    node.append(element("table", {}, element("caption", { className: "unseen" }, "Runs of this repository"), head, this.#body));
+  }
+
+  /** Show these runs; the ticket opens their reports. */
+  show(runs, ticket) {
+    this.#runs = runs;
+    this.#ticket = ticket;
+    this.#fill();
+  }
+
+  /** Show which runs are ticked. */
+  markTicks() {
+    for (const box of this.#body.querySelectorAll("input")) box.checked = this.ticked.has(box.value);
+  }
+
+  #head(column) {
+    const sort = element("button", { type: "button", className: "sort", onclick: () => this.#sortBy(column) });
+    sort.append(column.title, element("span", { className: "arrow", "aria-hidden": "true" }));
+    if (column.about) sort.setAttribute("aria-label", column.about);
+    const head = element("th", { scope: "col", "aria-sort": "none" }, sort);
+    this.#heads.set(column, head);
+    return head;
+  }
+
+  #sortBy(column) {
+    this.#descending = column === this.#column ? !this.#descending : beginsDescending(column);
+    this.#column = column;
+    for (const [other, head] of this.#heads) head.setAttribute("aria-sort", other === column ? this.#way() : "none");
+    this.#fill();
+  }
+
+  #way() {
+    return this.#descending ? "descending" : "ascending";
+  }
+
+  #fill() {
+    const best = new Map(COLUMNS.map((column) => [column, bestOf(column, this.#runs)]));
+    const runs = this.#column ? sorted(this.#runs, this.#column, this.#descending) : this.#runs;
+    this.#body.replaceChildren(...runs.map((run) => this.#row(run, best)));
+  }
+
+  #row(run, best) {
+    const [, ...rest] = COLUMNS;
+    const cells = rest.map((column) => cell(column, run, best.get(column)));
+    return element("tr", {}, element("td", {}, this.#tick(run)), this.#name(run), ...cells);
+  }
+
+  #tick(run) {
+    const box = element("input", { type: "checkbox", value: run.name, checked: this.ticked.has(run.name) });
+    box.setAttribute("aria-label", `Tick ${run.name}`);
+    box.addEventListener("change", () => {
+      this.ticked[box.checked ? "add" : "delete"](run.name);
+      this.onTick();
+    });
+    return box;
+  }
+
+  #name(run) {
+    const notes = element("small", {}, [run.kind, ...remarks(run)].join(" · "));
+    if (run.report) notes.append(" · ", this.#report(run));
+    const name = element("span", { className: "name", title: run.rev }, run.label);
+    const head = element("th", { scope: "row" }, name, notes);
+    if (run.problem) head.append(element("small", { className: "bad" }, run.problem));
+    return head;
+  }
+
+  #report(run) {
+    const link = element("a", { href: reportAddress(run.name, this.#ticket), target: "_blank", rel: "noopener" }, "report");
+    link.setAttribute("aria-label", `Report of ${run.name}`);
+    return link;
+  }
+}
+
+function cell(column, run, best) {
+  const text = shown(column, run);
+  const isBest = best !== null && run[column.key] === best;
+  const node = element("td", { className: isBest ? "best" : "" }, isBest ? `★ ${text}` : text);
+  if (column.note && run[column.note]) node.append(element("small", {}, run[column.note]));
+  return node;
+}
+
+function remarks(run) {
+  if (run.state !== "done") return [run.state];
+  return run.model ? [] : ["its model is not here"];
+}

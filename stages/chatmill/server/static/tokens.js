@@ -1,0 +1,188 @@
+/** The tokens of a prompt and its answer, each marked by how probable it was after those before it. */
+
+import { fetchTokens } from "./api.js";
+import { counted, element } from "./dom.js";
+
+const MARKS = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍" };
+const STEPS = [
+  // the least probability of each step, and its name; its mark stands in chat.css
+  [0.9, "90 % and more"],
+  [0.5, "50 to 90 %"],
+  [0.2, "20 to 50 %"],
+  [0.05, "5 to 20 %"],
+  [0, "below 5 %"],
+];
+const OUTPUT_START = "<|output_start|>";
+const OUTPUT_END = "<|output_end|>";
+const MARGIN = 8; // pixels between the card and the edge of the window
+
+const card = element("div", { id: "token-card", popover: "manual", role: "tooltip" });
+let hiding = null;
+
+/** The view of an answer's tokens, to be shown at once and filled as they come. Raises ApiError. */
+export async function showTokens(answer, node) {
+  node.replaceChildren(element("p", { className: "hint" }, "loading the tokens …"));
+  const tokens = withWriters(await fetchTokens(answer.model, [...answer.promptIds, ...answer.ids]));
+  const asked = tokens.slice(0, answer.promptIds.length);
+  const said = tokens.slice(answer.promptIds.length);
+  node.replaceChildren(legend(), stretch("Prompt", asked), stretch("Answer", said));
+  document.body.append(card);
+}
+
+/** A token as it is shown: white space marked, bytes that are no character as they are. */
+export function visible(token) {
+  if (token.control) return token.control;
+  const text = decoded(token.bytes);
+  if (text === null) return `⟨${hex(token.bytes)}⟩`;
+  const marked = text.replace(/[ \n\t\r]/g, (space) => MARKS[space]).replace(/\p{C}/gu, codeOf);
+  return marked.replace(/^\p{M}/u, "◌$&"); // an accent without its letter
+}
+
+/** 12.3 %; of small ones two digits that are not zero. */
+export function percent(logprob) {
+  const share = 100 * Math.exp(logprob);
+  return `${share >= 0.1 ? share.toFixed(1) : Number(share.toPrecision(2))} %`;
+}
+
+/** The tokens, of which those of a tool's output are `given`: no model chose them. */
+function withWriters(tokens) {
+  let given = false;
+  return tokens.map((token) => {
+    given ||= token.control === OUTPUT_START;
+    const marked = { ...token, given };
+    given &&= token.control !== OUTPUT_END;
+    return marked;
+  });
+}
+
+function legend() {
+  const steps = STEPS.map(([, name], step) => element("li", { className: `token p${step}` }, name));
+  steps.push(element("li", { className: "token given" }, "given by the tool"));
+  return element("div", { className: "legend" }, "Probability:", element("ul", {}, ...steps));
+}
+
+function stretch(name, tokens) {
+  const list = element("ol", { className: "tokens", "aria-label": `Tokens of the ${name.toLowerCase()}` });
+  tokens.forEach((token, index) => list.append(item(token, index === 0)));
+  list.addEventListener("keydown", (event) => move(event, list));
+  const heading = element("h3", {}, `${name}: ${counted(tokens.length, "token")}`);
+  const hint = element("p", { className: "hint" }, "Arrow keys go from token to token.");
+  return element("section", {}, heading, ...(tokens.length ? [hint, list] : []));
+}
+
+function item(token, isFirst) {
+  const name = `${visible(token)}, id ${token.id}${token.logprob === null ? "" : `, ${percent(token.logprob)}`}`;
+  const node = element(
+    "button",
+    { type: "button", className: `token ${classOf(token)}`, tabIndex: isFirst ? 0 : -1, "aria-label": name },
+    visible(token),
+  );
+  node.onpointerenter = node.onfocus = () => showCard(token, node);
+  node.onpointerleave = node.onblur = () => (hiding = setTimeout(hideCard, 150)); // time to reach the card
+  const broken = token.bytes.at(-1) === 10 && !token.control;
+  return element("li", broken ? { className: "ends-line" } : {}, node);
+}
+
+function classOf({ logprob, control, given }) {
+  const step = STEPS.findIndex(([least]) => Math.exp(logprob) >= least);
+  const kind = given ? "given" : logprob === null ? "unknown" : `p${step}`;
+  return control ? `${kind} control-token` : kind;
+}
+
+/** Move the focus with the arrow keys; one token of a list is reached with Tab. */
+function move(event, list) {
+  const nodes = [...list.querySelectorAll("button")];
+  const at = nodes.indexOf(event.target);
+  const last = nodes.length - 1;
+  const steps = { ArrowRight: () => at + 1, ArrowLeft: () => at - 1, Home: () => 0, End: () => last };
+  const lines = { ArrowDown: () => below(nodes, at, 1), ArrowUp: () => below(nodes, at, -1) };
+  const to = { ...steps, ...lines }[event.key]?.();
+  if (event.key === "Escape" && card.matches(":popover-open")) {
+    event.stopPropagation();
+    hideCard();
+  }
+  if (to === undefined) return;
+  event.preventDefault();
+  const next = nodes[Math.min(Math.max(to, 0), last)];
+  nodes[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+/** The token of the next line that lies nearest under this one, or above. */
+function below(nodes, at, direction) {
+  const { left, top } = nodes[at].getBoundingClientRect();
+  let best = at;
+  let line = null;
+  for (let index = at + direction; nodes[index]; index += direction) {
+    const box = nodes[index].getBoundingClientRect();
+    if (Math.abs(box.top - top) < box.height / 2) continue;
+    line ??= box.top;
+    if (box.top !== line) break;
+    const nearest = nodes[best].getBoundingClientRect();
+    if (best === at || Math.abs(box.left - left) < Math.abs(nearest.left - left)) best = index;
+  }
+  return best;
+}
+
+function showCard(token, node) {
+  clearTimeout(hiding);
+  card.replaceChildren(...details(token));
+  node.setAttribute("aria-describedby", card.id);
+  if (!card.matches(":popover-open")) card.showPopover();
+  const box = node.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = card;
+  const isAbove = box.bottom + height + MARGIN > innerHeight && box.top > height + MARGIN;
+  card.style.left = `${Math.max(MARGIN, Math.min(box.left, innerWidth - width - MARGIN))}px`;
+  card.style.top = `${isAbove ? box.top - height - 4 : box.bottom + 4}px`;
+}
+
+function hideCard() {
+  if (card.matches(":popover-open")) card.hidePopover();
+}
+
+card.onpointerenter = () => clearTimeout(hiding);
+card.onpointerleave = hideCard;
+addEventListener("scroll", hideCard, true);
+
+function details(token) {
+  const rows = [
+    ["Token", visible(token)],
+    ["Id", String(token.id)],
+    ["Bytes", token.bytes.length ? hex(token.bytes) : "none"],
+    ["Probability", token.logprob === null ? "the first: there is nothing before it" : percent(token.logprob)],
+    ...(token.given ? [["Written by", "the tool, not the model"]] : []),
+  ];
+  const facts = rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
+  const top = token.top ?? [];
+  const isAmong = top.some(({ id }) => id === token.id);
+  const likeliest = top.map((one) => candidate(one, one.id === token.id));
+  const heading = isAmong ? "The likeliest here" : "The likeliest here, this one not among them";
+  return [
+    element("dl", {}, ...facts),
+    ...(top.length ? [element("h4", {}, heading), element("ol", {}, ...likeliest)] : []),
+  ];
+}
+
+function candidate(token, isChosen) {
+  const bar = element("span", { className: "share" });
+  bar.style.width = `${100 * Math.exp(token.logprob)}%`;
+  const words = element("span", { className: "words" }, `${visible(token)}${isChosen ? " ✓" : ""}`);
+  return element("li", isChosen ? { className: "chosen" } : {}, words, ` ${percent(token.logprob)}`, bar);
+}
+
+function decoded(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
+  } catch {
+    return null; // a part of a character
+  }
+}
+
+function hex(bytes) {
+  return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+}
+
+function codeOf(piece) {
+  return `⟨U+${piece.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+}
