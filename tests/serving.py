@@ -1,5 +1,6 @@
 """A server as people start it: a process of its own."""
 
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ def serving(*arguments, folder=".", **environment):
 @contextmanager
 def process(*arguments, folder=".", **environment):
     """The same, and its process."""
-    import os
 
     command = [sys.executable, "-m", "chatmill.cli", "serve", "--port", "0", *map(str, arguments)]
     variables = os.environ | {"PYTHONPATH": str(PACKAGE)} | environment

@@ -91,19 +91,22 @@ class Chats:
         for chat, token in given:
             assert self._rows[chat.row] is chat, "a chat that has left"
             check_append(chat, [token])
-        self._bring_forward([chat for chat, _ in given])
-        ordered = sorted(given, key=lambda one: one[0].row)
+        rows = self._bring_forward([chat for chat, _ in given])
+        first = rows == list(range(len(rows)))  # as they are while the same ones go on
+        ordered = given if first else sorted(given, key=lambda one: one[0].row)
         logits = self._caches.step([token for _, token in ordered], [chat.length for chat, _ in ordered])
         for chat, _ in given:
             chat.length += 1
-        return logits[[chat.row for chat, _ in given]]
+        return logits if first else logits[rows]
 
-    def _bring_forward(self, chats: list[Chat]) -> None:
-        """Let these have the first rows. While the same ones go on, nothing moves."""
-        free = [row for row, chat in enumerate(self._rows[: len(chats)]) if chat not in chats]
-        for chat in chats:
-            if chat.row >= len(chats):
-                self._swap(chat.row, free.pop())
+    def _bring_forward(self, chats: list[Chat]) -> list[int]:
+        """Let these have the first rows, and say which. While the same ones go on, nothing moves."""
+        if max(chat.row for chat in chats) >= len(chats):
+            free = [row for row, chat in enumerate(self._rows[: len(chats)]) if chat not in chats]
+            for chat in chats:
+                if chat.row >= len(chats):
+                    self._swap(chat.row, free.pop())
+        return [chat.row for chat in chats]
 
     def _swap(self, first: int, second: int) -> None:
         moved = [self._rows[first], self._rows[second]]

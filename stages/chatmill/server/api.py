@@ -161,7 +161,7 @@ def answered(
     """The response to a request for an answer: whole, or as events."""
     answer = Answer(model.interpreter, prompt.ids, wanted, models.options.seconds)
     submit(model, answer)
-    telling = Telling(model, answer, asked, prompt, shape)
+    telling = Telling(model, answer, wanted, asked, prompt, shape)
 
     async def respond(send: Send) -> None:
         try:

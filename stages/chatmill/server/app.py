@@ -17,9 +17,9 @@ from starlette.types import ASGIApp
 
 from chatmill.server import api, assets, runs
 from chatmill.server.errors import Refusal, failed, no_such_page, refused
-from chatmill.server.guard import Guard
+from chatmill.server.guard import MOST_HEADER_BYTES, Guard
 from chatmill.server.models import Models
-from chatmill.server.protocol import MOST_HEADER_BYTES, Protocol
+from chatmill.server.protocol import Protocol
 
 IDLE_SECONDS = 30  # in which a connection may be used again
 
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=int(grace) + 5,
             log_config=logs,
             access_log=verbose,
-            log_level=logging.INFO if verbose else logging.WARNING,
+            log_level=logging.INFO if verbose else logging.ERROR,
             server_header=False,
         )
         super().__init__(config)
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
 def listening(host: str, port: int) -> socket.socket:
     """A socket that is bound. Raises ValueError where it cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family)
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))

@@ -12,6 +12,7 @@ from chatmill.server.errors import Refusal
 
 MOST_BYTES = 2 << 20  # of a request's body
 BODY_SECONDS = 30  # for it to arrive
+MOST_HEADER_BYTES = 32_768  # of a request's line and headers
 OPEN = ("/", "/runs", "/health")  # without a key: they show nothing but how to ask
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -73,6 +74,8 @@ class Guard:
             and scope["path"] not in OPEN
         ):
             raise Refusal(403, "another site's page may not ask", code="bad_origin")
+        if header_bytes(scope) > MOST_HEADER_BYTES:
+            raise Refusal(431, f"the headers have over {MOST_HEADER_BYTES:,} bytes", code="too_large")
         if int(headers.get("content-length") or 0) > MOST_BYTES:
             raise too_large()
         if self._key is not None and scope["method"] != "OPTIONS" and needs_key(scope["path"]):
@@ -90,9 +93,16 @@ class Guard:
         return origin if origin in self._origins else None
 
 
+def header_bytes(scope: Scope) -> int:
+    """How long a request's line and headers are, about."""
+    address = len(scope["raw_path"]) + len(scope["query_string"])
+    return address + sum(len(name) + len(value) for name, value in scope["headers"])
+
+
 def needs_key(path: str) -> bool:
     """Whether a path shows something of the models, or of what is said to them."""
-    return path not in OPEN and not path.startswith("/assets/")
+    is_report = path.startswith("/runs/") and path.endswith("/report")  # a link: its ticket stands for the key
+    return path not in OPEN and not path.startswith("/assets/") and not is_report
 
 
 def too_large() -> Refusal:

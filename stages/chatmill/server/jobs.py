@@ -1,5 +1,7 @@
 """What is asked of a model: an answer, or the probabilities of a text. A scheduler reads its ids, it takes the logits.
 
+What ids say is found out by who takes them (chatmill.server.telling), as the model goes on meanwhile.
+
 Shapes: T time (tokens), V vocabulary.
 """
 
@@ -9,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from chatmill.conversation import Part
 from chatmill.inference.generation import Generation
 from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.sampler import Sampler, Sampling
@@ -28,11 +29,9 @@ class Chance(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is new of an answer: some of its text, and after it calls and outputs of a tool that are whole."""
+    """What is new of an answer."""
 
     ids: list[int]
-    text: str
-    tools: list[Part]
     chances: list[Chance]  # of the tokens that are text, where they were asked for
 
 
@@ -88,10 +87,10 @@ class Answer:
         self.outlet: Outlet[Piece] = Outlet()
         self.times = Times(perf_counter())
         self.deadline = self.times.asked + seconds
-        self._interpreter, self.top = interpreter, wanted.top
-        self._reply = Reply(interpreter.tokenizer, interpreter.template, wanted.stop)
-        if wanted.lead is not None:
-            self._reply.lead = wanted.lead
+        self.top, self._is_text = wanted.top, interpreter.tokenizer.is_text
+        self._stop_ids = interpreter.stop_ids
+        stops = wanted.stop or interpreter.template.stop
+        self._reply = reply_of(interpreter, wanted) if stops or wanted.top is not None else None  # whose text matters
         self.generation = Generation(
             ids,
             room=interpreter.context - len(ids),
@@ -114,7 +113,7 @@ class Answer:
     @property
     def done(self) -> bool:
         """Whether there is no more to generate."""
-        return self.generation.done or self._reply.stopped
+        return self.generation.done or (self._reply is not None and self._reply.stopped)
 
     def begin(self, known: int) -> None:
         """The first `known` of the ids are in the cache already."""
@@ -125,24 +124,25 @@ class Answer:
         """Add what follows to the answer, by logits (V,)."""
         if not self.times.first:
             self.times = self.times._replace(first=perf_counter())
-        reply, chances = self._reply, []
         ids = self.generation.take(logits)
-        if self.top is not None and reply.kind == "text" and self._interpreter.tokenizer.is_text[ids[0]]:
-            chances.append(chance(logits, ids[0], self.top))
-        before, text = len(reply.parts), ""
-        for token in ids:
-            text += reply.push(token)
-        tools = [part for part in reply.parts[before:] if part.kind != "text"]
-        if ids[-1] in self._interpreter.stop_ids or reply.stopped:
+        chances = self._follow(self._reply, ids, logits) if self._reply else []
+        if ids[-1] in self._stop_ids:
             self.finish_reason = "stop"
-        self.outlet.put(Piece(ids, text, tools, chances))
+        self.outlet.put(Piece(ids, chances))
 
     def end(self, error: Exception | None = None) -> None:
-        """Give out what was held back, and tell that this is all."""
-        if error is None and (shown := self._reply.finish()):
-            self.outlet.put(Piece([], shown, [], []))
+        """There will be no more."""
         self.error, self.times = error, self.times._replace(ended=perf_counter())
         self.outlet.close()
+
+    def _follow(self, reply: Reply, ids: list[int], logits: np.ndarray) -> list[Chance]:
+        """See whether the text stops; the probability of the first of the ids, where it is text and that is wanted."""
+        is_text = reply.kind == "text" and self._is_text[ids[0]]
+        for token in ids:
+            reply.push(token)
+        if reply.stopped:
+            self.finish_reason = "stop"
+        return [] if self.top is None or not is_text else [chance(logits, ids[0], self.top)]
 
 
 class Reading:
@@ -171,6 +171,13 @@ class Reading:
         """There will be no more."""
         self.error = error
         self.outlet.close()
+
+
+def reply_of(interpreter: Interpreter, wanted: Wanted) -> Reply:
+    """What makes text of the ids of an answer."""
+    reply = Reply(interpreter.tokenizer, interpreter.template, wanted.stop)
+    reply.lead = reply.lead if wanted.lead is None else wanted.lead
+    return reply
 
 
 def chance(logits: np.ndarray, token: int, top: int) -> Chance:

@@ -6,10 +6,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chatmill.server.errors import Refusal
-from chatmill.server.guard import HEADERS
+from chatmill.server.guard import HEADERS, MOST_HEADER_BYTES
 
 MOST_CONNECTIONS = 512
-MOST_HEADER_BYTES = 32_768  # of a request's line and headers
 HEADER_SECONDS = 10  # for them to arrive
 LISTENER_SECONDS = 30  # in which a client must take what was sent
 
@@ -83,7 +82,10 @@ class Protocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _too_slow(self) -> None:
-        self._refuse(Refusal(408, f"the request did not come within {HEADER_SECONDS} seconds"))
+        if self.cycle is None or self.conn.trailing_data[0]:
+            self._refuse(Refusal(408, f"the request did not come within {HEADER_SECONDS} seconds"))
+        else:  # nobody asked
+            self.transport.close()
 
     def _refuse(self, error: Refusal) -> None:
         """Send an error and close; where an answer has begun already, close."""

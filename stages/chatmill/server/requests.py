@@ -21,7 +21,7 @@ IGNORED = (  # of OpenAI's parameters: they change nothing that an answer says
     "verbosity",
 )
 Text = Annotated[str, Field(max_length=1 << 20)]
-Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17, fail_fast=True)]
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Read = TypeVar("Read", bound="Named")
@@ -140,7 +140,7 @@ class TokenizeRequest(Named):
 class DetokenizeRequest(Named):
     """Of /detokenize."""
 
-    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1 << 17)]
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1 << 17, fail_fast=True)]
 
 
 class TokensRequest(Named):

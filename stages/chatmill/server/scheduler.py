@@ -18,7 +18,7 @@ from chatmill.mistakes import MISTAKES
 from chatmill.server.errors import Full, Late, Stopped
 from chatmill.server.jobs import Job
 
-CHUNK = 256  # tokens of a prompt that are read between two tokens of the others
+CHUNK = 256  # tokens of a prompt that are read before anybody else gets a turn
 SHORT = 8  # tokens, as of a tool's output, that are read one by one with the others' rather than on their own
 PROBABILITIES = 1 << 26  # logits of a whole text that are held at once: 256 MB
 
@@ -148,18 +148,20 @@ class Scheduler:
 
     def _advance(self) -> None:
         """Read a stretch of one prompt, and one token of each answer that grows."""
-        most = SHORT if len(self._busy) > 1 else 1
-        reading = [row for row in self._busy if len(row.job.pending) > most or row.job.whole]
+        if len(self._busy) == 1:
+            self._read(self._busy[0])
+            return
+        reading = [row for row in self._busy if len(row.job.pending) > SHORT or row.job.whole]
         growing = [row for row in self._busy if row not in reading] if reading else self._busy[:]
         if reading:
-            self._read(reading[0], alone=not growing)
+            self._read(reading[0])
         if growing:
             self._step(growing)
 
-    def _read(self, row: Row, *, alone: bool) -> None:
+    def _read(self, row: Row) -> None:
         """Read what a job has pending, or a stretch of it."""
         job, pending = row.job, row.job.pending
-        stretch = pending if alone else pending[:CHUNK]
+        stretch = pending[:CHUNK]
         try:
             logits = row.chat.score(job.ids) if job.whole else row.chat.append(stretch)
         except MISTAKES as error:
@@ -173,10 +175,7 @@ class Scheduler:
     def _step(self, rows: list[Row]) -> None:
         """Read one token that each of some jobs has pending."""
         try:
-            if len(rows) == 1:
-                logits = [rows[0].chat.append(rows[0].job.pending[:1])]
-            else:
-                logits = self._chats.step([(row.chat, row.job.pending[0]) for row in rows])
+            logits = self._chats.step([(row.chat, row.job.pending[0]) for row in rows])
         except MISTAKES as error:
             for row in rows:
                 self._end(row, error)

@@ -1,7 +1,7 @@
 """How an answer is told: whole, or as events while it grows."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
 from starlette.responses import Response
@@ -10,12 +10,12 @@ from starlette.types import Send
 from chatmill.conversation import Part
 from chatmill.server import requests, shapes
 from chatmill.server.errors import refusal_of
-from chatmill.server.jobs import Answer, Piece
+from chatmill.server.jobs import Answer, Piece, Wanted, reply_of
 from chatmill.server.live import SILENCE, send_events
 from chatmill.server.models import Model
 from chatmill.server.prompts import Prompt
 
-FLUSH = 0.015  # seconds between two chunks: a fast model's tokens go out together
+FLUSH = 0.02  # seconds between two chunks: a fast model's tokens go out together
 Made = TypeVar("Made")
 
 
@@ -23,9 +23,16 @@ class Telling:
     """How an answer is told while it grows."""
 
     def __init__(
-        self, model: Model, answer: Answer, asked: requests.Generated, prompt: Prompt, shape: shapes.Shape
+        self,
+        model: Model,
+        answer: Answer,
+        wanted: Wanted,
+        asked: requests.Generated,
+        prompt: Prompt,
+        shape: shapes.Shape,
     ) -> None:
         self._model, self._answer, self._asked, self._prompt, self._shape = model, answer, asked, prompt, shape
+        self._reply = reply_of(model.interpreter, wanted)
         self._characters = len(prompt.echo)
 
     async def whole(self, send: Send) -> None:
@@ -36,7 +43,7 @@ class Telling:
             await self._answer.outlet.rest(SILENCE)
         if self._answer.error:
             raise refusal_of(self._answer.error)
-        parts = shapes.joined([*self._echo(), *parts_of(pieces)])
+        parts = shapes.joined([*self._echo(), *self._parts(pieces), *self._rest()])
         more = {"token_ids": self._answer.generation.reply} if self._asked.return_token_ids else {}
         totals = {"usage": shapes.usage_of(self._answer), "timings": self._timings()} | self._prompt_ids()
         values = self._shape.whole(parts, self._logprobs(pieces), self._answer.finish_reason, more, totals)
@@ -63,24 +70,36 @@ class Telling:
             if pieces is None:
                 yield None
                 continue
-            yield shapes.to_json(self._chunk(pieces, first=first))
+            yield self._chunk(pieces, self._parts(pieces), first=first)
             first = False
             await outlet.rest(FLUSH)
         if self._answer.error:
             yield refusal_of(self._answer.error).raw()
             return
-        if first:
-            yield shapes.to_json(self._chunk([], first=True))
+        if first or (rest := self._rest()):
+            yield self._chunk([], [] if first else rest, first=first)
         yield shapes.to_json(self._shape.last(self._answer.finish_reason, self._timings()))
         if self._asked.includes_usage:
             yield shapes.to_json(self._shape.usage(shapes.usage_of(self._answer)))
 
-    def _chunk(self, pieces: list[Piece], *, first: bool) -> shapes.Values:
-        parts = shapes.joined([*(self._echo() if first else ()), *parts_of(pieces)])
+    def _chunk(self, pieces: list[Piece], parts: Iterable[Part], *, first: bool) -> bytes:
+        parts = shapes.joined([*(self._echo() if first else ()), *parts])
         ids = [i for piece in pieces for i in piece.ids]
         more = {"token_ids": ids} if self._asked.return_token_ids else {}
         chunk = self._shape.chunk(parts, self._logprobs(pieces), more, first=first)
-        return chunk | self._prompt_ids() if first else chunk
+        return shapes.to_json(chunk | self._prompt_ids() if first else chunk)
+
+    def _parts(self, pieces: list[Piece]) -> Iterator[Part]:
+        """What was said, and what tools did, in order."""
+        for token in (i for piece in pieces for i in piece.ids):
+            before = len(self._reply.parts)
+            if shown := self._reply.push(token):
+                yield Part("text", shown)
+            yield from (part for part in self._reply.parts[before:] if part.kind != "text")
+
+    def _rest(self) -> list[Part]:
+        """What was held back of a character, or of a stop text, that is not whole."""
+        return [Part("text", shown)] if (shown := self._reply.finish()) else []
 
     def _echo(self) -> list[Part]:
         return [Part("text", self._prompt.echo)] if self._prompt.echo else []
@@ -100,13 +119,6 @@ class Telling:
 
     def _timings(self) -> shapes.Values:
         return shapes.timings_of(self._answer, self._model.context, self._prompt.dropped)
-
-
-def parts_of(pieces: list[Piece]) -> Iterator[Part]:
-    """What was said, and what tools did, in order."""
-    for piece in pieces:
-        yield from [Part("text", piece.text)] if piece.text else []
-        yield from piece.tools
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[Made]]) -> Made | None:
