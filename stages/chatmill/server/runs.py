@@ -30,6 +30,14 @@ MOST_RUNS = 500  # that are listed
 MOST_BASELINES = 100  # commits whose experiments are looked for, beside the branches
 MOST_FILE_BYTES = 16 << 20  # of a report or a curve
 CURVE = Path("data/metrics/train.tsv")
+DVC = f"""
+import sys
+sys.path.append({str(Path(__file__).parents[2])!r})
+from chatmill.stage import die_with_parent
+die_with_parent()
+from dvc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""  # the program, but it ends with the server, however that ends
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the curve
 EXPERIMENT = re.compile(r"^refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/", re.MULTILINE)
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
@@ -38,8 +46,8 @@ SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inl
 class Runs:
     """The runs of a folder, listed when somebody asks, by one process at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        """Nothing is read before the first question."""
+    def __init__(self, folder: Path | None) -> None:
+        """Nothing is read before the first question; without a folder there are none."""
         self.ticket = token_urlsafe(16)  # opens reports: a link carries no key
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
@@ -62,13 +70,15 @@ class Runs:
         return await self._read(name, REPORT / "index.html")
 
     async def curve(self, name: str) -> dict[str, list[list[float]]] | None:
-        """(step, bits per byte) in training, thinned: held-out text's and training text's; None where there is none."""
+        """(step, bits per byte) in training, thinned, of each column that there is; None where there is no such run."""
         content = await self._read(name, CURVE)
-        return None if content is None else points(content.decode("utf-8", "replace"))
+        return points((content or b"").decode("utf-8", "replace")) if name in self._found else None
 
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
         try:
+            if self._folder is None:
+                raise ValueError("this server looks for runs in no folder")
             states = await experiments(self._folder)
             self._files = await asyncio.to_thread(RunFiles, self._folder)
             found = await asyncio.to_thread(rows, states, self._folder, self._files)
@@ -91,7 +101,7 @@ class Runs:
 async def experiments(folder: Path) -> list[dict[str, Any]]:
     """What `dvc exp show` says of the workspace, of branches, and of experiments. Raises ValueError with its words."""
     revisions = [part for revision in await baselines(folder) for part in ("--rev", revision)]
-    command = [sys.executable, "-P", "-m", "dvc", "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
+    command = [sys.executable, "-P", "-c", DVC, "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
     status, said, errors = await run_program([*command, *revisions], folder)
     if status:
         lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
@@ -174,8 +184,8 @@ def routes(runs: Runs) -> list[Route]:
     async def curve(request: Request) -> Response:
         name = request.path_params["name"]
         found = await runs.curve(name)
-        if not found:
-            raise Refusal(404, f"{name:.200}: no training curve of this run is at hand", code="no_curve")
+        if found is None:
+            raise Refusal(404, f"{name:.200}: /runs.json lists no such run", code="no_run")
         return JSONResponse(found)
 
     async def report(request: Request) -> Response:

@@ -124,7 +124,8 @@ class Telling:
 async def within(seconds: float, wait: Callable[[], Awaitable[Made]]) -> Made | None:
     """What comes within some time; None where nothing does."""
     try:
-        return await asyncio.wait_for(wait(), seconds)
+        async with asyncio.timeout(seconds):  # wait_for would miss a cancellation that comes with the result
+            return await wait()
     except TimeoutError:
         return None
 

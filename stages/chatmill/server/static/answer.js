@@ -2,10 +2,11 @@
 
 import { ApiError, streamChat } from "./api.js";
 import { addParts, isSaid } from "./conversation.js";
-import { button, counted, element } from "./dom.js";
+import { button, counted, element, sentence } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 import { showTokens } from "./tokens.js";
 
+const PACE = 250; // characters of an open block that may be drawn anew in a millisecond: long ones are drawn less often
 const NOTES = {
   length: "It was cut off where it reached its most tokens, or the end of the context.",
   stopped: "Stopped.",
@@ -39,8 +40,8 @@ function take(answer, chunk) {
 /** What went wrong, as a sentence. */
 function told({ message, status, retryAfter }) {
   const isBusy = status === 429 || status === 503;
-  const sentence = `${message[0].toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
-  return isBusy && retryAfter ? `${sentence} Try again in ${counted(retryAfter, "second")}.` : sentence;
+  const wait = isBusy && retryAfter ? ` Try again in ${counted(retryAfter, "second")}.` : "";
+  return sentence(message) + wait;
 }
 
 /** An answer on the page; what comes is shown at most once in each frame. */
@@ -53,6 +54,7 @@ export class AnswerView {
   #tokens = element("div", { className: "token-view", hidden: true });
   #parts = []; // a view for each part
   #frame = 0;
+  #drawn = 0; // when, in milliseconds
 
   /** `actions` are {regenerate, goOn, copy}. */
   constructor(answer, actions) {
@@ -77,12 +79,13 @@ export class AnswerView {
 
   /** Something came. */
   changed() {
-    this.#frame ||= requestAnimationFrame(() => this.#show());
+    this.#frame ||= requestAnimationFrame((now) => this.#draw(now));
   }
 
   /** It is all there, or broke off. */
   finish() {
     cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
     this.#show();
     this.node.removeAttribute("aria-busy");
     this.#status.hidden = true;
@@ -93,8 +96,17 @@ export class AnswerView {
     this.#actions.replaceChildren(...this.#buttons());
   }
 
-  #show() {
+  #draw(now) {
     this.#frame = 0;
+    const isEarly = now - this.#drawn < (this.#parts.at(-1)?.unsettled ?? 0) / PACE;
+    if (isEarly) this.changed();
+    else {
+      this.#drawn = now;
+      this.#show();
+    }
+  }
+
+  #show() {
     const { parts } = this.answer;
     this.#status.hidden ||= parts.length > 0;
     for (let index = Math.max(this.#parts.length - 1, 0); index < parts.length; index += 1) {
@@ -118,7 +130,7 @@ export class AnswerView {
     return [
       ...(said ? [button("Copy", () => copy(this.answer), { className: "quiet" })] : []),
       ...(this.answer.ids.length ? [tokens] : []),
-      button("Regenerate", regenerate, { className: "quiet last-only" }),
+      ...(this.answer.problem ? [] : [button("Regenerate", regenerate, { className: "quiet last-only" })]),
       ...(said ? [button("Continue", goOn, { className: "quiet last-only" })] : []),
     ];
   }

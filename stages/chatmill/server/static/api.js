@@ -83,7 +83,8 @@ async function* received(body) {
   }
 }
 
-async function get(path) {
+/** What the server tells at a path. Raises ApiError. */
+export async function get(path) {
   return (await send(path, {})).json();
 }
 

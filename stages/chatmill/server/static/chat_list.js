@@ -39,7 +39,8 @@ export class ChatList {
       if (file.size > MOST_BYTES) throw new Mistake(`${file.name}: over ${MOST_BYTES / 1e6} MB: split it`);
       const bytes = await file.arrayBuffer();
       const conversations = readLines(decoded(bytes, file.name), file.name, models);
-      conversations.forEach((one, index) => (one.updated -= index)); // listed in the order of the file
+      const now = Date.now();
+      conversations.forEach((one, index) => (one.updated = now - index)); // listed in the order of the file
       await this.history.putAll(conversations);
       await this.show();
       tell(`${file.name}: ${conversations.length} imported.`);

@@ -74,7 +74,7 @@ export function toLine(conversation, column) {
 
 /** Conversations as a file: one line for each, or two for one with two models. */
 export function toLines(conversations) {
-  return conversations.map((one) => one.models.map((_, column) => toLine(one, column)).join("")).join("");
+  return conversations.map((one) => toLine(one, 0) + (one.models.length > 1 ? toLine(one, 1) : "")).join("");
 }
 
 /** The conversations of a file. Raises Mistake with the place of a line that is none. */
@@ -120,7 +120,7 @@ function toConversation(row, models) {
     const expected = ["user", "assistant"][index % 2];
     if (role !== expected) throw new Unusable(`role out of order: a turn of the ${role}, expected the ${expected}`);
     if (!isSaid({ parts })) throw new Unusable(`an empty turn of the ${role}`);
-    if (role === "user") conversation.exchanges.push({ asked: textOf(parts), answers: models.map(() => null) });
+    if (role === "user") conversation.exchanges.push({ asked: textOf(parts), answers: [] });
     else conversation.exchanges.at(-1).answers[0] = { ...newAnswer(null), parts, finish: "stop" };
   });
   return conversation;
@@ -133,10 +133,11 @@ function steps(message) {
     throw new Unusable(`unknown role ${JSON.stringify(role) ?? "(none)"}: expected one of ${ROLES.join(", ")}`);
   }
   if (calls && !Array.isArray(calls)) throw new Unusable("tool_calls is no list");
-  if (calls?.length && role !== "assistant") throw new Unusable(`tool_calls of the ${role}: only the assistant has them`);
+  if (calls?.length && role !== "assistant") throw new Unusable(`tool_calls of the ${role}`);
   const text = content === null && calls?.length ? "" : said(content);
   if (role === "tool") return [["output", text]];
-  return [...(text || !calls?.length ? [[role, text]] : []), ...(calls ?? []).map((call) => ["call", called(call)])];
+  const words = text || !calls?.length ? [[role, text]] : [];
+  return [...words, ...(calls ?? []).map((call) => ["call", called(call)])];
 }
 
 function said(content) {

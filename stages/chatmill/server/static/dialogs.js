@@ -1,6 +1,6 @@
 /** Questions that want an answer before anything else; the browser keeps the focus inside of them. */
 
-import { button, element } from "./dom.js";
+import { button, element, sentence } from "./dom.js";
 
 const KEYS = [
   ["Enter", "sends the message"],
@@ -28,7 +28,7 @@ export async function askedKey(message) {
   const form = element(
     "form",
     { onsubmit: (event) => (event.preventDefault(), close(dialog, field.value)) },
-    element("p", {}, message),
+    element("p", {}, sentence(message)),
     element("label", { htmlFor: "key" }, "Key"),
     field,
     element("p", { className: "hint" }, "It is kept until this tab is closed."),

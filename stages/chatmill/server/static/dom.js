@@ -11,9 +11,14 @@ export function element(name, properties = {}, ...children) {
   return node;
 }
 
-/** A button that does something; `title` says more than its label has room for. */
+/** A button, and what it does. */
 export function button(label, action, properties = {}) {
   return element("button", { type: "button", onclick: action, ...properties }, label);
+}
+
+/** What the server says, as a sentence of its own. */
+export function sentence(message) {
+  return `${message[0].toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
 }
 
 /** 1 token, 2 tokens. */

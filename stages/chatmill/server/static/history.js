@@ -22,6 +22,7 @@ export async function openHistory() {
 
 class History {
   lasts = true;
+  removed = new Set(); // ids that an answer which was on its way is not to bring back
   #channel = new BroadcastChannel(NAME);
 
   constructor(database) {
@@ -71,6 +72,7 @@ class History {
   }
 
   async remove(id) {
+    this.removed.add(id);
     const transaction = this.database.transaction([WHOLE, TITLES], "readwrite");
     for (const name of [WHOLE, TITLES]) transaction.objectStore(name).delete(id);
     await completed(transaction);
@@ -85,6 +87,7 @@ class History {
 /** The same without a place to keep anything. */
 class Memory {
   lasts = false;
+  removed = new Set();
   #kept = new Map();
 
   onChange() {}
@@ -110,6 +113,7 @@ class Memory {
   }
 
   async remove(id) {
+    this.removed.add(id);
     this.#kept.delete(id);
   }
 }

@@ -23,6 +23,11 @@ export class MarkdownView {
     this.node = node;
   }
 
+  /** How many characters at the end are drawn anew with whatever comes; code is only lengthened. */
+  get unsettled() {
+    return this.#open[0]?.className === "code" ? 0 : this.#text.length - this.#closed;
+  }
+
   /** Show a text that begins with the one that was shown before. */
   update(text) {
     if (text === this.#text) return;

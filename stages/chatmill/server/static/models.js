@@ -40,9 +40,9 @@ export class Models {
     this.about.replaceChildren(...facts(this.find(model)));
   }
 
-  /** The ids that are chosen: one, or two. */
+  /** The ids that are chosen: one, or two; none before the models are known. */
   chosen() {
-    return this.beside.value ? [this.model.value, this.beside.value] : [this.model.value];
+    return [this.model.value, this.beside.value].filter(Boolean);
   }
 }
 
@@ -61,7 +61,8 @@ function facts(model) {
     ["Tools", model.tools?.join(", ") || (model.loaded && "none")],
   ];
   if (!model.loaded) rows.push(["Loaded", "by its first answer"]);
-  return rows.filter(([, value]) => value).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
+  const known = rows.filter(([, value]) => value);
+  return known.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
 }
 
 function sized(bytes) {

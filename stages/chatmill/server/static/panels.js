@@ -7,11 +7,9 @@ const PANELS = ["chats", "settings"];
 
 /** Make the buttons open and close their panels; wide windows open as they were left. */
 export function startPanels() {
-  for (const name of PANELS) {
-    opener(name).addEventListener("click", () => toggle(name));
-    show(name, !NARROW.matches && recall(`panel.${name}`, name === "chats"));
-  }
-  NARROW.addEventListener("change", () => closeCovering());
+  for (const name of PANELS) opener(name).addEventListener("click", () => toggle(name));
+  NARROW.addEventListener("change", showAll);
+  showAll();
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog") && closeCovering()) {
       event.preventDefault();
@@ -26,6 +24,10 @@ export function closeCovering() {
   show(covering, false);
   opener(covering).focus();
   return true;
+}
+
+function showAll() {
+  for (const name of PANELS) show(name, !NARROW.matches && recall(`panel.${name}`, name === "chats"));
 }
 
 function toggle(name) {

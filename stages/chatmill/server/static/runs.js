@@ -1,5 +1,7 @@
 /** The page of runs: what is shown of them, what is ticked, and what is done with those. */
 
+import { onKeyNeeded } from "./api.js";
+import { askedKey } from "./dialogs.js";
 import { counted, element } from "./dom.js";
 import { chatAddress, fetchCurve, fetchRuns } from "./runs_api.js";
 import { curvesFigure, MOST } from "./runs_curves.js";
@@ -7,11 +9,12 @@ import { COSTS, kindsOf, scatterFigure } from "./runs_scatter.js";
 import { RunsTable } from "./runs_table.js";
 
 const ALL = "";
+const WORKSPACE = "workspace";
 const [tokenizer, depth, named, column, along, against, chat, untick, refresh] = [
   "tokenizer", "depth", "named", "column", "along", "against", "chat", "untick", "refresh",
 ].map((id) => document.getElementById(id));
 const ticked = new Set();
-const curves = new Map(); // by name and revision: the curve, or the problem with it
+const curves = new Map(); // by name and revision: a promise of the curve, or of the problem with it
 const table = new RunsTable(document.getElementById("runs"), ticked, onTick);
 let runs = [];
 let ticket = "";
@@ -30,8 +33,8 @@ async function load(anew) {
   }
   refresh.disabled = false;
   forgetWhatIsGone();
-  offer(tokenizer, "any", [...new Set(runs.map((run) => run.tokenizer).filter(Boolean))].sort());
-  offer(depth, "any", [...new Set(runs.map((run) => run.depth).filter((value) => value !== null))].sort((a, b) => a - b));
+  offer(tokenizer, valuesOf("tokenizer").sort());
+  offer(depth, valuesOf("depth").sort((one, other) => one - other));
   show();
   onTick();
 }
@@ -51,14 +54,18 @@ function tell(problem) {
 function forgetWhatIsGone() {
   const names = new Set(runs.map((run) => run.name));
   for (const name of ticked) if (!names.has(name)) ticked.delete(name);
-  for (const [key, curve] of curves) if (curve.problem || key.endsWith("\nworkspace")) curves.delete(key);
+  for (const key of curves.keys()) if (key.endsWith(`\n${WORKSPACE}`)) curves.delete(key); // it may have changed
+}
+
+function valuesOf(key) {
+  return [...new Set(runs.map((run) => run[key]).filter((value) => value !== null))];
 }
 
 /** The choices of a select; what was chosen stays, where it is still there. */
-function offer(select, any, values) {
+function offer(select, values) {
   const chosen = select.value;
   const options = values.map((value) => element("option", { value: String(value) }, String(value)));
-  select.replaceChildren(element("option", { value: ALL }, any), ...options);
+  select.replaceChildren(element("option", { value: ALL }, "any"), ...options);
   select.value = values.map(String).includes(chosen) ? chosen : ALL;
 }
 
@@ -97,43 +104,46 @@ function ticks() {
   if (!ticked.size) return "Tick runs to see their curves, and two of them to chat side by side.";
   if (!without) return `${counted(ticked.size, "run")} ticked${ticked.size > 2 ? "; one or two can chat" : ""}.`;
   if (without.state !== "done") return `${without.name} has no model to chat with.`;
-  return `The model of ${without.name} is not on this machine: \`dvc pull\` or \`dvc exp pull\` fetches it, if it was pushed.`;
+  const remedy = "`dvc pull` or `dvc exp pull` fetches it, if it was pushed";
+  return `The model of ${without.name} is not on this machine: ${remedy}.`;
 }
 
 async function drawCurves() {
   const node = document.getElementById("curves");
   const asked = chosen();
-  await Promise.all(asked.slice(0, MOST).map(curveOf));
+  const found = await Promise.all(asked.slice(0, MOST).map(curveOf));
   if (asked.map(keyOf).join() !== chosen().map(keyOf).join()) return; // another tick came meanwhile
-  const drawn = asked.slice(0, MOST).filter((run) => pointsOf(run));
-  const notes = asked.slice(0, MOST).map((run) => curves.get(keyOf(run)).problem).filter(Boolean);
-  if (asked.length > MOST) notes.push(`The first ${MOST} of ${asked.length} ticked runs are drawn: more cannot be told apart.`);
+  const lines = found.map((curve, index) => lineOf(asked[index], curve));
+  const lacks = Map.groupBy(lines.filter(({ points }) => !points.length), ({ curve }) => lackOf(curve));
+  const notes = [...lacks].map(([lack, without]) => `${without.map(({ name }) => name).join(", ")}: ${lack}`);
+  if (asked.length > MOST) notes.push(`The first ${MOST} of ${asked.length} are drawn: more cannot be told apart.`);
   if (!asked.length) notes.push("None is ticked.");
-  const lines = drawn.map((run) => ({ name: run.name, points: pointsOf(run) }));
-  const figure = lines.length ? [curvesFigure(lines, along.value)] : [];
+  const drawn = lines.filter(({ points }) => points.length);
+  const figure = drawn.length ? [curvesFigure(drawn, along.value)] : [];
   node.replaceChildren(...figure, ...notes.map((note) => element("p", { className: "hint" }, note)));
 }
 
-async function curveOf(run) {
+function curveOf(run) {
   const key = keyOf(run);
-  if (!curves.has(key)) {
-    const read = fetchCurve(run.name).catch((error) => ({ problem: error.message }));
-    curves.set(key, read);
-    curves.set(key, await read);
-  }
-  await curves.get(key);
+  if (!curves.has(key)) curves.set(key, fetchCurve(run.name).catch((error) => ({ problem: error.message })));
+  return curves.get(key);
 }
 
 function keyOf(run) {
   return `${run.name}\n${run.rev}`;
 }
 
-/** The points of a run's curve as they are to be drawn; none where there is no such column; null without a curve. */
-function pointsOf(run) {
-  const curve = curves.get(keyOf(run));
-  if (curve.problem) return null;
+/** Why a curve has no points. */
+function lackOf(curve) {
+  if (curve.problem) return curve.problem;
+  return Object.keys(curve).length ? "nothing of this kind in the curve." : "no training curve is at hand.";
+}
+
+/** A run's curve, and its points as they are to be drawn. */
+function lineOf(run, curve) {
   const scale = along.value === "tokens" ? run.batch_size : 1;
-  return scale ? (curve[column.value] ?? []).map(([step, value]) => [step * scale, value]) : [];
+  const points = scale ? (curve[column.value] ?? []).map(([step, value]) => [step * scale, value]) : [];
+  return { name: run.name, curve, points };
 }
 
 function say(id, text) {
@@ -157,4 +167,5 @@ for (const node of [column, along]) node.addEventListener("input", drawCurves);
 chat.addEventListener("click", openChat);
 untick.addEventListener("click", untickAll);
 refresh.addEventListener("click", () => load(true));
+onKeyNeeded(askedKey);
 load(false);

@@ -1,8 +1,6 @@
 /** The runs that the server knows, their curves and where their reports are. */
 
-import { askedKey } from "./dialogs.js";
-
-const KEY = "chatmill.key"; // as the chat page keeps it
+import { get } from "./api.js";
 
 /** All runs, and what is to be said of them; `refresh` has the server look for them anew. */
 export function fetchRuns(refresh = false) {
@@ -27,18 +25,4 @@ export function chatAddress(model, beside) {
 
 function path(name) {
   return `/runs/${encodeURIComponent(name)}`;
-}
-
-async function get(address) {
-  for (;;) {
-    const key = sessionStorage.getItem(KEY);
-    const response = await fetch(address, key ? { headers: { Authorization: `Bearer ${key}` } } : {}).catch(() => {
-      throw new Error("the server does not answer: see whether `chatmill serve` is still running");
-    });
-    if (response.ok) return response.json();
-    const { error } = await response.json().catch(() => ({ error: { message: `it answered ${response.status}` } }));
-    const given = response.status === 401 ? await askedKey(error.message) : null;
-    if (!given) throw new Error(error.message);
-    sessionStorage.setItem(KEY, given);
-  }
 }

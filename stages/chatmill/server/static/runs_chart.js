@@ -27,7 +27,8 @@ export function axis(name, values) {
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough * (1 - 1e-9));
   const first = Math.floor(low / step + 1e-9);
   const last = Math.max(Math.ceil(high / step - 1e-9), first + 1);
-  const marks = Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+  const round = (mark) => Number(mark.toPrecision(12));
+  const marks = Array.from({ length: last - first + 1 }, (_, index) => round((first + index) * step));
   return { name, marks, low: marks[0], high: marks.at(-1) };
 }
 

@@ -14,7 +14,7 @@ export const COLUMNS = [
   { key: "parameters", title: "Parameters", show: whole, first: LOW },
   { key: "steps", title: "Steps", show: whole, first: LOW },
   { key: "bits_per_byte", title: "Bits per byte", show: fixed(3), best: LOW },
-  { key: "bits_per_byte_of_answers", title: "… of answers", about: "Bits per byte of answers", show: fixed(3), best: LOW },
+  { key: "bits_per_byte_of_answers", title: "… of answers", about: "Bits of answers", show: fixed(3), best: LOW },
   { key: "skills", title: "Skills", show: percent, best: HIGH },
   { key: "skills_held_back", title: "… held back", about: "Skills, held back", show: percent, best: HIGH },
   { key: "bytes_per_token", title: "Bytes per token", show: fixed(2), best: HIGH },

@@ -11,22 +11,18 @@ const DECIMALS = 3;
 /** How many curves can be told apart. */
 export const MOST = COLORS * DASHES.length;
 
-/**
- * A figure of curves, [{ name, points: [[x, bits per byte], …] }, …], along an axis of this name.
- *
- * Those without points stand in the legend alone.
- */
+/** A figure of curves, [{ name, points: [[x, bits per byte], …] }, …], along an axis of this name. */
 export function curvesFigure(curves, along) {
   const legend = new Legend(curves, along);
   const points = curves.flatMap((curve) => curve.points);
-  return element("figure", {}, ...(points.length ? [chart(curves, points, along, legend)] : []), legend.node);
+  return element("figure", {}, chart(curves, points, along, legend), legend.node);
 }
 
 function chart(curves, points, along, legend) {
   const x = axis(along, [0, ...points.map(([across]) => across)]);
   const y = axis(BITS, points.map(([, up]) => up));
   const [drawing, at] = [frame(x, y), place(x, y)];
-  for (const [index, { points: own }] of curves.entries()) drawing.append(line(own.map(([...point]) => at(...point)), index));
+  drawing.append(...curves.map((curve, index) => line(curve.points.map((point) => at(...point)), index)));
   const stops = [...new Set(points.map(([across]) => across))].sort((one, other) => one - other);
   const heights = stops.map((stop) => at(stop, y.low)[0]);
   let cursor = null;
@@ -41,13 +37,14 @@ function chart(curves, points, along, legend) {
 }
 
 function line(points, index) {
-  const look = { class: `line color${index % COLORS}`, "stroke-dasharray": dashes(index) };
+  const look = lookOf(index);
   if (points.length > 1) return svg("polyline", { ...look, points: points.map((point) => point.join()).join(" ") });
   return svg("g", look, ...points.map(([cx, cy]) => svg("circle", { cx, cy, r: 3 })));
 }
 
-function dashes(index) {
-  return DASHES[Math.floor(index / COLORS) % DASHES.length];
+function lookOf(index) {
+  const dash = DASHES[Math.floor(index / COLORS) % DASHES.length];
+  return { class: `line color${index % COLORS}`, "stroke-dasharray": dash };
 }
 
 function closest(heights, across) {
@@ -66,14 +63,16 @@ class Legend {
     this.#curves = curves;
     this.#along = along;
     this.#values = curves.map(() => element("output"));
-    const items = curves.map(({ name }, index) => element("li", {}, sample(index), element("span", {}, name), this.#values[index]));
+    const items = curves.map(({ name }, index) =>
+      element("li", {}, sample(index), element("span", {}, name), this.#values[index]),
+    );
     this.node = element("figcaption", {}, this.#where, element("ul", { className: "legend" }, ...items));
     this.tell(null);
   }
 
   /** Show the values there, or at the ends for null; in words. */
   tell(where) {
-    const place = where === null ? `At the end (along the chart: the values at each ${this.#along})` : `At ${this.#along} ${brief(where)}`;
+    const place = where === null ? "At the end of each" : `At ${this.#along} ${brief(where)}`;
     const texts = this.#curves.map(({ points }) => written(where === null ? points.at(-1) : before(points, where)));
     this.#where.textContent = `${place}, ${BITS}:`;
     for (const [index, node] of this.#values.entries()) node.textContent = texts[index];
@@ -83,7 +82,7 @@ class Legend {
 
 /** The last point up to there; none past the end of a curve. */
 function before(points, where) {
-  if (!points.length || points.at(-1)[0] < where) return undefined;
+  if (points.at(-1)[0] < where) return undefined;
   return points.findLast(([across]) => across <= where);
 }
 
@@ -92,6 +91,6 @@ function written(point) {
 }
 
 function sample(index) {
-  const stroke = svg("line", { class: `line color${index % COLORS}`, "stroke-dasharray": dashes(index), x1: 0, x2: 24, y1: 5, y2: 5 });
+  const stroke = svg("line", { ...lookOf(index), x1: 0, x2: 24, y1: 5, y2: 5 });
   return svg("svg", { class: "sample", viewBox: "0 0 24 10", width: 24, height: 10, "aria-hidden": "true" }, stroke);
 }

@@ -7,6 +7,7 @@ import { COLUMNS, shown } from "./runs_columns.js";
 const UP = column("bits_per_byte");
 const COLORS = 8;
 const RADIUS = 8;
+const HINT = "Point at a mark, or go along the chart with the arrow keys.";
 
 /** The kinds of tokenizers that were measured. */
 export function kindsOf(runs) {
@@ -16,7 +17,7 @@ export function kindsOf(runs) {
 /** What bits per byte can be drawn against. */
 export const COSTS = ["milliseconds_per_token", "graph_megabytes", "parameters", "steps"].map(column);
 
-/** A figure of those runs that have both values, each kind of tokenizer in its colour; a sentence where there are none. */
+/** A figure of those runs that have both values, each of `kinds` in its colour; a sentence where there are none. */
 export function scatterFigure(runs, cost, kinds) {
   const drawn = runs.filter((run) => run[UP.key] !== null && run[cost.key] !== null);
   if (!drawn.length) return element("p", { className: "hint" }, "No run that is shown has both values.");
@@ -32,7 +33,7 @@ export function scatterFigure(runs, cost, kinds) {
   const show = (stop) => {
     marks.forEach((node, index) => node.classList.toggle("chosen", index === stop));
     if (stop !== null) drawing.append(marks[stop]); // above the others
-    told.textContent = stop === null ? "Along the chart: what each mark is." : inWords(drawn[stop], cost);
+    told.textContent = stop === null ? HINT : inWords(drawn[stop], cost);
     return inWords(drawn[stop ?? 0], cost);
   };
   const nearest = (across, up) => closest(points, across, up);
@@ -45,9 +46,9 @@ function column(key) {
 }
 
 function mark(run, [across, up], kinds) {
-  const group = svg("g", { class: `mark ${colorOf(kindOf(run), kinds)}` }, svg("circle", { cx: across, cy: up, r: RADIUS }));
-  group.append(svg("text", { x: across, y: up + 4, "text-anchor": "middle" }, String(run.depth ?? "")));
-  return group;
+  const circle = svg("circle", { cx: across, cy: up, r: RADIUS });
+  const depth = svg("text", { x: across, y: up + 4, "text-anchor": "middle" }, String(run.depth ?? ""));
+  return svg("g", { class: `mark ${colorOf(kindOf(run), kinds)}` }, circle, depth);
 }
 
 function kindOf(run) {
@@ -60,7 +61,7 @@ function colorOf(kind, kinds) {
 
 function inWords(run, cost) {
   const depth = run.depth === null ? "" : `, depth ${run.depth}`;
-  return `${run.label}: ${kindOf(run)}${depth}, ${shown(UP, run)} bits per byte, ${cost.title} ${shown(cost, run)}`;
+  return `${run.label}: ${kindOf(run)}${depth}, bits per byte ${shown(UP, run)}, ${cost.title} ${shown(cost, run)}`;
 }
 
 function closest(points, across, up) {

@@ -18,7 +18,8 @@ export class RunsTable {
     const heads = COLUMNS.map((column) => this.#head(column));
     const first = element("th", { scope: "col" }, element("span", { className: "unseen" }, "Ticked"));
     const head = element("thead", {}, element("tr", {}, first, ...heads));
-    node.append(element("table", {}, element("caption", { className: "unseen" }, "Runs of this repository"), head, this.#body));
+    const caption = element("caption", { className: "unseen" }, "Runs of this repository");
+    node.append(element("table", {}, caption, head, this.#body));
   }
 
   /** Show these runs; the ticket opens their reports. */
@@ -85,9 +86,8 @@ export class RunsTable {
   }
 
   #report(run) {
-    const link = element("a", { href: reportAddress(run.name, this.#ticket), target: "_blank", rel: "noopener" }, "report");
-    link.setAttribute("aria-label", `Report of ${run.name}`);
-    return link;
+    const properties = { href: reportAddress(run.name, this.#ticket), target: "_blank", rel: "noopener" };
+    return element("a", { ...properties, "aria-label": `Report of ${run.name}` }, "report");
   }
 }
 
@@ -101,5 +101,5 @@ function cell(column, run, best) {
 
 function remarks(run) {
   if (run.state !== "done") return [run.state];
-  return run.model ? [] : ["its model is not here"];
+  return run.model ? [] : ["no model here"];
 }

@@ -25,7 +25,7 @@ export async function showTokens(answer, node) {
   const tokens = withWriters(await fetchTokens(answer.model, [...answer.promptIds, ...answer.ids]));
   const asked = tokens.slice(0, answer.promptIds.length);
   const said = tokens.slice(answer.promptIds.length);
-  node.replaceChildren(legend(), stretch("Prompt", asked), stretch("Answer", said));
+  node.replaceChildren(legend(tokens), stretch("Prompt", asked), stretch("Answer", said));
   document.body.append(card);
 }
 
@@ -55,10 +55,11 @@ function withWriters(tokens) {
   });
 }
 
-function legend() {
+function legend(tokens) {
   const steps = STEPS.map(([, name], step) => element("li", { className: `token p${step}` }, name));
-  steps.push(element("li", { className: "token given" }, "given by the tool"));
-  return element("div", { className: "legend" }, "Probability:", element("ul", {}, ...steps));
+  if (tokens.some(({ given }) => given)) steps.push(element("li", { className: "token given" }, "given by the tool"));
+  const hint = element("p", { className: "hint" }, "Arrow keys go from token to token.");
+  return element("div", { className: "legend" }, "Probability:", element("ul", {}, ...steps), hint);
 }
 
 function stretch(name, tokens) {
@@ -66,8 +67,7 @@ function stretch(name, tokens) {
   tokens.forEach((token, index) => list.append(item(token, index === 0)));
   list.addEventListener("keydown", (event) => move(event, list));
   const heading = element("h3", {}, `${name}: ${counted(tokens.length, "token")}`);
-  const hint = element("p", { className: "hint" }, "Arrow keys go from token to token.");
-  return element("section", {}, heading, ...(tokens.length ? [hint, list] : []));
+  return element("section", {}, heading, list);
 }
 
 function item(token, isFirst) {
@@ -78,7 +78,8 @@ function item(token, isFirst) {
     visible(token),
   );
   node.onpointerenter = node.onfocus = () => showCard(token, node);
-  node.onpointerleave = node.onblur = () => (hiding = setTimeout(hideCard, 150)); // time to reach the card
+  node.onpointerleave = () => (hiding = setTimeout(hideCard, 150)); // time to reach the card
+  node.onblur = hideCard;
   const broken = token.bytes.at(-1) === 10 && !token.control;
   return element("li", broken ? { className: "ends-line" } : {}, node);
 }

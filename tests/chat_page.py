@@ -1,0 +1,44 @@
+"""What a visitor does on the chat page."""
+
+from playwright.sync_api import expect
+
+
+def send(page, words):
+    page.get_by_label("Message", exact=True).fill(words)
+    page.keyboard.press("Enter")
+
+
+def ask(page, words):
+    """Ask, and wait for the whole answer."""
+    send(page, words)
+    expect(last(page)).to_contain_text("tokens of context")
+    return last(page)
+
+
+def last(page, column=-1):
+    return page.locator(".exchange").last.locator(".answer").nth(column)
+
+
+def said(page):
+    return last(page).locator(".said").inner_text()
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).last.click()
+
+
+def titles(page):
+    return page.locator("#chat-list .title")
+
+
+def setting(page, name):
+    if page.locator("#settings").is_hidden():
+        press(page, "Settings")
+    return page.get_by_label(name, exact=True)
+
+
+def asked(page, action):
+    """The request that an action makes."""
+    with page.expect_request("**/v1/chat/completions") as request:
+        action()
+    return request.value.post_data_json

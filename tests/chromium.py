@@ -1,0 +1,45 @@
+"""Debian's chromium, in which pages are tested as people see them."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+PROGRAM = Path("/usr/bin/chromium")
+QUIET = ["gpu", "background-networking", "component-update", "sync"]  # what it is to leave alone
+ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
+PATIENCE = 30_000  # milliseconds, for what a busy machine takes its time with
+
+
+@contextmanager
+def chromium():
+    """A browser; the test is skipped where there is none."""
+    if not PROGRAM.exists():
+        pytest.skip("chromium is not installed")
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=PROGRAM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visit(browser, address, *, refused=False, script=None, **options):
+    """A page of a visitor of their own. Raises AssertionError where its console tells of an error.
+
+    `refused` lets the server refuse requests; `script` runs before the page's own.
+    """
+    errors = []
+    context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    if script:
+        context.add_init_script(script)
+    context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.goto(address)
+    yield page
+    context.close()
+    assert [text for text in errors if not (refused and "Failed to load resource" in text)] == []
