@@ -1,4 +1,5 @@
 import math
+import os
 import struct
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.binary import BLOCK, open_binary, read_binary, write_binary
+from chatmill.tokenizer.binary import BLOCK, NO_ID, open_binary, read_binary, write_binary
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
 WORDS = [b"ab", b"abc", "é".encode(), " \U0001f642".encode(), b" " * 200]
@@ -85,6 +86,20 @@ def test_an_id_outside_the_vocabulary_is_an_index_error(file, index):
         binary.token_bytes(index)
 
 
+def test_a_damaged_header_is_told_before_it_is_given(file, tmp_path):
+    (tmp_path / "t.bin").write_bytes(b"\1" + file.read_bytes()[1:])
+    with open_binary(tmp_path / "t.bin") as binary, pytest.raises(ValueError, match=r"t\.bin: .*damaged in bytes 0 to"):
+        assert not binary.header
+
+
+def test_a_file_that_shrinks_after_it_was_opened_is_refused(file, tmp_path):
+    (tmp_path / "t.bin").write_bytes(file.read_bytes())
+    with open_binary(tmp_path / "t.bin") as binary:
+        os.truncate(tmp_path / "t.bin", 50)
+        with pytest.raises(ValueError, match=r"t\.bin: .*it was cut"):
+            binary.token_bytes(0)
+
+
 def test_encoding_merges_by_rank_inside_pieces(file):
     with open_binary(file) as binary:
         assert binary.encode("abc é<|bos|>") == [257, 32, 258, *b"<|bos|>"]
@@ -120,4 +135,4 @@ def test_a_tokenizer_without_chat_tokens_names_none(tmp_path):
     plain = replace(VOCABULARY, kinds=tuple(Kind.UNUSED if k == Kind.CONTROL else k for k in VOCABULARY.kinds))
     write_binary(plain, tmp_path / "t.bin")
     with open_binary(tmp_path / "t.bin") as binary:
-        assert (binary.bos, binary.end, binary.special) == (2**32 - 1, 2**32 - 1, {})
+        assert (*binary.header, binary.special) == (200, NO_ID, NO_ID, {})

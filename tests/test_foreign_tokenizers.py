@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +16,10 @@ from hypothesis import given, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from chatmill.cli import main
+from chatmill.commands import export_tokenizer
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.algorithms import Encoder
-from chatmill.tokenizer.exports import joined
+from chatmill.tokenizer.exports import export_all, joined
 from chatmill.tokenizer.loading import load, read_vocabulary
 from chatmill.tokenizer.parity import runtimes, without_names
 from chatmill.tokenizer.patterns import PATTERNS
@@ -344,6 +346,20 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
     shown = capsys.readouterr().err
     assert shown.startswith(f"chatmill: {message}")
     assert shown.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_export_that_is_asked_to_end_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = gpt2_like(tmp_path)
+    before = sorted(tmp_path.iterdir())
+
+    def interrupted(*arguments):
+        export_all(*arguments)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(export_tokenizer, "export_all", interrupted)
+    with pytest.raises(SystemExit, match="143"):
+        main(["export-tokenizer", str(path), str(tmp_path / "out")])
     assert sorted(tmp_path.iterdir()) == before
 
 

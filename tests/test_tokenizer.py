@@ -16,7 +16,7 @@ from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import CANONICAL, DESCRIPTION, complete, read_folder, write_folder
 from chatmill.tokenizer.loading import load
 from chatmill.tokenizer.patterns import PATTERNS, SAMPLE, bounded, resolve
-from chatmill.tokenizer.ranks import from_ranks
+from chatmill.tokenizer.ranks import encoding, from_ranks
 from chatmill.tokenizer.tokenizer_json import to_json
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
 from chatmill.tokenizer.vocabulary import Kind, bytes_and
@@ -189,6 +189,17 @@ def test_wordpiece_takes_the_longest_beginning_first(trained):
     kinds = [tokenizer.vocabulary.kinds[i] for i in ids]
     assert [tokenizer.token_bytes[i] for i in ids] == [b"the", b" the", b"x"]
     assert kinds == [Kind.NORMAL, Kind.NORMAL, Kind.CONTINUATION]
+
+
+@given(text=TEXT)
+def test_ids_that_are_bytes_are_those_that_tiktoken_gives(trained, text):
+    byte = trained["byte"]
+    assert byte.encode(text) == encoding(byte.vocabulary).encode_ordinary(text) == [*text.encode()]
+
+
+def test_bytes_in_another_order_have_other_ids():
+    backwards = from_ranks("own", PATTERNS["qwen2"], {bytes([byte]): 255 - byte for byte in range(256)}, {})
+    assert ChatTokenizer(backwards).encode("aé") == [255 - 0x61, 255 - 0xC3, 255 - 0xA9]
 
 
 def test_two_ids_of_ones_own_stand_around_each_text(trained):

@@ -1,14 +1,16 @@
 """Write a tokenizer made anywhere in every format that can express it."""
 
 import argparse
-import json
 import shutil
+import signal
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-from chatmill.manifest import write_manifest
-from chatmill.tokenizer.exports import Format, export
+from chatmill.tokenizer.exports import Format, export_all
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.loading import read_vocabulary
 from chatmill.tokenizer.parity import compare, read_texts
@@ -43,18 +45,25 @@ def run(options: argparse.Namespace) -> None:
         check(vocabulary)
     texts = read_texts(options.check) if options.check else []
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:
-        source, out = Path(folder, "source"), Path(folder, "out")
-        write_folder(vocabulary, source)
-        out.mkdir()
-        written = {format: export(format, source, vocabulary, out) for format in options.formats}
-        (out / "formats.json").write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        write_manifest(out, kind="tokenizer", fingerprint=vocabulary.fingerprint)
-        shutil.move(out, options.out)
+    with _scratch(options.out.parent) as folder:
+        write_folder(vocabulary, folder / "source")
+        written = export_all(options.formats, folder / "source", vocabulary, folder / "out")
+        shutil.move(folder / "out", options.out)
     for format, entry in written.items():
         print(f"{format:16} {', '.join(entry.get('files', ['-']))}{_remark(entry)}")
     for line in compare(vocabulary, options.out, texts) if texts else ():
         print(line)
+
+
+@contextmanager
+def _scratch(parent: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards, also where SIGTERM ends the process."""
+    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with tempfile.TemporaryDirectory(dir=parent) as folder:
+            yield Path(folder)
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _remark(entry: dict[str, Any]) -> str:

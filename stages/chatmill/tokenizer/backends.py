@@ -1,4 +1,5 @@
 """The libraries that do the work: tiktoken wherever it can express the type, otherwise tokenizers or sentencepiece.
+Where ids are the bytes themselves there is no work.
 
 Where fastokens is installed it takes long work over from tiktoken, after it gave the same ids for the beginning of it.
 """
@@ -19,13 +20,14 @@ from tokenizers import Tokenizer
 
 from chatmill.tokenizer import sentencepiece_model
 from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.ranks import encoding, refusal
+from chatmill.tokenizer.ranks import encoding, ranks_of, refusal
 from chatmill.tokenizer.sentencepiece_model import to_model
 from chatmill.tokenizer.tokenizer_json import SPACE, to_json
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
 Ids = TypeVar("Ids")
 FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # by others fastokens cuts a few texts otherwise, as " \u180ea"
+BYTES = {bytes([byte]): byte for byte in range(256)}
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
 
 
@@ -47,7 +49,7 @@ class Backend(ABC):
         return np.concatenate([arrays[stretch] for stretch in stretches])
 
     def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
-        return [np.array(ids, np.int64) for ids in self.encode_batch(texts, threads=1)]
+        return [np.fromiter(ids, np.int64, len(ids)) for ids in self.encode_batch(texts, threads=1)]
 
 
 def backend(vocabulary: Vocabulary) -> Backend:
@@ -56,8 +58,20 @@ def backend(vocabulary: Vocabulary) -> Backend:
         return _MarkedTokenizers(vocabulary) if sentencepiece_model.refusal(vocabulary) else _SentencePiece(vocabulary)
     if refusal(vocabulary):
         return _Tokenizers(vocabulary)
+    if ranks_of(vocabulary) == BYTES:
+        return _Bytes(vocabulary)
     fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
     return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
+
+
+class _Bytes(Backend):
+    """The ids of a text are its bytes; threads would only wait for each other."""
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
 
 class _Tiktoken(Backend):

@@ -17,7 +17,7 @@ Little-endian, as the bytes lie (V tokens, M merges):
     8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
     16 bytes              checksum: blake2b of the index and the footer up to here
 
-Opening checks the footer, the index and the header; every other block is checked when it is first touched.
+Opening checks the footer and the index. The file is mapped when first touched, and so is each block checked.
 """
 
 import json
@@ -25,9 +25,10 @@ import mmap
 import struct
 from functools import cached_property
 from hashlib import blake2b
+from io import FileIO
 from itertools import accumulate
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from chatmill.conversation import BOS, END
 from chatmill.tokenizer.algorithms import Encoder
@@ -88,16 +89,21 @@ def read_binary(file: Path) -> Vocabulary:
 
 
 def open_binary(file: Path) -> "BinaryTokenizer":
-    """A mapped tokenizer.bin, its footer, index and header checked. Raises ValueError where they are not whole."""
-    with file.open("rb") as stream:
-        if stream.seek(0, 2) < _HEADER.size + _FOOTER.size + _SEAL:
-            raise _error(file, "too short for a tokenizer")
-        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    """A tokenizer.bin, its footer and index checked. Raises ValueError where they are not whole."""
+    stream = FileIO(file)
     try:
-        return BinaryTokenizer(file, mapped)
+        return BinaryTokenizer(file, stream)
     except ValueError:
-        mapped.close()
+        stream.close()
         raise
+
+
+class Header(NamedTuple):
+    """What sequential readers need before the records."""
+
+    longest_token: int
+    bos: int
+    end: int
 
 
 class BinaryTokenizer:
@@ -106,19 +112,28 @@ class BinaryTokenizer:
     Raises ValueError, when first touched, where it was altered.
     """
 
-    def __init__(self, file: Path, mapped: mmap.mmap) -> None:
-        self.file, self._map = file, mapped
+    def __init__(self, file: Path, stream: FileIO) -> None:
+        self.file, self._stream = file, stream
+        self._map: mmap.mmap | None = None
         self._read_index()
-        self._check(0, _HEADER.size)
-        self.longest_token, self.bos, self.end = _HEADER.unpack_from(mapped)
-        self._starts = memoryview(mapped)[self._offsets : self._kinds].cast("I")  # the offsets of the records
         self._touched = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
+
+    @cached_property
+    def header(self) -> Header:
+        """The longest token's bytes, and the ids of the tokens before and after a text."""
+        self._check(0, _HEADER.size)
+        return Header(*_HEADER.unpack_from(self._map))
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Name to id of each control token."""
+        return dict(self._description["controls"])
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
-        starts = self._starts
         if not 0 <= index < self.vocab_size or not self._touched[index]:
             self._touch(index)
+        starts = self._starts
         return self._map[starts[index] + _SCORED : starts[index + 1]]
 
     def score(self, index: int) -> float:
@@ -134,19 +149,19 @@ class BinaryTokenizer:
     def vocabulary(self) -> Vocabulary:
         """All of it. Raises ValueError where the content does not have the fingerprint that the index names."""
         self._check(self._merges, self._index)
-        ids = range(self.vocab_size)
+        ids, about = range(self.vocab_size), self._description
         vocabulary = Vocabulary(
-            type=self.type,
-            algorithm=self.algorithm,
-            pattern=self.pattern,
+            type=about["type"],
+            algorithm=about["algorithm"],
+            pattern=about["pattern"],
             tokens=tuple(map(self.token_bytes, ids)),
             kinds=tuple(map(self.kind, ids)),
             scores=tuple(map(self.score, ids)),
             merges=tuple(_SPAN.iter_unpack(self._map[self._merges : self._index])),
-            steps=self.steps,
+            steps=about.get("steps"),
         )
         try:
-            same = vocabulary.fingerprint == self.fingerprint
+            same = vocabulary.fingerprint == about["fingerprint"]
         except UnicodeDecodeError as error:
             raise _error(self.file, f"the name of a control token is no UTF-8: {error}") from error
         if not same:
@@ -172,8 +187,10 @@ class BinaryTokenizer:
 
     def close(self) -> None:
         """Unmap the file."""
-        self._starts.release()
-        self._map.close()
+        self._stream.close()
+        if self._map is not None:
+            self._starts.release()
+            self._map.close()
 
     def __enter__(self) -> Self:
         return self
@@ -183,34 +200,50 @@ class BinaryTokenizer:
 
     def _read_index(self) -> None:
         """Check the footer and the index, and learn from them where everything lies."""
-        seal = len(self._map) - _SEAL
-        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(
-            self._map, seal - _FOOTER.size
-        )
+        size = self._stream.seek(0, 2)
+        if size < _HEADER.size + _FOOTER.size + _SEAL:
+            raise _error(self.file, "too short for a tokenizer")
+        footer = self._read(size - _FOOTER.size - _SEAL, size)
+        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(footer)
         if magic != MAGIC:
             raise _error(self.file, "no footer: it is cut, or another program's file")
         if version != VERSION:
             raise _error(self.file, f"version {version} of the format, but this chatmill reads {VERSION}")
-        if self._index > seal or _checksum(self._map[self._index : seal], _SEAL) != self._map[seal:]:
+        index = self._read(min(self._index, size), size)
+        if _checksum(index[:-_SEAL], _SEAL) != index[-_SEAL:]:
             raise _error(self.file, "its index is damaged")
         self._merges = self._index - 8 * merges
         self._kinds = self._merges - self.vocab_size
         self._offsets = self._kinds - 4 * (self.vocab_size + 1)
-        self._sums = self._index + length
         blocks = -(-self._index // BLOCK)
-        if self._offsets < _HEADER.size or self._sums + blocks * _SUM != seal - _FOOTER.size:
+        if self._offsets < _HEADER.size or length + blocks * _SUM + len(footer) != len(index):
             raise _error(self.file, "its index is not of this format")
-        try:
-            description = json.loads(self._map[self._index : self._sums])
-            self.type, self.algorithm = description["type"], description["algorithm"]
-            self.pattern, self.special = description["pattern"], dict(description["controls"])
-            self.fingerprint, self.steps = description["fingerprint"], description.get("steps")
-            texts = [text for text in (self.pattern, self.steps) if text is not None]
-            if not all(isinstance(text, str) for text in (self.type, self.algorithm, *texts)):
-                raise TypeError("a value of another type")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise _error(self.file, f"its index is not of this format ({error})") from error
+        self._text, self._sums = index[:length], index[length:]
         self._checked = bytearray(blocks)
+
+    def _read(self, start: int, stop: int) -> bytes:
+        self._stream.seek(start)
+        return self._stream.read(stop - start)
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        """What the index says in JSON, of the right types."""
+        try:
+            about = json.loads(self._text)
+            texts = [about[name] for name in ("type", "algorithm", "fingerprint")]
+            texts += [text for text in (about["pattern"], about.get("steps")) if text is not None]
+            if not isinstance(about["controls"], dict) or not all(isinstance(text, str) for text in texts):
+                raise TypeError("a value of another type")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _error(self.file, f"its index is not of this format ({error})") from error
+        return about
+
+    def _map_file(self) -> None:
+        with self._stream as stream:
+            if stream.seek(0, 2) < self._index:
+                raise _error(self.file, "it was cut after it was opened")
+            self._map = mmap.mmap(stream.fileno(), self._index, access=mmap.ACCESS_READ)
+        self._starts = memoryview(self._map)[self._offsets : self._kinds].cast("I")  # the offsets of the records
 
     def _touch(self, index: int) -> None:
         """Check the blocks that hold a token, and that they agree, unless they were checked before."""
@@ -231,11 +264,12 @@ class BinaryTokenizer:
 
     def _check(self, start: int, stop: int) -> None:
         """Compare the checksums of all blocks in [start, stop) that were not compared before."""
+        if self._map is None:
+            self._map_file()
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             if not self._checked[block]:
                 first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
-                expected = self._sums + block * _SUM
-                if _checksum(self._map[first:last], _SUM) != self._map[expected : expected + _SUM]:
+                if _checksum(self._map[first:last], _SUM) != self._sums[block * _SUM : (block + 1) * _SUM]:
                     raise _error(self.file, f"damaged in bytes {first} to {last - 1}")
                 self._checked[block] = 1
 

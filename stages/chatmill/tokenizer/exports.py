@@ -1,7 +1,8 @@
 """A tokenizer in every format that can express it; where one cannot, a text on which it would give other ids."""
 
+import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import torch
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
+from chatmill.manifest import write_manifest
 from chatmill.tokenizer import ranks, sentencepiece_model
 from chatmill.tokenizer.algorithms import Encoder
 from chatmill.tokenizer.binary import write_binary
@@ -26,6 +28,18 @@ Format = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingfac
 SPACE_MARK = "U+2581 in text is taken for a space; chatmill's own files keep it"
 ROUNDING = "`tokenizers` adds scores in double precision and normalises by graphemes, so that a few texts differ"
 MOST_CANDIDATES = 3000  # texts among which one is looked for that two formats would encode differently
+
+
+def export_all(formats: Iterable[Format], tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:
+    """Write formats of a tokenizer's folder into a folder that is not there; say what `export` gave for each.
+
+    `formats.json` there says the same.
+    """
+    out.mkdir(parents=True)
+    written = {format: export(format, tokenizer, vocabulary, out) for format in formats}
+    (out / "formats.json").write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_manifest(out, kind="tokenizer", fingerprint=vocabulary.fingerprint)
+    return written
 
 
 def export(format: Format, tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:

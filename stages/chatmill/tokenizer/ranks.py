@@ -11,7 +11,7 @@ from itertools import count
 import tiktoken
 
 from chatmill.tokenizer.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary import MAX_TOKEN, Kind, Vocabulary, merges_by_rank, rank_scores
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary, check_lengths, merges_by_rank, rank_scores
 
 MOST_GAPS = 4096  # ids without a name that are taken for unused ones
 _OWN = re.compile(r"chatmill/(\w+)/(lookup|merge)/([0-9a-f]{64})")
@@ -90,8 +90,7 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
     missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
     if missing is not None:
         raise ValueError(f"it has no token for the byte {missing:#04x}")
-    if max(map(len, ranks)) > MAX_TOKEN:
-        raise ValueError(f"a token has over {MAX_TOKEN} bytes")
+    check_lengths(ranks)
     entries = {i: (token, Kind.NORMAL) for token, i in ranks.items()}
     for name, i in special.items():
         if i in entries:

@@ -12,7 +12,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.steps import normalizer_spec, sentencepiece_steps
 from chatmill.tokenizer.tokenizer_json import UNUSED, piece_of, sentencepiece_entry
-from chatmill.tokenizer.vocabulary import MAX_TOKEN, NO_RANK, Kind, Pair, Vocabulary, rank_scores
+from chatmill.tokenizer.vocabulary import NO_RANK, Kind, Pair, Vocabulary, check_lengths, rank_scores
 
 _PIECE = ModelProto.SentencePiece
 _TYPES = {
@@ -83,8 +83,7 @@ def from_model(model: ModelProto) -> Vocabulary:
     if not model.pieces or not normalizer.escape_whitespaces:
         raise ValueError("it has no pieces, or writes blanks as they are")
     tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
-    if max(map(len, tokens)) > MAX_TOKEN:
-        raise ValueError(f"a token has over {MAX_TOKEN} bytes")
+    check_lengths(tokens)
     if kinds.count(Kind.FALLBACK) not in (0, 256):
         raise ValueError("it has pieces for some bytes, and not for all")
     if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:

@@ -11,7 +11,7 @@ import regex
 from chatmill.tokenizer.patterns import PATTERNS, SAMPLE, bounded, oniguruma_pieces, quantified, tiktoken_pieces
 from chatmill.tokenizer.steps import Steps, patterns_of
 from chatmill.tokenizer.tokenizer_json import piece_of
-from chatmill.tokenizer.vocabulary import MAX_TOKEN, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary, check_lengths
 
 MAX_PATTERN = 2000  # characters
 MAX_UNBOUNDED = 3  # `+` and `*` in one alternative: with more of them a long run of blanks takes ages
@@ -54,8 +54,7 @@ def _check_fields(vocabulary: Vocabulary) -> None:
 
 def _check_tokens(vocabulary: Vocabulary) -> None:
     """Each token is there once, by its bytes and by how files spell it."""
-    if any(not 0 < len(token) <= MAX_TOKEN for token in vocabulary.tokens):
-        raise ValueError(f"a token is empty, or has over {MAX_TOKEN} bytes")
+    check_lengths(vocabulary.tokens)
     seen: dict[object, int] = {}
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
         spelt = vocabulary.spelling != "bytes" or kind >= Kind.CONTROL

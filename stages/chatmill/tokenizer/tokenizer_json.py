@@ -16,13 +16,13 @@ from typing import Any
 from chatmill.tokenizer.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.steps import SPACE, as_tokenizers, exact_scores, tokenizers_steps, types_of
 from chatmill.tokenizer.vocabulary import (
-    MAX_TOKEN,
     NO_RANK,
     PLAIN_CONTINUATION,
     Algorithm,
     Kind,
     Pair,
     Vocabulary,
+    check_lengths,
     float32,
     merges_by_rank,
     rank_scores,
@@ -355,8 +355,7 @@ def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind,
     if missing is not None:
         raise ValueError(f"no token has the id {missing}")
     tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
-    if max(map(len, tokens)) > MAX_TOKEN:
-        raise ValueError(f"a token has over {MAX_TOKEN} bytes")
+    check_lengths(tokens)
     return tokens, kinds
 
 

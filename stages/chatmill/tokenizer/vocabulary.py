@@ -154,6 +154,12 @@ def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     return parts
 
 
+def check_lengths(tokens: Iterable[bytes]) -> None:
+    """Raise ValueError for a token that is empty, or so long that it would take ages to understand."""
+    if any(not 0 < len(token) <= MAX_TOKEN for token in tokens):
+        raise ValueError(f"a token is empty, or has over {MAX_TOKEN} bytes")
+
+
 def float32(value: float) -> float:
     """The nearest number that every format keeps exactly."""
     return struct.unpack("<f", struct.pack("<f", value))[0]
