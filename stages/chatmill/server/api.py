@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from functools import partial
 from time import time
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,6 +22,8 @@ from chatmill.server.prompts import Prompt, chat_prompt, check_ids, ids_of, text
 from chatmill.server.telling import Telling, reply
 
 LIKELIEST = 5  # tokens that /tokens tells beside each
+SHORT = 4096  # bytes of a body
+Made = TypeVar("Made")
 
 
 def routes(models: Models) -> list[Route]:
@@ -40,29 +44,32 @@ def routes(models: Models) -> list[Route]:
 
 async def chat(models: Models, request: Request) -> Response:
     """Answer a conversation."""
-    asked = requests.read(requests.ChatRequest, await body_of(request))
+    body = await body_of(request)
+    asked = requests.read(requests.ChatRequest, body)
     model = await models.get(asked.model)
     wanted = wanted_of(models, asked, asked.max_completion_tokens or asked.max_tokens, asked.top)
-    prompt = await asyncio.to_thread(chat_prompt, model, asked, wanted.max_tokens)
+    prompt = await encoded(body, chat_prompt, model, asked, wanted.max_tokens)
     shape = shapes.Shape("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
     return answered(models, model, asked, prompt, wanted._replace(lead=prompt.lead), shape)
 
 
 async def complete(models: Models, request: Request) -> Response:
     """Continue a text."""
-    asked = requests.read(requests.CompletionRequest, await body_of(request))
+    body = await body_of(request)
+    asked = requests.read(requests.CompletionRequest, body)
     model = await models.get(asked.model)
     wanted = wanted_of(models, asked, asked.max_tokens, asked.logprobs)
-    prompt = await asyncio.to_thread(text_prompt, model, asked)
+    prompt = await encoded(body, text_prompt, model, asked)
     shape = shapes.Shape("text", f"cmpl-{secrets.token_hex(12)}", model.name, int(time()))
     return answered(models, model, asked, prompt, wanted._replace(lead=""), shape)
 
 
 async def tokenize(models: Models, request: Request) -> Response:
     """The ids of a text, or of a conversation."""
-    asked = requests.read(requests.TokenizeRequest, await body_of(request))
+    body = await body_of(request)
+    asked = requests.read(requests.TokenizeRequest, body)
     model = await models.get(asked.model)
-    ids = await asyncio.to_thread(ids_of, model, asked)
+    ids = await encoded(body, ids_of, model, asked)
     return reply({"tokens": ids, "count": len(ids), "max_model_len": model.context})
 
 
@@ -127,6 +134,13 @@ async def body_of(request: Request) -> bytes:
     except TimeoutError as error:
         raise Refusal(408, f"the body did not come within {BODY_SECONDS} seconds") from error
     return bytes(body)
+
+
+async def encoded(body: bytes, encode: Callable[..., Made], *arguments: object) -> Made:
+    """What comes of a request's text: beside the event loop, unless it is so short that this would take longer."""
+    if len(body) < SHORT:
+        return encode(*arguments)
+    return await asyncio.to_thread(encode, *arguments)
 
 
 def wanted_of(models: Models, asked: requests.Generated, max_tokens: int | None, top: int | None) -> Wanted:
