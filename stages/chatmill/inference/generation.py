@@ -49,9 +49,9 @@ class Generation:
         self._most = min(max_tokens, room)
         self.done = self._most <= 0
 
-    def take(self, logits: np.ndarray) -> list[int]:
-        """The ids that follow, by logits (V,): the one that is chosen, and the tool's output where a call has ended."""
-        chosen = self._sampler.pick(logits, self.reply)
+    def take(self, logits: np.ndarray, likeliest: int | None = None) -> list[int]:
+        """The ids that follow, by what Sampler.pick takes: the chosen one, and after a call the tool's output."""
+        chosen = self._sampler.pick(logits, self.reply, likeliest)
         self.reply.append(chosen)
         forced = self._tool.output(self.reply) if self._tool is not None else []
         if chosen in self._stop_ids or len(self.reply) + len(forced) > self._most:

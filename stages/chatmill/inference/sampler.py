@@ -60,17 +60,18 @@ class Sampler:
         self._temperature = min(max(sampling.temperature, TINY), HUGE)
         self._random = np.random.default_rng(sampling.seed)
 
-    def pick(self, logits: np.ndarray, reply: Sequence[int] = ()) -> int:
-        """The next id, from logits (V,) and the ids of the reply so far.
+    def pick(self, logits: np.ndarray, reply: Sequence[int] = (), likeliest: int | None = None) -> int:
+        """The next id, from logits (V,), and which is the largest, if that is known; and the ids of the reply so far.
 
         Raises ValueError where there is no largest logit.
         """
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
-            logits = penalise(logits, reply, sampling.repetition_penalty)
+            logits, likeliest = penalise(logits, reply, sampling.repetition_penalty), None
         if sampling.presence_penalty or sampling.frequency_penalty:
-            logits = lower(logits, reply, sampling.presence_penalty, sampling.frequency_penalty)
-        likeliest = logits.argmax()
+            logits, likeliest = lower(logits, reply, sampling.presence_penalty, sampling.frequency_penalty), None
+        if likeliest is None:
+            likeliest = logits.argmax()
         if sampling.temperature or not self._allowed[likeliest]:
             logits = logits.copy()
             logits[self._forbidden] = -np.inf

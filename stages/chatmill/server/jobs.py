@@ -69,8 +69,8 @@ class Job(Protocol):
     def begin(self, known: int) -> None:
         """The first `known` of the ids are in the cache already."""
 
-    def take(self, logits: np.ndarray) -> None:
-        """Go on from logits (V,), or of whole texts (T, V)."""
+    def take(self, logits: np.ndarray, likeliest: int | None = None) -> None:
+        """Go on from logits (V,), or of whole texts (T, V); `likeliest` is where they are largest, if that is known."""
 
     def end(self, error: Exception | None = None) -> None:
         """There will be no more."""
@@ -120,11 +120,11 @@ class Answer:
         self.cached = known
         self.generation.pending = self.ids[known:]
 
-    def take(self, logits: np.ndarray) -> None:
+    def take(self, logits: np.ndarray, likeliest: int | None = None) -> None:
         """Add what follows to the answer, by logits (V,)."""
         if not self.times.first:
             self.times = self.times._replace(first=perf_counter())
-        ids = self.generation.take(logits)
+        ids = self.generation.take(logits, likeliest)
         chances = self._follow(self._reply, ids, logits) if self._reply else []
         if ids[-1] in self._stop_ids:
             self.finish_reason = "stop"
@@ -162,7 +162,7 @@ class Reading:
     def begin(self, known: int) -> None:
         """Nothing is known already: the logits of all are wanted."""
 
-    def take(self, logits: np.ndarray) -> None:
+    def take(self, logits: np.ndarray, _: int | None = None) -> None:
         """What each of the ids but the first is worth, by logits (T, V)."""
         self.outlet.put([chance(row, i, self._top) for row, i in zip(logits, self.ids[1:], strict=False)])
         self.done = True

@@ -180,15 +180,15 @@ class Scheduler:
             for row in rows:
                 self._end(row, error)
             return
-        for row, one in zip(rows, logits, strict=True):
+        for row, one, likeliest in zip(rows, logits, logits.argmax(axis=1).tolist(), strict=True):
             if len(row.job.pending) == 1:
-                self._take(row, one)
+                self._take(row, one, likeliest)
             else:
                 del row.job.pending[0]
 
-    def _take(self, row: Row, logits: np.ndarray) -> None:
+    def _take(self, row: Row, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
-            row.job.take(logits)
+            row.job.take(logits, likeliest)
         except MISTAKES as error:
             self._end(row, error)
         else:
