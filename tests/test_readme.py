@@ -13,6 +13,7 @@ import yaml
 
 from chatmill.stage import read_params
 from chatmill.tokenizer import load
+from serving import serving
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -40,7 +41,7 @@ def test_commands_work(git_project, block):
 
 @pytest.mark.slow
 def test_a_tokenizer_type_of_ones_own(git_project):
-    (code,) = blocks("python")
+    code = next(block for block in blocks("python") if "Settings" in block)
     section = yaml.safe_load(next(block for block in blocks("yaml") if "train_tokenizer:" in block))["train_tokenizer"]
     name = section["type"]
     (git_project.folder / f"stages/chatmill/tokenizer/types/{name}.py").write_text(code)
@@ -50,6 +51,15 @@ def test_a_tokenizer_type_of_ones_own(git_project):
     tokenizer = load(git_project.folder / "data/tokenizer")
     text = "Wo ist der Bahnhof? \U0001f689 <|im_end|>"
     assert (tokenizer.vocabulary.type, tokenizer.decode(tokenizer.encode(text))) == (name, text)
+
+
+@pytest.mark.slow
+def test_the_client_of_the_api_is_answered(git_project):
+    code = next(block for block in blocks("python") if "openai" in block)
+    with serving(folder=git_project.folder) as address:
+        names = {}
+        exec(code.replace("http://127.0.0.1:8000", address), names)
+    assert names["answer"].choices[0].finish_reason in ("stop", "length")
 
 
 def test_names_every_parameter_that_its_commands_set():
