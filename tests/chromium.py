@@ -42,4 +42,5 @@ def visit(browser, address, *, refused=False, script=None, **options):
     page.goto(address)
     yield page
     context.close()
-    assert [text for text in errors if not (refused and "Failed to load resource" in text)] == []
+    told = [text for text in errors if not (refused and "Failed to load resource" in text)]
+    assert not told, told

@@ -68,6 +68,23 @@ def test_an_answer_comes_with_its_figures(page):
     assert re.search(r"\d tokens/s.*\d ms to the first token.*\b20 tokens.*\b\d+ of 16,384 tokens of", figures, re.S)
 
 
+IN_HASTE = """const open = IDBFactory.prototype.open;
+IDBFactory.prototype.open = function (...arguments) {
+  const field = document.getElementById("message");
+  const press = (key) => field.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  press("ArrowUp");
+  field.value = "Hello";
+  press("Enter");
+  return open.apply(this, arguments);
+};"""
+
+
+def test_what_is_sent_while_the_page_still_opens_is_answered(browser, address):
+    with visit(browser, address, script=IN_HASTE) as page:
+        expect(last(page)).to_contain_text("tokens of context")
+        assert said(page) == "Hello! How are you?"
+
+
 @pytest.mark.parametrize("stop", ["Stop", "Escape"])
 def test_an_answer_streams_until_it_is_stopped_and_what_came_is_kept(page, stop):
     setting(page, "Most tokens").fill("16000")

@@ -17,11 +17,11 @@ import { Talk } from "./talk.js";
 const nodes = Object.fromEntries([...document.querySelectorAll("[id]")].map((node) => [node.id, node]));
 const models = new Models({ model: nodes.model, beside: nodes.beside, about: nodes["about-model"] });
 const settings = new Settings(nodes.sampling);
-const composer = new Composer(nodes.message, { send, back: () => talk.editLast() });
-const history = await openHistory();
+let impatient = false; // a message was sent before the models were known
+const composer = new Composer(nodes.message, { send, back: () => models.all.length > 0 && talk.editLast() });
+const history = await openHistory(); // meanwhile people type
 const list = new ChatList(nodes["chat-list"], history, open);
 const talk = new Talk(nodes, { models, settings, history, kept, focus: () => composer.focus() });
-let impatient = false; // a message was sent before the models were known
 
 /** Open what the address names: a conversation, or a new one with its models. */
 async function start() {
@@ -99,7 +99,7 @@ async function otherTab({ id, deleted }) {
 function send() {
   const { text } = composer;
   impatient = !models.all.length;
-  if (!text.trim() || !talk.isReady()) return;
+  if (impatient || !text.trim() || !talk.isReady()) return;
   composer.clear();
   talk.ask(text);
 }
