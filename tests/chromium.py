@@ -40,6 +40,8 @@ def visit(browser, address, *, refused=False, script=None, **options):
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
     page.goto(address)
+    if not refused and page.locator("#model").count():
+        page.wait_for_selector("#model option", state="attached")  # before that, nobody listens to all controls
     yield page
     context.close()
     told = [text for text in errors if not (refused and "Failed to load resource" in text)]
