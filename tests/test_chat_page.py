@@ -239,6 +239,7 @@ def test_tokens_tell_their_probability_by_hover_and_by_focus(page):
     ask(page, "Sum?")
     press(page, "Tokens")
     lists = last(page).locator(".tokens")
+    expect(lists).to_have_count(2)  # of the prompt, and of the answer
     shown = [name.removesuffix("✓") for name in lists.last.locator("button").all_inner_texts()]
     assert "".join(shown) == "<|python_start|>48*7<|python_end|><|output_start|>336<|output_end|>It·is·336.<|im_end|>"
     assert lists.first.locator("button").first.inner_text() == "<|bos|>"
