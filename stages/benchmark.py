@@ -114,10 +114,10 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
 
 
 def read_needs(model: Path, onnx: Path) -> Needs:
-    """What a token needs with each engine; PyTorch reads what the float32 graph does."""
+    """What a token needs with each engine; PyTorch reads what the float32 graph does; unknown without a graph."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engines(onnx)}
-    return Needs(config, {"pytorch": weights["onnx"]} | weights)
+    return Needs(config, {"pytorch": weights["onnx"]} | weights if weights else {})
 
 
 def describe_limit(needs: Needs, rounds: Sequence[Round], tokens: int) -> Values:
@@ -241,11 +241,9 @@ def main(
         timed[engine.name]["streaming"] = measure_streaming(engine, tokenizer, prompts[0], repeats)
     for name, folder in progress(folders.items(), "measure memory"):
         timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
-    shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
-    content = {
-        "machine": machine,
-        **timed,
-        "limit": describe_limit(needs, rounds, lengths[-1]) | {"reached": shares},
-        "tokenizer": measure_tokenizer(tokenizer, exports, test, repeats),
-    }
+    content = {"machine": machine, **timed}
+    if needs.weights:
+        shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
+        content["limit"] = describe_limit(needs, rounds, lengths[-1]) | {"reached": shares}
+    content["tokenizer"] = measure_tokenizer(tokenizer, exports, test, repeats)
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

@@ -16,6 +16,7 @@ import torch
 from pydantic import PositiveInt
 
 from chatmill.bits_per_byte import baselines, token_nats
+from chatmill.byte_level.pieces import chunk_starts, describe, pieces
 from chatmill.conversation import Conversation, Message, parse, read_records
 from chatmill.corpus import Corpus, bytes_per_token
 from chatmill.engines.checkpoints import read_model
@@ -26,6 +27,7 @@ from chatmill.inference.chat import ChatSession
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import engines, load, load_engine
 from chatmill.manifest import check_manifest
+from chatmill.model import ChatModel
 from chatmill.progress import progress
 from chatmill.skills import score
 from chatmill.stage import Output, stage
@@ -189,6 +191,19 @@ def measure_engines(
     return result, reference
 
 
+def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """The section chunks of the metrics, of a model that works on chunks; adds to each sample where they begin."""
+    tokenizer = corpus.tokenizer
+    documents = corpus.documents()
+    starts = [chunk_starts(model, ids.tolist()) for ids in progress(documents, "find chunks", unit="conversation")]
+    contents = [[tokenizer.token_bytes[token] for token in ids] for ids in documents]
+    for sample in samples:
+        ids = tokenizer.encode(f"{sample['prompt']}\n{sample['answer']}")
+        parts = pieces(chunk_starts(model, ids), [tokenizer.token_bytes[token] for token in ids])
+        sample["chunk_bytes"] = [len(part) for part in parts]
+    return describe(starts, contents)
+
+
 def trained_on_answers_alone(model: Path) -> bool:
     """Whether training gave no weight to anything but what the assistant says."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -242,5 +257,7 @@ def main(
     }
     if not asked:
         del content["skills"]
+    if loaded.engine.name == "pytorch" and loaded.engine.model.config.chunking:
+        content["chunks"] = describe_chunks(loaded.engine.model, corpus, free)
     samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in free), encoding="utf-8")
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

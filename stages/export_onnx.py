@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from chatmill import genai, manifest, onnx_graph
 from chatmill.decoder_graph import Weights
+from chatmill.engines.architectures import OWN
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.stage import Output, stage
 
@@ -42,6 +43,16 @@ def copy_others(model: Path, folder: Path) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
+def leave_out(export: Path, config: dict[str, Any]) -> None:
+    """Write why there is no graph."""
+    reason = "a graph has neither chunks of tokens, whose number the text decides, nor a head that spells"
+    parts = [name for name in ("chunking", "byte_head") if name in config]
+    export.mkdir()
+    content = {engine: {"reason": f"{', '.join(parts)}: {reason}"} for engine in ONNX_FILES}
+    (export / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    manifest.write_manifest(export, kind="onnx", fingerprint=config["chatmill"]["fingerprint"])
+
+
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write what ONNX Runtime GenAI reads: settings, and a small graph on the weights of the one that chats."""
     onnx_graph.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH)
@@ -52,6 +63,9 @@ def write_genai(folder: Path, config: dict[str, Any]) -> None:
 def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dynamic", "int4"]]) -> None:
     """Write the portable graph, the one that chats, its quantized variants, and all that is needed beside them."""
     weights, config = read_model(model)
+    if config["model_type"] == OWN:
+        leave_out(export, config)
+        return
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
     copy_others(model, export)

@@ -45,7 +45,8 @@ def read_samples(file: Path) -> list[Metrics]:
     for number, line in enumerate(read_text(file).split("\n")[:-1], start=1):
         try:
             sample = json.loads(line)
-            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")})
+            chunks = {"chunk_bytes": [int(size) for size in sample["chunk_bytes"]]} if "chunk_bytes" in sample else {}
+            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | chunks)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}:{number}: not a sample with prompt, answer and stopped: {error}") from error
     return result
@@ -72,6 +73,7 @@ def main(
     curve: Path,
     evaluation: Path,
     benchmark: Path,
+    soft_tokenizer: Path,
     samples: Path,
     tokenizer: Path,
     report: Output,
@@ -86,17 +88,20 @@ def main(
     origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
     cut_up = sentence(text_tokens(sample, chat_tokenizer))
     mask = masked(conversation_tokens(CALL, chat_tokenizer, template))
+    answers = read_samples(samples)
     page = document(
         "chatmill report",
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
         sections.summary(measured, timed),
         sections.checks(measured),
-        sections.chats(read_samples(samples)),
+        sections.chats(answers),
         sections.skills(measured),
         sections.compression(measured),
         sections.training(read_curve(curve)),
         speed(measured, timed),
         sections.tokenizer(measured, timed, cut_up, mask),
+        sections.chunks(measured, answers),
+        sections.soft_tokenizer(read_metrics(soft_tokenizer)),
         sections.data(read_metrics(mix)),
     )
     report.mkdir()

@@ -1,9 +1,8 @@
 """Train the chat model."""
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -12,13 +11,12 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, PositiveFloat
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from chatmill.byte_level.encoder import ByteEmbedding, ByteEncoder, ByteEncoderShape, plug, tabulate
+from chatmill.byte_level.head import shape_for, spell
 from chatmill.checkpoint import Checkpoint, fingerprint
-from chatmill.conversation import BOS, END, PAD
 from chatmill.distributed import (
     DeviceKind,
     Group,
@@ -30,16 +28,16 @@ from chatmill.distributed import (
     load_weights,
     shard,
 )
-from chatmill.engines.architectures import to_hugging_face
 from chatmill.estimate import available_memory, check_memory, memory_needed, memory_told
-from chatmill.manifest import NAME, write_manifest
-from chatmill.model import ChatModel, ModelConfig, initialise
+from chatmill.manifest import NAME
+from chatmill.model import ChatModel, initialise
+from chatmill.model_config import Chunking, ModelConfig
+from chatmill.model_folder import write_model
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Feed, cut_to_fit
 from chatmill.samples import sample_answers
 from chatmill.stage import NonNegativeInt, Output, PositiveInt, afterwards, stage
 from chatmill.tokenizer.files import read_folder
-from chatmill.tokenizer.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary import Vocabulary
 from chatmill.tokens import Meta, read_meta, read_split, text_bytes
 from chatmill.training import (
@@ -53,6 +51,7 @@ from chatmill.training import (
 from chatmill.training_run import plan_steps, tell, train
 
 LEARNING_RATE = 0.012
+ENCODER = ByteEncoderShape(layers=0)  # n-grams alone: a layer took a third longer a step, and learnt less in it
 VALIDATION_TOKENS = 16384  # each time
 SAMPLES = 3
 NOT_FOLLOWED = (
@@ -90,21 +89,6 @@ def read_feeds(tokens: Path, meta: Meta, special: dict[str, int], context: int) 
     return Feed(train, pieces, row_length, special), Feed(validation, shorter, row_length, special)
 
 
-def write_model(folder: Path, model: ChatModel, tokenizer: Path, vocabulary: Vocabulary, made: dict[str, Any]) -> None:
-    """The model as a Hugging Face folder; `made` says how it was trained."""
-    folder.mkdir()
-    write_huggingface(tokenizer, folder, made["template"])
-    ids = {f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", END), ("pad", PAD))}
-    config = {**to_hugging_face(model.config), **ids, "chatmill": {"fingerprint": vocabulary.fingerprint, **made}}
-    for name, content in (("config.json", config), ("generation_config.json", ids)):
-        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    try:
-        save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise ValueError(f"{folder}: the weights cannot be written: {error}") from error
-    write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
-
-
 def new_model(
     asked: SimpleNamespace, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
 ) -> ChatModel:
@@ -115,18 +99,37 @@ def new_model(
     if asked.initial is not None:
         initial = import_module("chatmill.initial")  # reads models of all kinds: no other run depends on that code
         check_files(initial.initial_files(asked.initial), asked.initial_sha256)
-        return initial.load_initial(asked.initial, vocabulary, asked.context)
-    shape = partial(
-        ModelConfig.from_depth,
-        vocab_size=len(vocabulary.tokens),
-        context=asked.context,
-        width=asked.width,
-        heads=asked.heads,
-    )
+        return initial.load_initial(asked.initial, vocabulary, asked.context, asked.embedding)
+    shape = partial(shape_of, asked, vocabulary)
     check_memory(lambda depth: needed(shape(depth)), asked.depth, available)
     model = ChatModel(shape(asked.depth))
+    if asked.embedding == "bytes":
+        plug(model, ByteEncoder(ENCODER, model.config.hidden_size), vocabulary)
+    if asked.head == "bytes":
+        model.byte_head.learn_spelling(spell(vocabulary))
     initialise(model, asked.seed)
     return model
+
+
+def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Vocabulary) -> ChatModel:
+    """A model like this one, whose own weights may be spread over processes, with these."""
+    trained = ChatModel(model.config)
+    if isinstance(embedding := model.model.embed_tokens, ByteEmbedding):
+        plug(trained, ByteEncoder(embedding.encoder.shape, model.config.hidden_size), vocabulary)
+    trained.load_state_dict(weights)
+    return trained
+
+
+def shape_of(asked: SimpleNamespace, vocabulary: Vocabulary, depth: int) -> ModelConfig:
+    """The asked shape, at a depth."""
+    sizes = {"context": asked.context, "width": asked.width, "heads": asked.heads}
+    plain = ModelConfig.from_depth(depth, vocab_size=len(vocabulary.tokens), **sizes)
+    return replace(
+        plain,
+        tie_word_embeddings=asked.tie_embeddings,
+        chunking=None if asked.chunking == "none" else Chunking(boundaries=asked.chunking),
+        byte_head=shape_for(vocabulary) if asked.head == "bytes" else None,
+    )
 
 
 def check_files(files: list[Path], sha256: str) -> None:
@@ -144,6 +147,7 @@ def make_trainer(model: ChatModel, asked: SimpleNamespace, choice: Choice, num_b
     if choice.compile and choice.device == "cpu":
         compile_repeatably()
     load_weights(model, group.share(model.state_dict()))
+    model.head_alignment = asked.head_alignment
     sharded = asked.shard and group.size > 1
     if sharded:
         shard(model, group, compiled=choice.compile)
@@ -206,6 +210,7 @@ def train_in_group(
             "depth": trainer.model.config.num_hidden_layers,
             "steps": asked.steps,
             "prompt_loss_weight": asked.prompt_loss_weight,
+            "embedding": asked.embedding,
             "device": device,
             "processes": group.size,
             "precision": choice.precision,
@@ -214,9 +219,8 @@ def train_in_group(
             "conversations": {"cut": int(feed.pieces.cut.sum()), "rejected": feed.pieces.rejected},
             "padding": round(feed.padding(asked.seed), 4),
         }
-        trained = ChatModel(trainer.model.config)
-        trained.load_state_dict(weights)
-        write_model(model, trained, tokenizer, vocabulary, made)
+        trained = trained_model(trainer.model, weights, vocabulary)
+        write_model(model, trained, tokenizer, vocabulary, made, tabulate(trained))
         curve.write_text(lines, encoding="utf-8")
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
             tell(f"{question!r} is answered {answer!r}")
@@ -244,6 +248,11 @@ def main(
     shard: bool = False,
     initial: Path | None = None,
     initial_sha256: str = "",
+    embedding: Literal["table", "bytes"] = "table",
+    tie_embeddings: bool = True,
+    head_alignment: NonNegativeFloat = 0.0,
+    head: Literal["table", "bytes"] = "table",
+    chunking: Literal["none", "learned", "fixed"] = "none",
     width: PositiveInt | None = None,
     heads: PositiveInt | None = None,
     learning_rate: PositiveFloat = LEARNING_RATE,
@@ -254,6 +263,10 @@ def main(
     parameters = {name: value for name, value in locals().items() if name not in {"files", *files}}
     if batch_size < context:
         raise ValueError(f"train_model.batch_size = {batch_size} is less than train_model.context = {context}")
+    if head_alignment and (tie_embeddings or head == "bytes"):
+        raise ValueError(f"train_model.head_alignment = {head_alignment} takes tie_embeddings: false and head: table")
+    if head == "bytes" and not tie_embeddings:
+        raise ValueError("train_model.head = bytes spells and has no rows of its own: set tie_embeddings: true")
     kind = choose_device(device)
     count = 1 if is_launched() else choose_processes(processes, kind)
     if count == 1:

@@ -8,7 +8,7 @@ import torch
 import export_onnx
 from chatmill.inference.loading import load_engine
 from chatmill.limits import Limits, Needs
-from chatmill.model import ModelConfig
+from chatmill.model_config import ModelConfig
 from tiny import CONFIG, write_model
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))

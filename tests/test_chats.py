@@ -12,7 +12,8 @@ from chatmill.engines.pytorch import PyTorchEngine
 from chatmill.engines.torch_caches import FIRST_LENGTH
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load_engine
-from chatmill.model import ChatModel, Variant
+from chatmill.model import ChatModel
+from chatmill.model_config import Variant
 from export_onnx import main as export
 from tiny import CONFIG, byte_tokenizer, random_model, write_model
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import encode
 from chatmill.conversation import END, START, Message, Part, Record, render
+from chatmill.encoding import Segmenter
 from chatmill.template import Loss, segments
 from chatmill.tokenizer.files import write_folder
 from chatmill.tokens import Counts, read_meta, read_split, text_bytes, write_split
@@ -42,7 +43,7 @@ def run(folder, template="chatml"):
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 @pytest.mark.parametrize("chunk", [1, 4096])
 def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, template, chunk):
-    monkeypatch.setattr(encode, "CHUNK", chunk)
+    monkeypatch.setattr("chatmill.encoding.CHUNK", chunk)
     ids, loss, offsets = read_split(run(folder, template), "train")
     assert (ids.dtype, loss.dtype, offsets.dtype) == (np.uint16, np.uint8, np.int64)
     for i, talk in enumerate(TALKS):
@@ -61,7 +62,7 @@ MESSAGES = st.builds(Message.plain, st.sampled_from(["system", "user", "assistan
 
 @given(st.lists(MESSAGES), st.sampled_from(["chatml", "markers"]))
 def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, template):
-    assert encode.Segmenter(template)(render(conversation)) == segments(conversation, template)
+    assert Segmenter(template)(render(conversation)) == segments(conversation, template)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, t
 )
 def test_text_that_is_not_rendered_has_no_segments(text):
     with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|out of place"):
-        encode.Segmenter("chatml")(text)
+        Segmenter("chatml")(text)
 
 
 def test_decoded_chatml_is_the_text_on_disk(folder):

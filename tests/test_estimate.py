@@ -17,13 +17,15 @@ from chatmill.estimate import (
     num_weights,
     peak_flops,
 )
-from chatmill.model import ChatModel, ModelConfig, Variant
+from chatmill.model import ChatModel
+from chatmill.model_config import ModelConfig, Variant
 from tiny import CONFIG
 
 MEASURE = """
 import json, sys
 import numpy as np, torch
-from chatmill.model import ChatModel, ModelConfig, initialise
+from chatmill.model import ChatModel, initialise
+from chatmill.model_config import ModelConfig
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Batch
 from chatmill.training import Trainer

@@ -4,7 +4,7 @@ import pytest
 
 import export_onnx
 from chatmill.limits import Limits, Meter, Needs, _products, weight_bytes
-from chatmill.model import ModelConfig
+from chatmill.model_config import ModelConfig
 from tiny import CONFIG, random_model, write_model
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chatmill.engines.checkpoints import open_engine
-from chatmill.model import ModelConfig, Variant
+from chatmill.model_config import ModelConfig, Variant
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.llama2c import read_llama2c
 from chatmill.tokenizer.loading import as_it_is

@@ -11,7 +11,7 @@ import torch
 
 from chatmill import decoder_graph, onnx_graph
 from chatmill.engines.architectures import to_hugging_face
-from chatmill.model import RopeScaling, Variant
+from chatmill.model_config import RopeScaling, Variant
 from chatmill.quantization import BLOCK, quantize
 from dequantized import dequantize
 from tiny import CONFIG, random_model

@@ -147,7 +147,7 @@ def test_only_metrics_are_kept_out_of_the_cache_and_nothing_persists():
         for path, options in entry.items()
         if options.get("cache") is False
     }
-    assert uncached == {f"data/metrics/{name}.json" for name in ("mix", "evaluate", "benchmark")}
+    assert uncached == {f"data/metrics/{name}.json" for name in ("mix", "evaluate", "benchmark", "soft_tokenizer")}
     assert "persist" not in (ROOT / "dvc.yaml").read_text()
 
 
@@ -162,7 +162,7 @@ def test_top_level_holds_what_the_readme_names_and_nothing_else():
     ("modules", "users"),
     [
         ({"dvc", "transformers"}, set()),
-        ({"torch"}, {"export_tokenizer", "train_model", "evaluate"}),
+        ({"torch"}, {"export_tokenizer", "train_model", "train_soft_tokenizer", "evaluate"}),
         ({"onnxruntime"}, {"evaluate", "benchmark"}),
     ],
 )

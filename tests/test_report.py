@@ -77,14 +77,16 @@ class Outline(HTMLParser):
 def write_page(tmp_path_factory):
     """Writes the page for some metrics, in a folder of its own, and reads it."""
 
-    def write(evaluation=EVALUATION, benchmark=BENCHMARK, mix=MIX, curve=CURVE, samples=(), sample="Don't!"):
+    def write(evaluation=EVALUATION, benchmark=BENCHMARK, mix=MIX, curve=CURVE, samples=(), sample="Don't!", soft=None):
         folder = tmp_path_factory.mktemp("report")
         write_folder(VOCABULARY, folder / "tokenizer")
-        for name, content in (("evaluate", evaluation), ("benchmark", benchmark), ("mix", mix)):
+        metrics = {"mix": mix, "evaluate": evaluation, "benchmark": benchmark, "soft_tokenizer": soft or {}}
+        for name, content in metrics.items():
             (folder / f"{name}.json").write_text(json.dumps(content))
         (folder / "train.tsv").write_text(curve)
         (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
-        files = [folder / name for name in ("mix.json", "train.tsv", "evaluate.json", "benchmark.json")]
+        read = ("mix.json", "train.tsv", "evaluate.json", "benchmark.json", "soft_tokenizer.json")
+        files = [folder / name for name in read]
         main(*files, folder / "samples.jsonl", folder / "tokenizer", folder / "report", sample=sample)
         return (folder / "report" / "index.html").read_text(encoding="utf-8")
 
@@ -101,6 +103,33 @@ def test_the_page_fetches_nothing_and_runs_nothing(write_page):
     assert not re.search(r"https?:|@import|url\(", page)
     assert not any(key.startswith("on") or key in ("src", "href") for _, given in outline.elements for key in given)
     assert outline.text.count("</p><script>alert(1)</script>&amp;\" onload='x'\\u202eevil\\u0000") == 2
+
+
+SOFT = {
+    "collapsed": False,
+    "kept": {"nearest": {"cosine": 0.75}, "variance_explained": {"plain": 0.625}, "mean_cosine": 0.5},
+    "held_out": {"nearest": {"cosine": 0.125}, "variance_explained": {"plain": 0.0625}, "mean_cosine": 0.25},
+    "bits_per_byte": {"table": {"all": 1.25, "assistant": 1.0}, "plugged_in": {"all": 1.375, "assistant": 1.125}},
+    "noisy": {"rare_words": {"table": {"all": 2.25, "assistant": None}}},
+}
+
+
+def test_what_the_soft_tokenizer_is_worth_stands_on_the_page(write_page):
+    shown = Outline(write_page(soft=SOFT)).text
+    for figure in ("75.0 %", "12.5 %", "0.625", "0.062", "1.375", "rare words: table", "2.250"):
+        assert figure in shown
+    assert "collapsed" not in shown and "It has collapsed" in Outline(write_page(soft=SOFT | {"collapsed": True})).text
+
+
+def test_why_there_is_no_soft_tokenizer_stands_on_the_page(write_page):
+    assert "Left out: it works on chunks." in Outline(write_page(soft={"left_out": "it works on chunks"})).text
+
+
+def test_chunks_of_answers_stand_on_the_page(write_page):
+    sample = {"prompt": "Hi you", "answer": "Ho", "stopped": True, "chunk_bytes": [3, 4, 2]}
+    chunks = {"tokens": 4.25, "spread": 0.5, "at_word_edges": 0.875, "chance": 0.375}
+    outline = Outline(write_page(EVALUATION | {"chunks": chunks}, samples=[sample]))
+    assert "Hi·" in outline.text and "you↵" in outline.text and "87.5 %" in outline.text and "4.25" in outline.text
 
 
 def test_every_figure_stands_on_the_page(write_page):
@@ -264,7 +293,7 @@ def test_mask_marks_the_call_but_not_its_output():
 def test_bad_input_is_named(tmp_path, name, content, message):
     write_folder(VOCABULARY, tmp_path / "tokenizer")
     files = {"mix": "mix.json", "curve": "train.tsv", "evaluate": "evaluate.json", "benchmark": "benchmark.json"}
-    files["samples"] = "samples.jsonl"
+    files |= {"soft_tokenizer": "soft_tokenizer.json", "samples": "samples.jsonl"}
     for key, file in files.items():
         good = {"curve": CURVE, "samples": ""}.get(key, "{}")
         (tmp_path / file).write_text(content if key == name else good, encoding="latin-1")

@@ -17,7 +17,8 @@ from test_foreign_tokenizers import llama_like, ranks_like
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
 REPORT = ["report"]
-AFTER_MODEL = ["export_onnx", "evaluate", "benchmark", *REPORT]
+AFTER_EXPORT = ["export_onnx", "evaluate", "benchmark", *REPORT]
+AFTER_MODEL = ["train_soft_tokenizer", *AFTER_EXPORT]
 AFTER_ENCODE = ["train_model", *AFTER_MODEL]
 AFTER_TOKENIZER = ["export_tokenizer", "encode", *AFTER_ENCODE]
 AFTER_MIX = ["train_tokenizer", *AFTER_TOKENIZER]
@@ -39,7 +40,9 @@ PARAMETER_ROWS = [
     ("encode.template", "markers", ["encode", *AFTER_ENCODE]),
     ("train_model.depth", 2, AFTER_ENCODE),
     ("train_model.steps", 5, AFTER_ENCODE),
-    ("export_onnx.quantize", ["int8"], AFTER_MODEL),
+    ("train_model.embedding", "bytes", AFTER_ENCODE),
+    ("train_soft_tokenizer.steps", 3, ["train_soft_tokenizer", *REPORT]),
+    ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
     ("benchmark.repeats", 2, ["benchmark", *REPORT]),
     ("report.sample", "Another one.", REPORT),
@@ -57,8 +60,10 @@ CODE_ROWS = [
     ("stages/encode.py", ["encode", *AFTER_ENCODE]),
     ("stages/train_model.py", AFTER_ENCODE),
     ("stages/chatmill/packing.py", AFTER_ENCODE),
-    ("stages/export_onnx.py", AFTER_MODEL),
-    ("stages/chatmill/onnx_graph.py", AFTER_MODEL),
+    ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
+    ("stages/chatmill/soft_tokenizer/learning.py", ["train_soft_tokenizer", *REPORT]),
+    ("stages/export_onnx.py", AFTER_EXPORT),
+    ("stages/chatmill/onnx_graph.py", AFTER_EXPORT),
     ("stages/evaluate.py", ["evaluate", *REPORT]),
     ("stages/chatmill/skills.py", ["evaluate", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
@@ -71,18 +76,26 @@ INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its 
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
     ("data/prepared/visits.jsonl", ["prepare@visits", "mix"]),
-    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode"]),
+    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer"]),
     ("data/chat/validation.jsonl", ["mix", "encode"]),
-    ("data/chat/test.jsonl", ["mix", "evaluate", "benchmark"]),
-    ("data/tokenizer/tokenizer.json", ["train_tokenizer", "export_tokenizer", "encode", "train_model", "report"]),
+    ("data/chat/test.jsonl", ["mix", "evaluate", "benchmark", "train_soft_tokenizer"]),
+    (
+        "data/tokenizer/tokenizer.json",
+        ["train_tokenizer", "export_tokenizer", "encode", "train_model", "train_soft_tokenizer", "report"],
+    ),
     ("data/export/tokenizer/tokenizer.bin", ["export_tokenizer", "benchmark"]),
     ("data/tokens/train_ids.npy", ["encode", "train_model"]),
-    ("data/model/model.safetensors", ["train_model", "export_onnx", "evaluate", "benchmark"]),
+    (
+        "data/model/model.safetensors",
+        ["train_model", "export_onnx", "evaluate", "benchmark", "train_soft_tokenizer"],
+    ),
+    ("data/soft_tokenizer/model.safetensors", ["train_soft_tokenizer"]),
     ("data/export/onnx/model.onnx", ["export_onnx", "evaluate", "benchmark"]),
     ("data/metrics/train.tsv", ["train_model", "report"]),
     ("data/metrics/mix.json", ["mix", "report"]),
     ("data/metrics/evaluate.json", ["evaluate", "report"]),
     ("data/metrics/benchmark.json", ["benchmark", "report"]),
+    ("data/metrics/soft_tokenizer.json", ["train_soft_tokenizer", "report"]),
     ("data/samples.jsonl", ["evaluate", "report"]),
 ]
 
@@ -193,6 +206,9 @@ VALUES = [  # together every allowed value of every enumerated parameter
     {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
+    {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2},
+    {"train_tokenizer.type": "byte", "train_model.chunking": "learned"},
+    {"train_model.chunking": "fixed", "train_model.head": "bytes"},
     {"train_tokenizer.type": "pretrained"},
     {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.model"},
     {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.tiktoken"},

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import subprocess
@@ -9,8 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 import encode
+from chatmill.byte_level.encoder import plug
 from chatmill.conversation import Message, Record, render
-from chatmill.model import load_model
+from chatmill.engines.checkpoints import read_model
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.loading import load
+from chatmill.model import distance
+from chatmill.model_folder import read_byte_encoder
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Feed, cut_to_fit
 from chatmill.template import Loss
@@ -63,7 +69,7 @@ def test_transformers_loads_the_model_with_its_tokenizer(trained):
     )
     answer = theirs.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert tokenizer.decode(answer).startswith("yes") and answer[-1] == VOCABULARY.special["<|im_end|>"]
-    model, config = load_model(trained / "model")
+    model, config = read_model(trained / "model", torch.device("cpu"))
     ours = model(prompt["input_ids"]).detach()
     torch.testing.assert_close(ours, theirs(prompt["input_ids"]).logits.detach(), atol=1e-4, rtol=1e-4)
     assert config["chatmill"]["fingerprint"] == VOCABULARY.fingerprint
@@ -91,6 +97,7 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
         "depth": 1,
         "steps": 60,
         "prompt_loss_weight": 0.1,
+        "embedding": "table",
         "device": "cpu",
         "processes": 1,
         "precision": "float32",
@@ -101,9 +108,9 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
     }
 
 
-def start(folder, tokens, steps):
+def start(folder, tokens, **changes):
     """The stage as DVC runs it, with a checkpoint after every other step."""
-    command = [sys.executable, *script(tokens, folder, steps=steps, checkpoint_every=2)]
+    command = [sys.executable, *script(tokens, folder, checkpoint_every=2, **changes)]
     environment = os.environ | {"DVC_ROOT": str(folder / "top"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=folder, env=environment)
 
@@ -127,6 +134,78 @@ def test_it_goes_on_from_an_earlier_model(trained, tokens, tmp_path):
     run(tokens, tmp_path, initial=trained / "model", initial_sha256=str(told.value)[-64:], steps=1, depth=5)
     assert float(read_curve(tmp_path)[0]["bits_per_byte"]) < 0.5
     assert json.loads((tmp_path / "model/config.json").read_text())["chatmill"]["depth"] == 1
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tmp_path, tied):
+    run(tokens, tmp_path, steps=60, embedding="bytes", tie_embeddings=tied)
+    assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.5
+    model, config = read_model(tmp_path / "model", torch.device("cpu"))
+    encoder = read_byte_encoder(tmp_path / "model")
+    table = model.model.embed_tokens.weight.detach().clone()
+    plug(model, encoder, VOCABULARY)
+    torch.testing.assert_close(model.model.embed_tokens.weight.detach(), table)
+    assert config["model_type"] == "qwen3" and config["tie_word_embeddings"] == tied
+
+
+def test_it_goes_on_from_embeddings_made_from_bytes(tokens, tmp_path):
+    first = run(tokens, tmp_path / "first", steps=60, embedding="bytes") / "model"
+    sha256 = hashlib.sha256((first / "manifest.json").read_bytes()).hexdigest()
+    run(tokens, tmp_path / "second", steps=1, embedding="bytes", initial=first, initial_sha256=sha256)
+    assert float(read_curve(tmp_path / "second")[0]["bits_per_byte"]) < 0.5
+
+
+def test_a_model_without_a_byte_encoder_cannot_go_on_with_one(trained, tokens, tmp_path):
+    sha256 = hashlib.sha256((trained / "model/manifest.json").read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match=r"no byte_encoder\.safetensors.*name a copy of data/soft_tokenizer"):
+        run(tokens, tmp_path, embedding="bytes", initial=trained / "model", initial_sha256=sha256)
+
+
+def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(tokens, tmp_path):
+    options = {"steps": 100, "embedding": "bytes", "tie_embeddings": False}
+    whole, killed = run(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
+    kill_when_saved(start(killed, tokens, **options), killed / "top")
+    assert start(killed, tokens, **options).wait() == 0
+    assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
+
+
+def test_alignment_pulls_the_head_towards_the_embeddings(tokens, tmp_path):
+    apart = []
+    for weight in (0.0, 1.0):
+        folder = run(tokens, tmp_path / str(weight), steps=30, tie_embeddings=False, head_alignment=weight)
+        weights = load_file(folder / RESULTS[0])
+        apart.append(distance(weights["lm_head.weight"], weights["model.embed_tokens.weight"]))
+    assert apart[1] < 0.5 * apart[0]
+
+
+@pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "fixed"}])
+def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
+    run(tokens, tmp_path, steps=60, **part)
+    assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.6
+    assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "chatmill"
+    loaded = load(tmp_path / "model", device="cpu", threads=1)
+    message, _ = ChatSession(*loaded).reply([Message.plain("user", "7?")], 12)
+    assert message.text.startswith("yes")
+
+
+@pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}])
+def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tmp_path, part):
+    whole, killed = run(tokens, tmp_path / "whole", steps=100, checkpoint_every=2, **part), tmp_path / "killed"
+    kill_when_saved(start(killed, tokens, steps=100, **part), killed / "top")
+    assert start(killed, tokens, steps=100, **part).wait() == 0
+    assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"head_alignment": 1.0}, "train_model.head_alignment = 1.0 .* tie_embeddings: false"),
+        ({"head": "bytes", "tie_embeddings": False}, "train_model.head = bytes .* no rows of its own"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        run(tokens, tmp_path, **wrong)
 
 
 def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):

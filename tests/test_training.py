@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from chatmill.distributed import choose_device, choose_processes
-from chatmill.model import ChatModel, ModelConfig, initialise
+from chatmill.model import ChatModel, initialise
+from chatmill.model_config import ModelConfig
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Batch
 from chatmill.training import Trainer, choose_compile, choose_precision, compile_repeatably

@@ -6,8 +6,10 @@ import torch
 from safetensors.torch import save_file
 
 from chatmill.conversation import BOS, END, PAD
+from chatmill.engines.architectures import to_hugging_face
 from chatmill.manifest import write_manifest
-from chatmill.model import ChatModel, ModelConfig
+from chatmill.model import ChatModel
+from chatmill.model_config import ModelConfig
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.types.byte import Settings, train
@@ -46,7 +48,7 @@ def write_model(folder, config=CONFIG, template="chatml"):
     model = random_model(config)
     save_file(model.state_dict(), folder / "model.safetensors")
     chatmill = {"fingerprint": VOCABULARY.fingerprint, "template": template}
-    (folder / "config.json").write_text(json.dumps(config.to_json() | {"chatmill": chatmill}))
+    (folder / "config.json").write_text(json.dumps(to_hugging_face(config) | {"chatmill": chatmill}))
     special = VOCABULARY.special
     ids = {"bos_token_id": special[BOS], "eos_token_id": special[END], "pad_token_id": special[PAD]}
     (folder / "generation_config.json").write_text(json.dumps(ids))

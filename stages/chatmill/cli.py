@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": "measure the bits per byte of any model on any data",
     "export-tokenizer": "write a tokenizer made anywhere in every format that can express it",
     "serve": "chat with models in the browser, and by OpenAI's API",
+    "soft-tokenizer": "learn a model's embeddings from bytes, and give it another tokenizer",
     "show": "show a text or a conversation token by token",
 }
 

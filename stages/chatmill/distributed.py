@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
 from chatmill.checkpoint import TERMINATED
+from chatmill.layers import Layer
 from chatmill.model import ChatModel
 from chatmill.stage import die_with_parent
 
@@ -153,10 +154,11 @@ def _own_device(kind: DeviceKind) -> torch.device:
 def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
     """Leave each process its part of every weight; those of a layer are gathered for as long as it computes."""
     mesh = init_device_mesh(group.device.type, (group.size,))
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
     if compiled:
-        for layer in model.model.layers:
+        for layer in layers:
             layer.compile(dynamic=False)
-    for module in (*model.model.layers, model):
+    for module in (*layers, model):
         fully_shard(module, mesh=mesh)
         module.set_force_sum_reduction_for_comms(True)  # gloo can do no other
         module.set_gradient_divide_factor(1.0)

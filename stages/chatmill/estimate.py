@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from chatmill.model import ModelConfig
+from chatmill.model_config import ModelConfig
 
 _PEAKS = {  # 1e12 operations a second, as makers tell them for dense products: of bfloat16, of float32
     "GB200": (2500, 80),
@@ -34,7 +34,7 @@ _TRIALS, _SIDE = 5, 1024  # products of square matrices that a processor is meas
 _LIBRARIES = 90e6  # bytes that the first step loads and keeps, whatever the model
 _A_TOKEN = 21  # numbers of C channels that a layer keeps of a token for its gradient
 _FORWARD = 4  # and of I channels
-_LOGITS = 16  # bytes for each logit: itself, its logarithm, their gradients
+_LOGITS = 12  # bytes for each logit: itself, its logarithm, its gradient
 _WHITENED = {"float32": 40, "bfloat16": 28}  # bytes for each weight that Muon handles at a time
 _USED_UP = ("can't allocate memory", "bad_alloc", "out of memory")  # what torch's other errors say
 

@@ -1,18 +1,20 @@
 """Models of other runs: what a DVC experiment, branch, tag or commit holds, without a change to the workspace."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 MODELS = (Path("data/export/onnx"), Path("data/model"))  # where the pipeline leaves them; the first that is there
+LEFT_OUT = "formats.json"  # says why an export is no model
 WORKSPACE = "workspace"  # as `dvc exp show` calls what lies in the folder
 
 
 def default_model() -> Path:
     """The model the pipeline made in this folder. Raises ValueError where there is none."""
     for folder in MODELS:
-        if folder.is_dir():
+        if folder.is_dir() and not (folder / LEFT_OUT).exists():
             return folder
     raise ValueError(f"no {' or '.join(map(str, MODELS))} here: run `dvc repro`, or name a model with --model")
 
@@ -41,10 +43,14 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
     try:
         with Repo(rev=None if name == WORKSPACE else name) as repo:
             files = DVCFileSystem(repo)
-            output = next((output for output in outputs if files.isdir(output.as_posix())), None)
-            if output is None:
+            held = [output for output in outputs if files.isdir(output.as_posix())]
+            if not held:
                 raise ValueError(f"{name}: this run has no {' or '.join(map(str, outputs))}: run `dvc repro` on it")
-            files.get(output.as_posix(), str(folder), recursive=True)
+            for output in held:
+                files.get(output.as_posix(), str(folder), recursive=True)
+                if not (folder / LEFT_OUT).exists():
+                    break
+                shutil.rmtree(folder)
     except (FileNotFoundError, DataIndexError) as error:
         raise ValueError(
             f"{name}: its model is neither in DVC's cache nor in a remote storage: have it pushed where it was made "

@@ -10,16 +10,18 @@ Shapes: V vocabulary, C channels.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from chatmill.byte_level.encoder import ByteEncoder, plug
 from chatmill.conversation import BOS, END, PAD
 from chatmill.engines.checkpoints import CONFIG, EMBEDDING, HEAD, read_model
 from chatmill.engines.weights import weight_files
 from chatmill.manifest import NAME, check_manifest
 from chatmill.model import FIRST_POSITIONS, ChatModel
+from chatmill.model_folder import ENCODER, read_byte_encoder
 from chatmill.tokenizer.loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary import Kind, Vocabulary
 
@@ -29,11 +31,14 @@ NOISE = 0.1  # of the rows' spread: what tells one row without a model's token f
 Row = int | None  # of the model's embedding
 
 
-def load_initial(path: Path, vocabulary: Vocabulary, context: int) -> ChatModel:
+def load_initial(
+    path: Path, vocabulary: Vocabulary, context: int, embedding: Literal["table", "bytes"] = "table"
+) -> ChatModel:
     """The model in a folder, in float32, with a row for each token of the vocabulary; it keeps its own context.
 
-    Raises ValueError where the folder is missing or damaged, the model is no variant of ours or has a shorter context,
-    or its tokenizer has little in common with the vocabulary.
+    Its embeddings are made from bytes where `embedding` says so. Raises ValueError where the folder is missing or
+    damaged, the model is no variant of ours or has a shorter context, its tokenizer has little in common with the
+    vocabulary, or it has no network to make embeddings from bytes.
     """
     _check_folder(path)
     check_manifest(path)
@@ -42,7 +47,9 @@ def load_initial(path: Path, vocabulary: Vocabulary, context: int) -> ChatModel:
     if context > config.max_position_embeddings:
         raise ValueError(f"{path}: its context is {config.max_position_embeddings}: train with no more than that")
     rows = own_rows(vocabulary, read_vocabulary(path), content, config.vocab_size)
-    _check_share(vocabulary, rows, path)
+    encoder = _encoder(path) if embedding == "bytes" else None
+    if encoder is None:  # which knows every token
+        _check_share(vocabulary, rows, path)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}  # those of the file stay
     for name in weights.keys() & {f"model.{EMBEDDING}", HEAD}:
         weights[name] = laid_out(weights[name], rows)
@@ -50,6 +57,8 @@ def load_initial(path: Path, vocabulary: Vocabulary, context: int) -> ChatModel:
         grown = ChatModel(replace(config, vocab_size=len(rows)))
     grown.load_state_dict(weights, assign=True)
     grown.make_rotations(FIRST_POSITIONS)
+    if encoder is not None:
+        plug(grown, encoder, vocabulary)
     return grown
 
 
@@ -89,6 +98,17 @@ def laid_out(weight: Tensor, rows: Sequence[Row]) -> Tensor:
 def _check_folder(path: Path) -> None:
     if not path.is_dir():
         raise ValueError(f"{path}: no such folder with a model: of data/model, which DVC deletes first, name a copy")
+
+
+def _encoder(path: Path) -> ByteEncoder:
+    """The network from bytes to embeddings that belongs to a model."""
+    encoder = read_byte_encoder(path)
+    if encoder is None:
+        raise ValueError(
+            f"{path}: no {ENCODER}, with which train_model.embedding: bytes goes on: name a copy of "
+            "data/soft_tokenizer, or of a model that was trained so"
+        )
+    return encoder
 
 
 def _first(ids: Any, num_rows: int) -> Row:

@@ -74,7 +74,7 @@ def latencies(cases: Sequence[Case], rounds: Sequence[Round], needs: Needs) -> V
     for index, case in enumerate(cases):
         answers = [times[index] for _, times in rounds]
         values = timing(answers)
-        if case.mode == "cache":
+        if case.mode == "cache" and case.engine.name in needs.weights:
             values["bytes_per_token"] = needs.num_bytes(case.engine.name, len(case.prompt))
             values["reached"] = reached(case, answers, limits, needs)
         result[case.engine.name][case.mode][str(len(case.prompt))] = values

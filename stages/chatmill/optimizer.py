@@ -5,18 +5,22 @@ direction is learnt at the same rate.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from chatmill.byte_level.encoder import ByteEncoder
+from chatmill.byte_level.head import ByteHead
 from chatmill.distributed import part_like
+from chatmill.layers import Layer
 from chatmill.model import ChatModel
 
 _MOMENTUM = 0.85  # 0.9 gave the same bits per byte after a million tokens; 0.95, with other rates, a tenth more
 _EMBEDDING_RATE = 0.9  # of the matrices' rate, at 256 channels; 1.3 took a tenth more bits per byte
+_BYTES_RATE = 0.6  # of the embedding's, for what makes embeddings from bytes; 1 took a thirtieth more bits per byte
 _POLYNOMIAL = (3.4445, -4.7750, 2.0315)  # pulls all singular values near 1 within five steps
 
 
@@ -73,10 +77,16 @@ class Optimizer:
     """Both together; `learning_rate` is that of the matrices."""
 
     def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
-        matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
-        others = [weight for weight in model.parameters() if not any(weight is matrix for matrix in matrices)]
+        inner = [module for module in model.modules() if isinstance(module, (Layer, ByteHead))]
+        named = [pair for module in inner for pair in module.named_parameters()]
+        matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
+        others = _without(model.parameters(), matrices)
+        encoders = [module for module in model.modules() if isinstance(module, ByteEncoder)]
+        of_bytes = _without((weight for encoder in encoders for weight in encoder.parameters()), matrices)
         rate = learning_rate * _EMBEDDING_RATE * (256 / model.config.hidden_size) ** 0.5
-        adam = torch.optim.AdamW(others, lr=rate, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
+        groups = [{"params": _without(others, of_bytes)}]
+        groups += [{"params": of_bytes, "lr": rate * _BYTES_RATE}] if of_bytes else []
+        adam = torch.optim.AdamW(groups, lr=rate, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
         self.optimizers = [Muon(matrices, learning_rate, precision), adam]
         self.full_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
 
@@ -106,6 +116,10 @@ class Optimizer:
                 for i, values in state["state"].items()
             }
             optimizer.load_state_dict({**state, "state": of_weights})
+
+
+def _without(weights: Iterable[nn.Parameter], others: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    return [weight for weight in weights if not any(weight is other for other in others)]
 
 
 def rate_at(step: int, steps: int) -> float:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chatmill.attention import within_conversations
@@ -170,16 +169,19 @@ class Trainer:
         ids, positions, conversations, targets, loss = (
             torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
         )
-        nats = self.nats(ids, positions, conversations, targets)
+        nats, penalty = self.nats(ids, positions, conversations, targets)
         weights = self.weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == Loss.TRAINED)
         text = nats.detach()[num_bytes > 0].double().sum()
         numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
+        if penalty is not None:
+            weighted = weighted + penalty * weights.sum()
         return weighted, torch.stack([number.double() for number in numbers])
 
-    def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
-        """Four (B, T) -> (B, T) float32: what each target costs."""
+    def _nats(
+        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Four (B, T) -> (B, T) float32, what each target costs; and the model's penalty."""
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            logits = self.model(ids, positions, within_conversations(conversations))
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+            return self.model.nats(ids, positions, within_conversations(conversations), targets)

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from chatmill import optimizer, training
 from chatmill.attention import within_conversations
-from chatmill.model import ChatModel, ModelConfig
+from chatmill.model import ChatModel
+from chatmill.model_config import ModelConfig
 from chatmill.optimizer import Optimizer
 from chatmill.training import Trainer
 
@@ -53,12 +54,14 @@ class Clipping(Optimizer):
 class ZLoss(Trainer):
     """A loss that keeps the logits' normaliser near 1."""
 
-    def _nats(self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor) -> Tensor:
+    def _nats(
+        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
             logits = self.model(ids, positions, within_conversations(conversations))
         logits = logits.float().flatten(0, 1)
         nats = F.cross_entropy(logits, targets.flatten(), reduction="none")
-        return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape)
+        return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape), None
 
 
 def softly_capped(cap: float) -> Callable[[ChatModel], None]:

@@ -30,7 +30,8 @@ import prepare
 import train_tokenizer
 from chatmill.bits_per_byte import bits_per_byte, token_nats
 from chatmill.engines.peak_memory import peak_bytes
-from chatmill.model import ChatModel, ModelConfig, initialise
+from chatmill.model import ChatModel, initialise
+from chatmill.model_config import ModelConfig
 from chatmill.optimizer import Optimizer
 from chatmill.packing import Feed, cut_to_fit
 from chatmill.template import Loss

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 import export_onnx
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.manifest import write_manifest
-from chatmill.model import ModelConfig
+from chatmill.model_config import ModelConfig
 from chatmill.tokenizer.files import write_folder
 from tiny import VOCABULARY, random_model
 

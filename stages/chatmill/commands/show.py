@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+import numpy as np
+
 from chatmill.fairness import Cost, costs, read_parallel
 from chatmill.formats.reading import ROW_BYTES
 from chatmill.page.markup import Html, document, section, table, tag
@@ -51,6 +53,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--file", type=Path, metavar="FILE", help="a text, or conversations as JSON lines, instead of TEXT")
     add("--index", type=int, default=1, metavar="N", help="which conversation of several (default: 1, the first)")
     add("--tokenizer", type=Path, action="append", metavar="PATH", help=f"may be repeated (default: {TOKENIZER})")
+    add("--model", type=Path, metavar="PATH", help="also the chunks that its inner layers work on, if they do")
     add("--template", choices=get_args(Template), default="chatml", help="of conversations (default: %(default)s)")
     add("--parallel", type=Path, metavar="FILE", help="also compare languages: rows of language, key and text")
     add("--html", type=Path, metavar="FILE", help="write a page instead")
@@ -63,6 +66,8 @@ def run(options: argparse.Namespace) -> None:
     tokenizers = {name: read_tokenizer(path) for name, path in named(options.tokenizer or [TOKENIZER]).items()}
     views = [] if subject is None else [cut_up(subject, *item, options.template) for item in tokenizers.items()]
     tables = [sizes(views)] if views else []
+    if options.model and subject is not None:
+        views.append(chunks_of(subject, options.model, options.template))
     if parallel:
         tables += fairness({name: costs(parallel, tokenizer) for name, tokenizer in tokenizers.items()})
     if options.html:
@@ -110,6 +115,26 @@ def cut_up(subject: Subject, name: str, tokenizer: ChatTokenizer, template: Temp
     if isinstance(subject, str):
         return View(name, tokenizer, text_tokens(subject, tokenizer))
     return View(name, tokenizer, conversation_tokens(subject, tokenizer, template))
+
+
+def chunks_of(subject: Subject, path: Path, template: Template) -> View:
+    """The subject as a model's inner layers see it; the number with each chunk is that of its tokens.
+
+    Raises ValueError for a model whose layers all read tokens.
+    """
+    from chatmill.byte_level.pieces import chunk_starts, pieces
+    from chatmill.inference.loading import load as load_model
+
+    engine, tokenizer, *_ = load_model(path, device="cpu")
+    model = getattr(engine, "model", None)
+    if not getattr(getattr(model, "config", None), "chunking", None):
+        raise ValueError(f"{path}: its layers read tokens, not chunks: train one with train_model.chunking: learned")
+    tokens = cut_up(subject, path.name, tokenizer, template).tokens
+    starts = chunk_starts(model, [token.id for token in tokens])
+    counts = np.diff([*np.flatnonzero(starts), len(starts)]).tolist()
+    parts = pieces(starts, [token.content for token in tokens])
+    chunks = [Token(count, part) for count, part in zip(counts, parts, strict=True)]
+    return View(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
 
 
 def sizes(views: Sequence[View]) -> Table:

@@ -3,7 +3,9 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from chatmill.model import ModelConfig, RopeScaling, Variant
+from pydantic import TypeAdapter, ValidationError
+
+from chatmill.model_config import ByteHeadShape, Chunking, ModelConfig, RopeScaling, Variant
 
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, where a config.json does not say
@@ -12,8 +14,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, where a config.json d
     "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
+OWN = "chatmill"  # a Qwen3 with parts that no other library knows: chunks of tokens, a head that spells
+PARTS = {"chunking": TypeAdapter(Chunking), "byte_head": TypeAdapter(ByteHeadShape)}
+DEFAULTS[OWN] = DEFAULTS["qwen3"]
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
-NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", OWN: "Chatmill"}
 CLASSES = {f"{name}{kind}" for name in NAMES.values() for kind in ("ForCausalLM", "Model")}
 LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 MOST = (1 << 31) - 1  # of any number that says how large a model is
@@ -46,13 +51,14 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
         rms_norm_eps=_number(values, "rms_norm_eps"),
         tie_word_embeddings=bool(values["tie_word_embeddings"]),
         variant=Variant(
-            qk_norm=family == "qwen3",
+            qk_norm=family in ("qwen3", OWN),
             qkv_bias=family == "qwen2" or (family != "mistral" and bool(content.get("attention_bias"))),
-            output_bias=family in ("llama", "qwen3") and bool(content.get("attention_bias")),
+            output_bias=family in ("llama", "qwen3", OWN) and bool(content.get("attention_bias")),
             mlp_bias=family == "llama" and bool(content.get("mlp_bias")),
             rope_scaling=_scaling(values, rope),
             sliding_window=_window(family, values),
         ),
+        **(_parts(content) if family == OWN else {}),
     )
 
 
@@ -61,8 +67,9 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
 
     A Mistral without a sliding window is a Llama.
     """
-    variant, family = config.variant, _family(config.variant)
-    content = replace(config, variant=Variant()).to_json()
+    parts = {name: asdict(part) for name in PARTS if (part := getattr(config, name)) is not None}
+    variant, family = config.variant, OWN if parts else _family(config.variant)
+    content = replace(config, variant=Variant(), chunking=None, byte_head=None).to_json() | parts
     content |= {"architectures": [f"{NAMES[family]}ForCausalLM"], "model_type": family}
     content["attention_bias"] = variant.output_bias
     if variant.mlp_bias:
@@ -75,6 +82,14 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
         plain = {"rope_type": "linear", "factor": scaling.factor}
         content["rope_scaling"] = slowed if scaling.original_max_position_embeddings else plain
     return content
+
+
+def _parts(content: dict[str, Any]) -> dict[str, Any]:
+    """What a model of our own has beside a Qwen3. Raises ValueError where it is not as we write it."""
+    try:
+        return {name: adapter.validate_python(content[name]) for name, adapter in PARTS.items() if name in content}
+    except ValidationError as error:
+        raise ValueError(f"{error.title}: {error.errors()[0]['msg']}") from error
 
 
 def _family(variant: Variant) -> str:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from chatmill.bits_per_byte import Score
@@ -24,9 +23,8 @@ def score_in_batches(model: ChatModel) -> Score:
         for group in progress(groups, "pytorch", unit="batch"):
             rows = [torch.from_numpy(windows[index].astype(np.int64)) for index in group]
             ids = pad_sequence(rows, batch_first=True).to(device)
-            logits = model(ids).float().flatten(0, 1)
-            nats = cross_entropy(logits, ids.roll(-1, dims=1).flatten(), reduction="none")
-            for index, row in zip(group, nats.view(ids.shape).double().cpu().numpy(), strict=True):
+            nats, _ = model.nats(ids, None, None, ids.roll(-1, dims=1))
+            for index, row in zip(group, nats.double().cpu().numpy(), strict=True):
                 result[index] = row[: len(windows[index]) - 1]
         return result
 

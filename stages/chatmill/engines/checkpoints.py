@@ -18,7 +18,8 @@ from chatmill.engines.engine import Engine
 from chatmill.engines.pytorch import PyTorchEngine, choose_device
 from chatmill.engines.weights import FLOATS, Weights, read_weights, some, weight_files
 from chatmill.manifest import check_manifest
-from chatmill.model import FIRST_POSITIONS, ChatModel, ModelConfig
+from chatmill.model import FIRST_POSITIONS, ChatModel
+from chatmill.model_config import ModelConfig
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -76,9 +77,11 @@ def load_weights(config: ModelConfig, weights: Weights, device: torch.device, pa
             config = replace(config, tie_word_embeddings=False)
     with torch.device("meta"):
         model = ChatModel(config)
-    _check_names({name: tuple(weight.shape) for name, weight in model.state_dict().items()}, named, path)
+    _check_names(model.state_dict(), named, path)
     placed = {name: _placed(named.pop(name), name, device) for name in list(named)}
     model.load_state_dict(placed, assign=True)
+    if config.byte_head:
+        model.byte_head.check(path)
     model.make_rotations(FIRST_POSITIONS)
     return model.to(device).eval()
 
@@ -103,16 +106,18 @@ def _named(weights: Weights, path: Path) -> Weights:
     return named
 
 
-def _check_names(expected: dict[str, tuple[int, ...]], found: Weights, path: Path) -> None:
+def _check_names(expected: Weights, found: Weights, path: Path) -> None:
     """Raise ValueError where weights are missing, of another shape or number format, or belong to nothing."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     other = [
-        f"{name} {tuple(found[name].shape)} where {shape} is expected"
-        for name, shape in expected.items()
-        if name in found and tuple(found[name].shape) != shape
+        f"{name} {tuple(found[name].shape)} where {tuple(weight.shape)} is expected"
+        for name, weight in expected.items()
+        if name in found and found[name].shape != weight.shape
     ]
-    strange = [f"{name} of {found[name].dtype}" for name in expected.keys() & found if found[name].dtype not in FLOATS]
+    both = [(name, found[name].dtype, expected[name].dtype) for name in expected.keys() & found]
+    alike = [kind == wanted or {kind, wanted} <= {*FLOATS} for _, kind, wanted in both]
+    strange = [f"{name} of {kind}" for (name, kind, _), same in zip(both, alike, strict=True) if not same]
     groups = {"missing": missing, "unexpected": unexpected, "wrongly shaped": other, "no plain numbers": strange}
     if any(groups.values()):
         said = "; ".join(f"{len(names)} {what}: {some(names)}" for what, names in groups.items() if names)
@@ -125,6 +130,8 @@ def _equal(weight: Tensor, other: Tensor | None) -> bool:
 
 def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
     """A weight on its device; norms of queries and keys are float32 everywhere, as what they norm is."""
+    if not weight.is_floating_point():
+        return weight.to(device)
     exact = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
     return weight.to(device, torch.float32 if exact or weight.dtype == torch.float64 else weight.dtype)
 

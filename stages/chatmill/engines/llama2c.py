@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.model import FIRST_POSITIONS, ChatModel, ModelConfig, Variant
+from chatmill.model import FIRST_POSITIONS, ChatModel
+from chatmill.model_config import ModelConfig, Variant
 
 MAGIC = 0x616B3432
 VERSIONED_HEADER = 256  # bytes

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from chatmill.engines.engine import memory_error
-from chatmill.model import FIRST_LENGTH, ChatModel
+from chatmill.layers import FIRST_LENGTH
+from chatmill.model import ChatModel
 
 
 class Rows(NamedTuple):
@@ -37,8 +38,9 @@ class TorchCaches:
     def __init__(self, model: ChatModel, rows: int, device: str) -> None:
         """Raises ValueError for a model whose positions do not see all that is before them."""
         config = model.config
-        if config.variant.sliding_window:
-            raise ValueError("a model with a sliding window reads one chat at a time")
+        if config.variant.sliding_window or config.chunking:
+            what = "chunks" if config.chunking else "a sliding window"
+            raise ValueError(f"a model with {what} reads one chat at a time")
         self._model, self._device = model, device
         shape = (rows, config.num_key_value_heads, min(FIRST_LENGTH, config.max_position_embeddings), config.head_dim)
         weight = model.model.embed_tokens.weight

@@ -6,10 +6,13 @@ from chatmill.page.chart import Line, bar, line_chart, linear_axis
 from chatmill.page.markup import Html, section, table, tag
 from chatmill.page.metrics import Metrics, at, in_bits, number, percent
 from chatmill.page.speed import fastest
+from chatmill.page.tokens import chunked
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
 AGREEMENT = 1e-3  # bits per byte by which engines of full precision may differ
 BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
+CHUNKED = 3  # answers that are shown in chunks
+LEARNT = {"kept": "learnt", "held_out": "held out", "all": "all, learnt"}  # tokens of the soft tokenizer
 STOPS = 0.99  # share of answers that should end by themselves
 
 Points = list[tuple[float, float]]
@@ -137,6 +140,53 @@ def chats(samples: Iterable[Metrics]) -> Html:
         shown.append(tag("div", asked, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
     note = tag("p", "Greedy answers to prompts that were chosen beforehand, unedited.", class_="note")
     return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
+
+
+def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:
+    """Where a model whose inner layers work on chunks of tokens begins them."""
+    values = at(evaluation, "chunks", default={})
+    shown = [
+        chunked(f"{sample['prompt']}\n{sample['answer']}", sample["chunk_bytes"])
+        for sample in samples
+        if "chunk_bytes" in sample
+    ]
+    if not values:
+        return Html()
+    rows = [
+        ("tokens of a chunk, on average", number(at(values, "tokens"), decimals=2)),
+        ("spread of that, as a share of it", number(at(values, "spread"), decimals=2)),
+        ("begin where a word begins or ends", percent(at(values, "at_word_edges"))),
+        ("of all tokens, so many are there", percent(at(values, "chance"))),
+    ]
+    return section("Chunks", *shown[:CHUNKED], table("On held-out text", ("", ""), rows))
+
+
+def soft_tokenizer(measured: Metrics) -> Html:
+    """How well the embeddings are made from bytes, and what the model is worth with them."""
+    if reason := measured.get("left_out"):
+        return section("Soft tokenizer", tag("p", f"Left out: {reason}.", class_="note"))
+    learnt = [(title, measured[key]) for key, title in LEARNT.items() if key in measured]
+    bits = [(name.replace("_", " "), values) for name, values in at(measured, "bits_per_byte", default={}).items()]
+    for kind, tables in at(measured, "noisy", default={}).items():
+        bits += [(f"{kind.replace('_', ' ')}: {name.replace('_', ' ')}", values) for name, values in tables.items()]
+    if not learnt:
+        return Html()
+    rows = [
+        ("nearest row by cosine", *(percent(at(values, "nearest", "cosine")) for _, values in learnt)),
+        ("variance explained", *(number(at(values, "variance_explained", "plain"), 3) for _, values in learnt)),
+        ("mean cosine", *(number(at(values, "mean_cosine"), 3) for _, values in learnt)),
+    ]
+    note = "A small network reads a token's bytes and gives its embedding; the model is then used with its rows."
+    warning = " It has collapsed: every token has nearly the same row." if measured.get("collapsed") else ""
+    tables = (
+        table("Rows made from bytes", ("tokens", *(title for title, _ in learnt)), rows),
+        table(
+            "Bits per byte with them",
+            ("", "all text", "answers"),
+            [(name, in_bits(at(values, "all")), in_bits(at(values, "assistant"))) for name, values in bits],
+        ),
+    )
+    return section("Soft tokenizer", tag("p", note + warning, class_="note"), tag("div", *tables, class_="columns"))
 
 
 def data(mix: Metrics) -> Html:

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from chatmill.conversation import Conversation
@@ -62,6 +63,16 @@ def sentence(tokens: Sequence[Token]) -> Html:
         for index, token in enumerate(tokens)
     ]
     return tag("ol", *items, class_="tokens", aria_label=f"{len(tokens)} tokens, each with its id and its bytes")
+
+
+def chunked(text: str, sizes: Sequence[int]) -> Html:
+    """A text in chunks of so many bytes each."""
+    content, ends = text.encode(), list(accumulate(sizes, initial=0))
+    items = [
+        _item(Token(size, content[begin : begin + size]), f"t{index % COLORS}")
+        for index, (begin, size) in enumerate(zip(ends, sizes, strict=False))
+    ]
+    return tag("ol", *items, class_="tokens", aria_label=f"{len(sizes)} chunks")
 
 
 def masked(tokens: Sequence[Token]) -> Html:

@@ -1,0 +1,103 @@
+"""A chat model whose embeddings are the rows that a network made from bytes, and what they are worth in it.
+
+Shapes: V vocabulary, C channels of the model, R of a row: C, or 2C where the head has rows of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chatmill.bits_per_byte import token_nats
+from chatmill.byte_level.encoder import ByteEmbedding, ByteEncoder
+from chatmill.corpus import Corpus
+from chatmill.engines.batches import score_in_batches
+from chatmill.engines.checkpoints import EMBEDDING, HEAD
+from chatmill.model import FIRST_POSITIONS, ChatModel
+from chatmill.model_config import ModelConfig
+from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+
+TABLES = (f"model.{EMBEDDING}", HEAD)
+Score = Mapping[str, float | None]
+
+
+class Half(nn.Module):
+    """The rows of the embedding, or of the head, where one network makes both, side by side."""
+
+    def __init__(self, whole: ByteEmbedding, first: int, width: int) -> None:
+        super().__init__()
+        self.whole, self.first, self.width = whole, first, width
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, C)."""
+        return self.whole.weight[:, self.first : self.first + self.width]
+
+
+def refusal(config: ModelConfig) -> str | None:
+    """Why a model has no table of embeddings that another could stand for; None where it has."""
+    if config.chunking:
+        return "the model works on chunks of tokens (train_model.chunking): its table is not all that reads a token"
+    return "the model spells its tokens (train_model.head): it has no rows for them" if config.byte_head else None
+
+
+def table_of(model: ChatModel) -> Tensor:
+    """(V, R): what stands for each id, in the embedding and, where the head has rows of its own, in the head."""
+    tables = [model.model.embed_tokens.weight]
+    if not model.config.tie_word_embeddings:
+        tables.append(model.lm_head.weight)
+    return torch.cat(tables, dim=1).detach()
+
+
+def with_table(model: ChatModel, table: Tensor) -> ChatModel:
+    """A model like this one, whose ids have other rows (V, R); all else is a copy."""
+    old = tuple(name.removesuffix("weight") for name in TABLES)  # made from bytes, they are of many weights
+    weights = {name: weight.clone() for name, weight in model.state_dict().items() if not name.startswith(old)}
+    parts = table.detach().split(model.config.hidden_size, dim=1)
+    weights |= {name: part.contiguous() for name, part in zip(TABLES, parts, strict=False)}
+    with torch.device("meta"):
+        other = ChatModel(replace(model.config, vocab_size=len(table)))
+    other.load_state_dict(weights, assign=True)
+    other.make_rotations(FIRST_POSITIONS)
+    return other.eval()
+
+
+@torch.no_grad()
+def embedding_of(encoder: ByteEncoder, vocabulary: Vocabulary, table: Tensor) -> ByteEmbedding:
+    """The embedding of a vocabulary, of text from its bytes; what is no text has its row of the table (V, R)."""
+    embedding = ByteEmbedding(encoder, vocabulary)
+    embedding.embed_other.copy_(table[embedding.other])
+    return embedding
+
+
+def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
+    """Have the model's rows made from bytes anew whenever it is called, so that they can be learnt."""
+    if model.config.tie_word_embeddings:
+        model.model.embed_tokens = embedding
+    else:
+        width = model.config.hidden_size
+        model.model.embed_tokens, model.lm_head = Half(embedding, 0, width), Half(embedding, width, width)
+
+
+def rows_for(vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: np.ndarray) -> Tensor:
+    """The rows (V, R) that a model has for another vocabulary without knowing its text.
+
+    Control tokens keep theirs by name. All others get that of the token of which least was seen: it says nothing, and
+    is not expected.
+    """
+    named = {known.tokens[i]: i for i in known.special.values()}
+    unknown = int(counts.argmin())
+    entries = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    return table[[named.get(token, unknown) if kind == Kind.CONTROL else unknown for token, kind in entries]]
+
+
+def score(model: ChatModel, corpus: Corpus, *, trained_only: bool) -> Score:
+    """Bits per byte of all text, which means nothing where only answers were trained, and of the assistant's."""
+    nats = token_nats(corpus.documents(), model.config.max_position_embeddings, score_in_batches(model))
+    joined = np.concatenate(nats)
+    return {
+        "all": None if trained_only else corpus.bits_per_byte(joined, trained_only=False),
+        "assistant": corpus.bits_per_byte(joined, trained_only=True),
+    }

@@ -1,0 +1,220 @@
+"""What each way between bytes and the model is worth: bits per byte, clean and noisy, after equal time of training.
+
+    python tests/benchmarks/soft_tokenizer.py [--data data] [--seconds S] [--depth D] [--threads N] [--seeds N]
+                                              [--only NAME …] [--lines FILE]
+
+It reads what `dvc repro` left in the folder `data`: conversations and the tokenizer. All ways learn for the same time,
+and their schedules fit it; `plugged in` and `tuned` go on from the table of the same seed, the latter for a fifth of
+the time more. Nothing is compiled. Each row is the mean over the seeds, with half the distance of the extremes. Time
+per token is that of chatting through the PyTorch engine, after 256 tokens. `--lines` also keeps each run, as JSON.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+import torch
+from learning import BATCH, planned, run
+
+import encode
+import train_model
+from chatmill.byte_level.encoder import ByteEncoderShape, plug, tabulate
+from chatmill.conversation import parse, read_records
+from chatmill.corpus import Corpus
+from chatmill.engines.pytorch import PyTorchEngine
+from chatmill.model import ChatModel
+from chatmill.noise import KINDS, noisy
+from chatmill.optimizer import Optimizer
+from chatmill.packing import Feed, cut_to_fit
+from chatmill.soft_tokenizer.learning import FOR_ALL, learn
+from chatmill.soft_tokenizer.pairs import Pairs
+from chatmill.soft_tokenizer.plugging import embedding_of, score, table_of, with_table
+from chatmill.stage import read_params
+from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.files import complete, read_folder, write_folder
+from chatmill.tokenizer.types import byte
+from chatmill.tokens import read_split, text_bytes
+from chatmill.training import Trainer, choose_precision, keep_freed_memory
+from chatmill.training_run import rows_at_once
+
+CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+TUNING = 0.2  # of the time of training
+PLAIN = {"embedding": "table", "tie_embeddings": True, "head_alignment": 0.0, "head": "table", "chunking": "none"}
+OWN, BYTES = "of the pipeline", "byte"
+WAYS: dict[str, dict[str, Any]] = {
+    "table": {},
+    "table, not tied": {"tie_embeddings": False},
+    "bytes": {"embedding": "bytes"},
+    "bytes, not tied": {"embedding": "bytes", "tie_embeddings": False},
+    "bytes, aligned 0.1": {"embedding": "bytes", "tie_embeddings": False, "head_alignment": 0.1},
+    "bytes, aligned 1": {"embedding": "bytes", "tie_embeddings": False, "head_alignment": 1.0},
+    "byte head": {"head": "bytes"},
+    "byte tokenizer": {"tokenizer": BYTES},
+    "byte tokenizer, fixed chunks": {"tokenizer": BYTES, "chunking": "fixed"},
+    "byte tokenizer, learned chunks": {"tokenizer": BYTES, "chunking": "learned"},
+}
+PLUGGED, TUNED = "plugged in", "tuned"
+
+
+class Data:
+    """The conversations as tokens of one tokenizer."""
+
+    def __init__(self, tokens: Path, test: Path) -> None:
+        self.vocabulary = read_folder(tokens / "tokenizer")
+        split, special = read_split(tokens / "tokens", "train"), self.vocabulary.special
+        pieces = cut_to_fit(split, CONTEXT, "chatml", special)
+        row_length = min(CONTEXT, 64 * -(-int(pieces.room.max()) // 64))
+        self.feed = Feed(split, cut_to_fit(split, row_length, "chatml", special), row_length, special)
+        records = list(read_records(test))
+        self.conversations = [parse(record.text) for record in records[:: max(1, len(records) // TESTED)]]
+
+    def trainer(self, model: ChatModel, rate: float) -> Trainer:
+        """What trains a model on them."""
+        precision = choose_precision("auto")
+        return Trainer(
+            model,
+            Optimizer(model, rate, getattr(torch, precision)),
+            torch.from_numpy(text_bytes(self.vocabulary)),
+            steps=1,
+            prompt_weight=0.1,
+            precision=precision,
+            compiled=False,
+        )
+
+    def learn(self, model: ChatModel, seconds: float, seed: int, rate: float) -> int:
+        """Train a model for the time; gives the steps."""
+        trainer, rows = self.trainer(model, rate), self.feed.rows(seed)
+        rows_a_step = BATCH // self.feed.row_length
+        at_once = rows_at_once(rows_a_step, self.feed.row_length, len(self.vocabulary.tokens))
+        for _, steps in planned(seconds, 0.5, None):
+            trainer.steps = steps
+            trainer.step(self.feed.batches([next(rows) for _ in range(rows_a_step)], at_once))
+        return trainer.done
+
+    def measure(self, model: ChatModel) -> dict[str, float]:
+        """Bits per byte of held-back conversations, as they are and with noise; and milliseconds a token."""
+        tokenizer, model = ChatTokenizer(self.vocabulary), model.eval()
+        texts = {"clean": self.conversations} | {kind: noisy(self.conversations, kind) for kind in KINDS}
+        corpora = {name: Corpus.encode(text, tokenizer, "chatml") for name, text in texts.items()}
+        found = {name: score(model, corpus, trained_only=False) for name, corpus in corpora.items()}
+        return {name: values["all"] for name, values in found.items()} | {
+            "assistant": found["clean"]["assistant"],
+            "token_ms": token_ms(model, corpora["clean"].ids[:PROMPT].tolist()),
+            "tokens_per_byte": float(corpora["clean"].is_text.sum() / corpora["clean"].num_bytes.sum()),
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+        }
+
+
+def token_ms(model: ChatModel, prompt: list[int]) -> float:
+    """The median time of a token that is read after a prompt."""
+    engine, times = PyTorchEngine(model, device="cpu", threads=torch.get_num_threads()), []
+    token = int(engine.append(prompt).argmax())
+    for _ in range(TIMED):
+        started = perf_counter()
+        token = int(engine.append([token]).argmax())
+        times.append(perf_counter() - started)
+    return 1e3 * median(times)
+
+
+def write_data(source: Path, folder: Path) -> None:
+    """The pipeline's conversations as tokens of its own tokenizer, and as bytes."""
+    vocabularies = {OWN: read_folder(source / "tokenizer"), BYTES: complete(byte.train([], 256, byte.Settings()), [])}
+    for name, vocabulary in vocabularies.items():
+        (folder / name).mkdir()
+        write_folder(vocabulary, folder / name / "tokenizer")
+        chats = (source / f"chat/{split}.jsonl" for split in ("train", "validation"))
+        encode.main(*chats, folder / name / "tokenizer", folder / name / "tokens", template="chatml")
+
+
+def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: int) -> list[dict[str, Any]]:
+    """What comes of one way; of the table, of what goes on from it, too."""
+    keep_freed_memory()
+    asked = dict(WAYS[way])
+    data = Data(Path(folder, asked.pop("tokenizer", OWN)), Path(test))
+    shape = {"initial": None, "context": CONTEXT, "depth": depth, "width": None, "heads": None, "seed": seed}
+    options = SimpleNamespace(**PLAIN | asked | shape)
+    model = train_model.new_model(options, data.vocabulary, needed=lambda config: 0, available=1)
+    model.head_alignment = options.head_alignment
+    started = perf_counter()
+    steps = data.learn(model, seconds, seed, train_model.LEARNING_RATE)
+    result = [{"way": way, "seed": seed, "steps": steps, "seconds": perf_counter() - started}]
+    tabulate(model)
+    result[0] |= data.measure(model)
+    return result + (list(go_on(model, data, seed, seconds)) if way == "table" else [])
+
+
+def go_on(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """A byte encoder in the place of the table; then both trained on."""
+    started, vocabulary, table = perf_counter(), data.vocabulary, table_of(model)
+    counts = np.bincount(data.feed.split.ids, minlength=len(vocabulary.tokens))
+    pairs = Pairs.of(vocabulary, table, counts, longest=32, held_out=0.1, seed=seed)
+    asked = read_params(PARAMS)["train_soft_tokenizer"]
+    shape = ByteEncoderShape(ngrams=0, **{name: asked[name] for name in ("width", "layers", "features", "longest")})
+    options = {"steps": asked["steps"], "contrast": asked["contrast"], "ridge": FOR_ALL, "seed": seed}
+    encoder = learn(shape, pairs, torch.ones_like(pairs.held_out), **options)
+    plugged = with_table(model, embedding_of(encoder, vocabulary, table).weight)
+    yield {"way": PLUGGED, "seed": seed, "seconds": perf_counter() - started} | data.measure(plugged)
+    tuned = with_table(model, table)
+    plug(tuned, deepcopy(encoder), vocabulary)
+    steps = data.learn(tuned, TUNING * seconds, seed + 1, train_model.LEARNING_RATE / 4)
+    tabulate(tuned)
+    yield {"way": TUNED, "seed": seed, "steps": steps, "seconds": TUNING * seconds} | data.measure(tuned)
+
+
+def table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """The rows of a table in Markdown."""
+    columns = ("clean", "assistant", *KINDS)
+    yield f"| | {' | '.join(columns)} | parameters | seconds | ms a token | tokens a byte |"
+    yield "|---" * (len(columns) + 5) + "|"
+    for way in dict.fromkeys(line["way"] for line in lines):
+        runs = [line for line in lines if line["way"] == way]
+        bits = [[line[name] for line in runs] for name in columns]
+        cells = [f"{mean(values):.3f} ± {(max(values) - min(values)) / 2:.3f}" for values in bits]
+        cells.append(f"{runs[0]['parameters'] / 1e6:.2f} M")
+        cells += [f"{mean(line[name] for line in runs):.2f}" for name in ("seconds", "token_ms", "tokens_per_byte")]
+        yield f"| {way} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), metavar="NAME")
+    parser.add_argument("--lines", type=Path)
+    options = parser.parse_args()
+    lines: list[dict[str, Any]] = []
+    with TemporaryDirectory() as folder:
+        write_data(options.data, Path(folder))
+        for seed in range(1, options.seeds + 1):
+            for way in options.only:
+                common = {"folder": folder, "test": str(options.data / "chat/test.jsonl"), "depth": options.depth}
+                asked = common | {"way": way, "seed": seed, "seconds": options.seconds}
+                for line in run(__file__, asked, options.threads):
+                    lines.append(line)
+                    print(json.dumps(line), file=sys.stderr)
+                    if options.lines:
+                        with options.lines.open("a", encoding="utf-8") as kept:
+                            kept.write(json.dumps(line) + "\n")
+    print("\n".join(table(lines)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]:
+        print(json.dumps(train(**json.loads(sys.argv[2]))))
+    else:
+        main()

@@ -1,0 +1,65 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation import Message, Part, parse, render
+from chatmill.noise import KINDS, noisy
+
+LETTER = [
+    Message.plain("user", "Could you write a letter to my friend about the garden? " * 20),
+    Message.plain("assistant", "Dear friend, the garden is full of flowers this year. " * 20),
+]
+
+
+def words(conversation):
+    return [word for message in conversation for word in message.text.split()]
+
+
+def changed(kind):
+    (other,) = noisy([LETTER], kind)
+    return [(a, b) for a, b in zip(words(LETTER), words(other), strict=True) if a != b]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_conversation_always_becomes_the_same(kind):
+    assert noisy([LETTER], kind) == noisy([LETTER[:1], LETTER], kind)[1:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_words_change_and_most_stay(kind):
+    assert 0.03 < len(changed(kind)) / len(words(LETTER)) < 0.4
+
+
+def test_a_typo_is_one_letter_more_or_less_or_two_that_change_places():
+    for word, slip in changed("typos"):
+        lengths = len(slip) - len(word)
+        assert abs(lengths) == 1 or (lengths == 0 and sorted(word) == sorted(slip))
+
+
+def test_the_case_changes_and_nothing_else():
+    pairs = changed("case")
+    assert pairs and all(word.lower() == other.lower() for word, other in pairs)
+
+
+def test_a_word_is_replaced_by_the_same_word_wherever_it_stands():
+    pairs = {
+        (re.sub(r"\W", "", word).lower(), re.sub(r"\W", "", other).lower()) for word, other in changed("rare_words")
+    }
+    assert pairs and len({word for word, _ in pairs}) == len(pairs)
+
+
+def test_calls_of_tools_stay():
+    said = Part("text", "One word follows another until the sentence finally ends somewhere near here. " * 5)
+    talk = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), said))]
+    for kind in KINDS:
+        ((message,),) = noisy([talk], kind)
+        assert message.parts[:2] == talk[0].parts[:2] and message.parts[2] != said
+
+
+@given(st.text(), st.sampled_from(KINDS))
+def test_any_text_remains_a_conversation(text, kind):
+    (talk,) = noisy([[Message.plain("user", text), Message.plain("assistant", text)]], kind)
+    assert parse(render(talk)) == talk
+    assert [re.sub(r"[^\d\s]", "", message.text) for message in talk] == [re.sub(r"[^\d\s]", "", text)] * 2
