@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from chatmill.byte_level.chunks import Projection
 from chatmill.byte_level.encoder import ByteEncoder
 from chatmill.byte_level.head import ByteHead
 from chatmill.distributed import part_like
@@ -77,7 +78,7 @@ class Optimizer:
     """Both together; `learning_rate` is that of the matrices."""
 
     def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
-        inner = [module for module in model.modules() if isinstance(module, (Layer, ByteHead))]
+        inner = [module for module in model.modules() if isinstance(module, (Layer, Projection, ByteHead))]
         named = [pair for module in inner for pair in module.named_parameters()]
         matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
         others = _without(model.parameters(), matrices)
