@@ -9,6 +9,7 @@ import export_onnx
 from chatmill.inference.loading import load_engine
 from chatmill.limits import Limits, Needs
 from chatmill.model_config import ModelConfig
+from short_talks import write_tokens
 from tiny import CONFIG, write_model
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
@@ -17,6 +18,7 @@ import ablation
 import latency
 import learning
 import peers
+import soft_tokenizer
 import training
 
 CONTEXT = 32
@@ -141,3 +143,32 @@ def test_the_same_work_is_the_same_ids_after_every_prompt():
     race = latency.Race(Needs(CONFIG.to_json(), {}))
     race.ids = {("onnx", 8): [1, 2], ("onnx", 16): [3, 4], ("genai", 8): [1, 2], ("genai", 16): [3, 5]}
     assert race.same_ids("genai", "onnx") == 0.75
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory):
+    """What the comparison of soft tokenizers reads; both tokenizers are of bytes."""
+    folder = tmp_path_factory.mktemp("talks")
+    write_tokens(folder)
+    for name in (soft_tokenizer.OWN, soft_tokenizer.BYTES):
+        (folder / name).symlink_to(folder)
+    return folder
+
+
+PLAIN = ("table", "bytes")
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in soft_tokenizer.WAYS if way not in PLAIN]
+
+
+@pytest.mark.parametrize("way", [*PLAIN, *SLOW])
+def test_every_way_between_bytes_and_model_learns(talks, way):
+    lines = soft_tokenizer.train(str(talks), str(talks / "validation.jsonl"), way, 1, 3.0, 1)
+    ways = [way, soft_tokenizer.PLUGGED, soft_tokenizer.TUNED] if way == "table" else [way]
+    assert [line["way"] for line in lines] == ways
+    assert all(0 < line["clean"] < 6 and line["typos"] > 0 and line["token_ms"] > 0 for line in lines)
+
+
+def test_rows_are_means_over_seeds_with_half_the_distance_of_the_extremes():
+    numbers = dict.fromkeys(("assistant", "typos", "case", "rare_words", "seconds", "token_ms", "tokens_per_byte"), 1.0)
+    lines = [{"way": "table", "clean": bits, "parameters": 1_500_000} | numbers for bits in (0.25, 0.5, 0.75)]
+    *_, row = soft_tokenizer.table(lines)
+    assert row.startswith("| table | 0.500 ± 0.250 | 1.000 ± 0.000 |") and "| 1.50 M |" in row
