@@ -155,7 +155,7 @@ def main(
     soft_tokenizer: Output,
     metrics: Output,
     *,
-    width: PositiveInt,
+    width: Annotated[int, Field(gt=0, multiple_of=32)],
     layers: PositiveInt,
     features: PositiveInt,
     longest: PositiveInt,

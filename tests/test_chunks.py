@@ -175,7 +175,7 @@ def test_the_ratio_loss_is_that_worked_by_hand():
 @pytest.mark.parametrize(("everywhere", "punished"), [(True, 4.0), (False, 4 / 3)])
 def test_chunks_of_one_token_and_one_chunk_of_all_are_punished(everywhere, punished):
     p = torch.full((1, 64), float(everywhere), requires_grad=True)
-    loss = ratio_loss(p >= 0.5, p, 4.0)
+    (loss,) = ratio_loss(p >= 0.5, p, 4.0)
     loss.backward()
     assert loss.item() == pytest.approx(punished)
     assert (p.grad > 0).all() if everywhere else (p.grad < 0).all()
@@ -190,7 +190,7 @@ def test_the_penalty_brings_a_collapsed_router_back_to_its_rate(sign):
     collapsed = decoder.boundaries(x, rotary, None).float().mean()
     optimizer = torch.optim.Adam(decoder.router.parameters(), lr=0.01)
     for _ in range(60):
-        decoder(x, rotary, None, None, last_only=False)[1].backward()
+        decoder(x, rotary, None, None, last_only=False)[1].sum().backward()
         optimizer.step(), optimizer.zero_grad()
     assert collapsed < 0.1 if sign > 0 else collapsed > 0.9
     assert 0.15 < decoder.boundaries(x, rotary, None).float().mean() < 0.4

@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     ("arguments", "message"),
     [
         (["--steps", "0"], "--steps 0: expected 1 or more"),
-        (["--width", "50"], "--width 50: expected a multiple of 64"),
+        (["--width", "50"], "--width 50: expected a multiple of 32"),
         (["--held-out", "1"], "--held-out 1.0: expected a share between 0 and 1"),
         (["--output", "."], ".: it is there already: name a folder that is not"),
         (["--tokenizer", "nowhere.json"], "nowhere.json: no such file"),

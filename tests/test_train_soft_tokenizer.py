@@ -25,7 +25,7 @@ from short_talks import write_tokens
 from tiny import CONFIG, VOCABULARY
 
 SETTINGS = {
-    "width": 16,
+    "width": 32,
     "layers": 1,
     "features": 64,
     "longest": 4,

@@ -90,7 +90,10 @@ class ChatModel(nn.Module):
     def nats(
         self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T) ids and targets -> (B, T) float32, what each target costs; and what training adds to their mean."""
+        """(B, T) ids and targets -> (B, T) float32, what each target costs; and what training adds to their mean.
+
+        That is one number, or one (B,) for each row.
+        """
         return self(ids, positions, mask, targets=targets)  # weights of several processes are gathered for a call
 
     @torch.no_grad()

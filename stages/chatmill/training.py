@@ -176,12 +176,12 @@ class Trainer:
         text = nats.detach()[num_bytes > 0].double().sum()
         numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
         if penalty is not None:
-            weighted = weighted + penalty * weights.sum()
+            weighted = weighted + (penalty * weights.sum(dim=1)).sum()
         return weighted, torch.stack([number.double() for number in numbers])
 
     def _nats(
         self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Four (B, T) -> (B, T) float32, what each target costs; and the model's penalty."""
+        """Four (B, T) -> (B, T) float32, what each target costs; and the penalty of the model, or of each row."""
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self.model.nats(ids, positions, within_conversations(conversations), targets)

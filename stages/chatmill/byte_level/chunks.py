@@ -80,7 +80,7 @@ class ChunkedDecoder(nn.Module):
         *,
         last_only: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(B, T, C) -> (B, T, C), or (B, 1, C) of the last position; and the penalty for too many or few chunks."""
+        """(B, T, C) -> (B, T, C), or (B, 1, C) of the last position; and (B,), the penalty for their number of chunks."""
         window = Window(self.chunking.window, len(x), rotary, mask, cache.outer if cache else None)
         key, average = cache.last() if cache and cache.length else (None, None)
         x = window.run(self.before, self.narrow(x).to(x.dtype))
@@ -192,6 +192,9 @@ def pick(x: Tensor, places: Tensor) -> Tensor:
 
 
 def ratio_loss(starts: Tensor, p: Tensor, rate: float) -> Tensor:
-    """(B, T) bool, (B, T) -> scalar: least, 1, where one token in `rate` begins a chunk (H-Net, section 2.3.2)."""
-    share, likely = starts.float().mean(), p.mean()
+    """(B, T) bool, (B, T) -> (B,): least, 1, where one token in `rate` begins a chunk (H-Net, section 2.3.2).
+
+    Of each row by itself, so that it matters not which rows are computed together.
+    """
+    share, likely = starts.float().mean(dim=1), p.mean(dim=1)
     return rate / (rate - 1) * ((rate - 1) * share * likely + (1 - share) * (1 - likely))

@@ -53,11 +53,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FOLDER", help="write the model with embeddings made from bytes")
     add("--width", type=int, default=64, metavar="N", help="channels of the network (default: %(default)s)")
     add("--layers", type=int, default=2, metavar="N", help="of the network (default: %(default)s)")
-    add("--features", type=int, default=1536, metavar="N", help="of a token as a whole (default: %(default)s)")
+    add("--features", type=int, default=1792, metavar="N", help="of a token as a whole (default: %(default)s)")
     add("--longest", type=int, default=32, metavar="N", help="bytes of a token that are read (default: %(default)s)")
-    add("--steps", type=int, default=200, metavar="N", help="of learning, 256 tokens each (default: %(default)s)")
+    add("--steps", type=int, default=120, metavar="N", help="of learning, 256 tokens each (default: %(default)s)")
     add("--contrast", type=float, default=0.1, metavar="N", help="weight of telling rows apart (default: 0.1)")
-    add("--held-out", type=float, default=0.1, metavar="SHARE", help="of the tokens (default: %(default)s)")
+    add("--held-out", type=float, default=0.15, metavar="SHARE", help="of the tokens (default: %(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="(default: %(default)s)")
     add("--threads", type=int, metavar="N", help="one less than there are cores if not given")
 
@@ -112,8 +112,8 @@ def check(options: argparse.Namespace) -> None:
     for name in ("limit", "width", "layers", "features", "longest", "steps", "threads"):
         if (value := getattr(options, name)) is not None:
             at_least_one(f"--{name}", value)
-    if options.width % 64:
-        raise ValueError(f"--width {options.width}: expected a multiple of 64")
+    if options.width % 32:
+        raise ValueError(f"--width {options.width}: expected a multiple of 32")
     if not 0 < options.held_out < 1:
         raise ValueError(f"--held-out {options.held_out}: expected a share between 0 and 1")
     if options.output and options.output.exists():
