@@ -80,7 +80,7 @@ class ChunkedDecoder(nn.Module):
         *,
         last_only: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(B, T, C) -> (B, T, C), or (B, 1, C) of the last position; and (B,), the penalty for their number of chunks."""
+        """(B, T, C) -> (B, T, C), or (B, 1, C) of the last position; and (B,), the penalty for the number of chunks."""
         window = Window(self.chunking.window, len(x), rotary, mask, cache.outer if cache else None)
         key, average = cache.last() if cache and cache.length else (None, None)
         x = window.run(self.before, self.narrow(x).to(x.dtype))
