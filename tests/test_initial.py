@@ -12,13 +12,17 @@ from torch.nn.functional import cross_entropy
 
 import encode
 import export_onnx
+from chatmill.byte_level.encoder import ByteEncoder, ByteEncoderShape, spell
 from chatmill.conversation import BOS, END, PAD, START
 from chatmill.engines.architectures import read_config, to_hugging_face
 from chatmill.inference.loading import load
 from chatmill.initial import initial_files, laid_out, load_initial, own_rows
+from chatmill.model import initialise
+from chatmill.model_folder import write_model as write_model_folder
 from chatmill.optimizer import Optimizer
 from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.loading import as_it_is, read_vocabulary
+from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary import Kind
 from foreign import LLAMA3, logits_of, make, rewrite, transformers
 from short_talks import read_curve, run, write_tokens
@@ -297,3 +301,28 @@ def test_a_run_begins_where_an_earlier_one_ended(tmp_path):
     run(tokens, tmp_path / "second", steps=1, learning_rate=1e-9, initial=model, initial_sha256=checksum(model))
     (first, *_), (*_, last) = (read_curve(tmp_path / name) for name in ("second", "first"))
     assert first["validation_bits_per_byte"] == last["validation_bits_per_byte"]
+
+
+@pytest.mark.parametrize("ngrams", [0, 3])
+def test_of_a_network_that_makes_the_heads_rows_too_the_embedding_takes_its_half(tmp_path, ngrams):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, ngrams=ngrams, slots=64), 2 * CONFIG.hidden_size)
+    initialise(encoder, 1)
+    untied = random_model(replace(CONFIG, tie_word_embeddings=False))
+    write_model_folder(tmp_path / "model", untied, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    model = load_initial(tmp_path / "model", VOCABULARY, 64, "bytes")
+    expected = encoder(spell([b"A"], [Kind.NORMAL], 32))[0, : CONFIG.hidden_size]
+    torch.testing.assert_close(model.model.embed_tokens.weight[65], expected)
+    assert torch.equal(model.lm_head.weight, untied.lm_head.weight)
+
+
+def test_a_model_with_a_byte_encoder_may_be_trained_with_a_tokenizer_it_never_had(tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, slots=64), CONFIG.hidden_size)
+    initialise(encoder, 1)
+    files, made = (tmp_path / "model", tmp_path / "tokenizer"), {"template": "chatml"}
+    write_model_folder(files[0], random_model(), files[1], VOCABULARY, made, encoder)
+    other = complete(bpe.train(["so many words that nobody knows " * 9], 600, bpe.Settings()), [])
+    model = load_initial(tmp_path / "model", other, 64, "bytes")
+    expected = encoder(spell([other.tokens[258]], [Kind.NORMAL], 32))[0]
+    torch.testing.assert_close(model.model.embed_tokens.weight[258], expected)

@@ -47,7 +47,7 @@ def load_initial(
     if context > config.max_position_embeddings:
         raise ValueError(f"{path}: its context is {config.max_position_embeddings}: train with no more than that")
     rows = own_rows(vocabulary, read_vocabulary(path), content, config.vocab_size)
-    encoder = _encoder(path) if embedding == "bytes" else None
+    encoder = _encoder(path, config.hidden_size) if embedding == "bytes" else None
     if encoder is None:  # which knows every token
         _check_share(vocabulary, rows, path)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}  # those of the file stay
@@ -100,15 +100,18 @@ def _check_folder(path: Path) -> None:
         raise ValueError(f"{path}: no such folder with a model: of data/model, which DVC deletes first, name a copy")
 
 
-def _encoder(path: Path) -> ByteEncoder:
-    """The network from bytes to embeddings that belongs to a model."""
+def _encoder(path: Path, width: int) -> ByteEncoder:
+    """The network from bytes to embeddings (V, C) that belongs to a model of so many channels."""
     encoder = read_byte_encoder(path)
     if encoder is None:
         raise ValueError(
             f"{path}: no {ENCODER}, with which train_model.embedding: bytes goes on: name a copy of "
             "data/soft_tokenizer, or of a model that was trained so"
         )
-    return encoder
+    made = ByteEncoder(encoder.shape, width)  # of one that makes the head's rows as well, beside those, the first half
+    halves = {"embed_out.weight": slice(width), "embed_ngrams.weight": (slice(None), slice(width))}
+    made.load_state_dict({name: weight[halves.get(name, ...)] for name, weight in encoder.state_dict().items()})
+    return made
 
 
 def _first(ids: Any, num_rows: int) -> Row:
