@@ -116,7 +116,7 @@ SOFT = {
 
 def test_what_the_soft_tokenizer_is_worth_stands_on_the_page(write_page):
     shown = Outline(write_page(soft=SOFT)).text
-    for figure in ("75.0 %", "12.5 %", "0.625", "0.062", "1.375", "rare words: table", "2.250"):
+    for figure in ("75.0 %", "12.5 %", "0.625", "0.062", "1.375", "rare words: the model's own rows", "2.250"):
         assert figure in shown
     assert "collapsed" not in shown and "It has collapsed" in Outline(write_page(soft=SOFT | {"collapsed": True})).text
 

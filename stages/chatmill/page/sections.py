@@ -13,6 +13,13 @@ AGREEMENT = 1e-3  # bits per byte by which engines of full precision may differ
 BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
 CHUNKED = 3  # answers that are shown in chunks
 LEARNT = {"kept": "learnt", "held_out": "held out", "all": "all, learnt"}  # tokens of the soft tokenizer
+ROWS = {
+    "table": "the model's own rows",
+    "plugged_in": "rows made from bytes",
+    "held_out": "own rows, but made from bytes for tokens held out",
+    "held_out_mean": "own rows, but their mean for tokens held out",
+    "tuned": "rows made from bytes, and trained on",
+}
 STOPS = 0.99  # share of answers that should end by themselves
 
 Points = list[tuple[float, float]]
@@ -166,9 +173,13 @@ def soft_tokenizer(measured: Metrics) -> Html:
     if reason := measured.get("left_out"):
         return section("Soft tokenizer", tag("p", f"Left out: {reason}.", class_="note"))
     learnt = [(title, measured[key]) for key, title in LEARNT.items() if key in measured]
-    bits = [(name.replace("_", " "), values) for name, values in at(measured, "bits_per_byte", default={}).items()]
-    for kind, tables in at(measured, "noisy", default={}).items():
-        bits += [(f"{kind.replace('_', ' ')}: {name.replace('_', ' ')}", values) for name, values in tables.items()]
+    texts = {"": at(measured, "bits_per_byte", default={}), **at(measured, "noisy", default={})}
+    texts["another tokenizer"] = at(measured, "other_tokenizer", default={})
+    bits = [
+        (f"{text.replace('_', ' ')}: {ROWS.get(name, name)}".removeprefix(": "), values)
+        for text, tables in texts.items()
+        for name, values in tables.items()
+    ]
     if not learnt:
         return Html()
     rows = [
