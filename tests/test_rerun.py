@@ -41,7 +41,7 @@ PARAMETER_ROWS = [
     ("train_model.depth", 2, AFTER_ENCODE),
     ("train_model.steps", 5, AFTER_ENCODE),
     ("train_model.embedding", "bytes", AFTER_ENCODE),
-    ("train_soft_tokenizer.steps", 3, ["train_soft_tokenizer", *REPORT]),
+    ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
     ("benchmark.repeats", 2, ["benchmark", *REPORT]),
