@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> None:
     check(options)
     loaded = load(options.model, "cpu", options.threads)
     model = own_model(loaded, options.model)
+    other = other_tokenizer(loaded, options.tokenizer) if options.tokenizer else None
     vocabulary, table = loaded.tokenizer.vocabulary, table_of(model)
     documents = [document for file in options.data for document in read_documents(file, None, options.limit)]
     counts = occurrences(loaded, documents)
@@ -96,8 +97,8 @@ def run(options: argparse.Namespace) -> None:
         notice("collapsed: the network gives every token nearly the same row; take more --steps, or another --seed")
 
     models = {"its own table": loaded, "made from bytes": plugged(loaded, model, pairs, whole)}
-    if options.tokenizer:
-        models[f"with {options.tokenizer.name}"] = swapped(loaded, model, encoder, counts, options.tokenizer)
+    if other is not None:
+        models[f"with {options.tokenizer.name}"] = swapped(loaded, model, encoder, counts, other)
     if documents:
         found = {name: measure(one, documents).bits_per_byte for name, one in models.items()}
         rows = [(name, number(bits.all, 4), number(bits.assistant, 4)) for name, bits in found.items()]
@@ -165,19 +166,24 @@ def plugged(loaded: Loaded, model: ChatModel, pairs: Pairs, rows: Tensor) -> Loa
     return with_model(loaded, with_table(model, table))
 
 
-def swapped(loaded: Loaded, model: ChatModel, encoder: ByteEncoder, counts: np.ndarray, path: Path) -> Loaded:
-    """The model with another tokenizer, and rows made from the bytes of its tokens.
+def other_tokenizer(loaded: Loaded, path: Path) -> ChatTokenizer:
+    """The tokenizer that a model is to have, with the control tokens of chats.
 
-    Raises ValueError where the model's own template is none that the control tokens of chats can write.
+    Raises ValueError where the model's own template is none that they can write.
     """
     if loaded.template.name not in get_args(Template):
-        raise ValueError(f"its template is {loaded.template.name}: only {', '.join(get_args(Template))} can be kept")
-    other = load_tokenizer(path)
-    vocabulary = complete(other.vocabulary, [])
+        known = " or ".join(get_args(Template))
+        raise ValueError(f"the model's template is {loaded.template.name}: with another tokenizer it must be {known}")
+    found = load_tokenizer(path)
+    return ChatTokenizer(complete(found.vocabulary, []), leading_space=found.leading_space)
+
+
+def swapped(loaded: Loaded, model: ChatModel, encoder: ByteEncoder, counts: np.ndarray, other: ChatTokenizer) -> Loaded:
+    """The model with another tokenizer, and rows made from the bytes of its tokens."""
+    vocabulary = other.vocabulary
     table = rows_for(vocabulary, loaded.tokenizer.vocabulary, table_of(model), counts)
     table = embedding_of(encoder, vocabulary, table).weight.detach()
-    tokenizer = ChatTokenizer(vocabulary, leading_space=other.leading_space)
-    return with_model(loaded._replace(tokenizer=tokenizer), with_table(model, table))
+    return with_model(loaded._replace(tokenizer=other), with_table(model, table))
 
 
 def with_model(loaded: Loaded, model: ChatModel) -> Loaded:
