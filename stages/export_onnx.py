@@ -39,7 +39,7 @@ def read_model(folder: Path) -> tuple[Weights, dict[str, Any]]:
 def copy_others(model: Path, folder: Path) -> None:
     """Copy what a chat needs beside the weights: configuration and tokenizer."""
     for file in model.iterdir():
-        if file.name not in (WEIGHTS, manifest.NAME):
+        if file.suffix != ".safetensors" and file.name != manifest.NAME:
             shutil.copyfile(file, folder / file.name)
 
 

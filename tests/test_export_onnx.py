@@ -3,10 +3,15 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 
+from chatmill.byte_level.encoder import ByteEncoder, ByteEncoderShape
+from chatmill.inference.loading import load
 from chatmill.manifest import check_manifest
+from chatmill.model_folder import write_model as write_with_encoder
+from chatmill.tokenizer.files import write_folder
 from export_onnx import main
-from tiny import VOCABULARY, write_model
+from tiny import CONFIG, VOCABULARY, random_model, write_model
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +46,16 @@ def test_quantized_graphs_are_smaller(model, tmp_path):
     names = ["model_shared.onnx", "model_shared_int8.onnx", "model_shared_int4.onnx"]
     sizes = [(tmp_path / "onnx" / name).stat().st_size for name in names]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    model, encoder = random_model(), ByteEncoder(ByteEncoderShape(layers=0, slots=64), CONFIG.hidden_size)
+    write_with_encoder(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    main(tmp_path / "model", tmp_path / "onnx", quantize=[])
+    engine = load(tmp_path / "onnx", device="cpu", threads=1).engine
+    assert engine.name == "onnx"
+    np.testing.assert_allclose(engine.append([72, 105]), model(torch.tensor([[72, 105]])).detach()[0, -1], atol=1e-3)
 
 
 def test_a_model_made_elsewhere_is_refused(tmp_path):
