@@ -66,7 +66,20 @@ class ZLoss(Trainer):
 
 def softly_capped(cap: float) -> Callable[[ChatModel], None]:
     """What makes a model's logits stay within the cap."""
-    return lambda model: model.register_forward_hook(lambda *call: cap * torch.tanh(call[2] / cap)) and None
+
+    def change(model: ChatModel) -> None:
+        plain = model.forward
+
+        def forward(*given: Any, targets: Tensor | None = None, **options: Any) -> Any:
+            logits = cap * torch.tanh(plain(*given, **options) / cap)
+            if targets is None:
+                return logits
+            nats = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+            return nats.view(targets.shape), None
+
+        model.forward = forward
+
+    return change
 
 
 def cosine(done: int, steps: int) -> float:
