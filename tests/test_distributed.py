@@ -59,6 +59,18 @@ def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_
     assert {name: weight.shape for name, weight in ours.items()} == {name: w.shape for name, w in theirs.items()}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part", [{"embedding": "bytes", "tie_embeddings": False}, {"head": "bytes"}, {"chunking": "learned"}]
+)
+def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens, tmp_path, part):
+    one, two = (
+        losses(run(tokens, tmp_path / str(processes), steps=4, processes=processes, shard=processes > 1, **part))
+        for processes in (1, 2)
+    )
+    np.testing.assert_allclose(two, one, rtol=1e-4)
+
+
 def local_bytes(tensors):
     local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
