@@ -155,7 +155,7 @@ def talks(tmp_path_factory):
     return folder
 
 
-PLAIN = ("table", "bytes")
+PLAIN = ("bytes",)
 SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in soft_tokenizer.WAYS if way not in PLAIN]
 
 

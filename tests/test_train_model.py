@@ -161,6 +161,7 @@ def test_a_model_without_a_byte_encoder_cannot_go_on_with_one(trained, tokens, t
         run(tokens, tmp_path, embedding="bytes", initial=trained / "model", initial_sha256=sha256)
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(tokens, tmp_path):
     options = {"steps": 100, "embedding": "bytes", "tie_embeddings": False}
     whole, killed = run(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
@@ -188,6 +189,7 @@ def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
     assert message.text.startswith("yes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}])
 def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tmp_path, part):
     whole, killed = run(tokens, tmp_path / "whole", steps=100, checkpoint_every=2, **part), tmp_path / "killed"
