@@ -179,6 +179,11 @@ def test_alignment_pulls_the_head_towards_the_embeddings(tokens, tmp_path):
     assert apart[1] < 0.5 * apart[0]
 
 
+def test_a_model_of_chunks_can_be_aligned_too(tokens, tmp_path):
+    run(tokens, tmp_path, steps=2, chunking="learned", tie_embeddings=False, head_alignment=1.0)
+    assert float(read_curve(tmp_path)[-1]["loss"]) < 6
+
+
 @pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "fixed"}])
 def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
     run(tokens, tmp_path, steps=60, **part)

@@ -83,7 +83,7 @@ class ChatModel(nn.Module):
         if targets is None:
             return logits
         if self.head_alignment:
-            penalty = (penalty or 0.0) + self.head_alignment * distance(head, table)
+            penalty = self.head_alignment * distance(head, table) + (0.0 if penalty is None else penalty)
         nats = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
         return nats.view(targets.shape), penalty
 
