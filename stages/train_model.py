@@ -252,7 +252,7 @@ def main(
     tie_embeddings: bool = True,
     head_alignment: NonNegativeFloat = 0.0,
     head: Literal["table", "bytes"] = "table",
-    chunking: Literal["none", "learned", "fixed"] = "none",
+    chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none",
     width: PositiveInt | None = None,
     heads: PositiveInt | None = None,
     learning_rate: PositiveFloat = LEARNING_RATE,

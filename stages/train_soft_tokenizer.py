@@ -22,7 +22,7 @@ from chatmill.encoding import encode
 from chatmill.engines.checkpoints import read_model
 from chatmill.manifest import check_manifest, write_manifest
 from chatmill.model_folder import write_model
-from chatmill.soft_tokenizer.learning import FOR_ALL, FOR_STRANGERS, learn, predict
+from chatmill.soft_tokenizer.learning import learn_both, predict
 from chatmill.soft_tokenizer.measures import has_collapsed, measure
 from chatmill.soft_tokenizer.pairs import Pairs
 from chatmill.soft_tokenizer.plugging import embedding_of, refusal, table_of, with_table
@@ -192,9 +192,7 @@ def main(
     counts = np.bincount(split.ids, minlength=len(vocabulary.tokens))
     pairs = read_pairs(tokenizer, vocabulary, table_of(network), counts, longest=longest, held_out=held_out, seed=seed)
     shape = ByteEncoderShape(width=width, layers=layers, longest=longest, ngrams=0, features=features)
-    learnt = partial(learn, shape, pairs, steps=steps, contrast=contrast, seed=seed)
-    predicted = predict(learnt(~pairs.held_out, ridge=FOR_STRANGERS), pairs.spelled)
-    encoder = learnt(torch.ones_like(pairs.held_out), ridge=FOR_ALL)
+    predicted, encoder = learn_both(shape, pairs, steps=steps, contrast=contrast, seed=seed)
     embedding = embedding_of(encoder, vocabulary, table_of(network))
     soft = with_table(network, embedding.weight)
     result = measure_all(subject, pairs, predicted, encoder, table_of(soft))

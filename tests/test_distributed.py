@@ -61,7 +61,13 @@ def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "part", [{"embedding": "bytes", "tie_embeddings": False}, {"head": "bytes"}, {"chunking": "learned"}]
+    "part",
+    [
+        {"embedding": "bytes", "tie_embeddings": False},
+        {"head": "bytes"},
+        {"chunking": "learned"},
+        {"chunking": "autoencoder"},
+    ],
 )
 def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens, tmp_path, part):
     one, two = (

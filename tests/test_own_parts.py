@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
     "parts",
     [
         {"chunking": Chunking()},
-        {"chunking": Chunking(boundaries="fixed", rate=3)},
+        {"chunking": Chunking(boundaries="fixed", rate=3, ngrams=(5,))},
         {"byte_head": ByteHeadShape(ends=2, controls=8, longest=9)},
         {"chunking": Chunking(), "byte_head": ByteHeadShape()},
     ],
@@ -56,7 +56,7 @@ def test_a_config_json_says_what_a_qwen3_has_not(parts):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"chunking": {"boundaries": "guessed"}}, "Chunking: Input should be 'learned' or 'fixed'"),
+        ({"chunking": {"boundaries": "guessed"}}, "Chunking: Input should be 'learned', 'autoencoder' or 'fixed'"),
         ({"byte_head": {"width": "wide"}}, "ByteHeadShape: Input should be a valid integer"),
     ],
 )

@@ -209,6 +209,7 @@ VALUES = [  # together every allowed value of every enumerated parameter
     {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2},
     {"train_tokenizer.type": "byte", "train_model.chunking": "learned"},
     {"train_model.chunking": "fixed", "train_model.head": "bytes"},
+    {"train_tokenizer.type": "byte", "train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
     {"train_tokenizer.type": "pretrained"},
     {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.model"},
     {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.tiktoken"},

@@ -184,7 +184,9 @@ def test_a_model_of_chunks_can_be_aligned_too(tokens, tmp_path):
     assert float(read_curve(tmp_path)[-1]["loss"]) < 6
 
 
-@pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "fixed"}])
+@pytest.mark.parametrize(
+    "part", [{"head": "bytes"}, *({"chunking": boundaries} for boundaries in ("learned", "autoencoder", "fixed"))]
+)
 def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
     run(tokens, tmp_path, steps=60, **part)
     assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.6
@@ -195,7 +197,7 @@ def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}])
+@pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "autoencoder"}])
 def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tmp_path, part):
     whole, killed = run(tokens, tmp_path / "whole", steps=100, checkpoint_every=2, **part), tmp_path / "killed"
     kill_when_saved(start(killed, tokens, steps=100, **part), killed / "top")

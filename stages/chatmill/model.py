@@ -32,9 +32,17 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None, *, last_only: bool
+        self,
+        ids: Tensor,
+        table: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: Cache | None,
+        *,
+        last_only: bool,
     ) -> tuple[Tensor, None]:
-        """(B, T, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model. There is no penalty."""
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model. No penalty."""
+        x = F.embedding(ids, table)
         for layer in self.layers:
             x = layer(x, rotary, mask, cache)
         return self.norm(x[:, -1:] if last_only else x), None
@@ -75,17 +83,19 @@ class ChatModel(nn.Module):
         position may look; without it each sees itself and all that is before. `cache` is read and lengthened.
         """
         table = self.model.embed_tokens.weight
-        x, penalty = self._read(F.embedding(ids, table), positions, mask, cache, last_only=last_only)
-        if self.config.byte_head:
-            return self.byte_head.logits(x) if targets is None else (self.byte_head.nats(x, targets), penalty)
-        head = table if self.config.tie_word_embeddings else self.lm_head.weight
-        logits = F.linear(x, head)
+        x, routed = self._read(ids, table, positions, mask, cache, last_only=last_only)
+        head = table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
         if targets is None:
-            return logits
+            return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, head)
+        if self.config.byte_head:
+            nats = self.byte_head.nats(x, targets)
+        else:
+            logits = F.linear(x, head).float().flatten(0, 1)
+            nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
+        penalty = None if routed is None else self.model.penalty(routed, ids, table, nats)
         if self.head_alignment:
             penalty = self.head_alignment * distance(head, table) + (0.0 if penalty is None else penalty)
-        nats = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
-        return nats.view(targets.shape), penalty
+        return nats, penalty
 
     def nats(
         self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
@@ -99,27 +109,33 @@ class ChatModel(nn.Module):
     @torch.no_grad()
     def boundaries(self, ids: Tensor) -> Tensor:
         """(B, T) ids -> (B, T) bool: which tokens begin a chunk, in a model whose inner layers work on chunks."""
-        x = F.embedding(ids, self.model.embed_tokens.weight)
         rotary = self.cos[None, None, : ids.shape[1]], self.sin[None, None, : ids.shape[1]]
-        return self.model.boundaries(x, rotary, None)
+        return self.model.boundaries(ids, self.model.embed_tokens.weight, rotary, None)
 
     def _read(
-        self, x: Tensor, positions: Tensor | None, mask: Tensor | None, cache: Cache | None, *, last_only: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """What the layers make of embedded ids, (B, T, C) -> (B, T, C) or (B, 1, C); and their penalty."""
-        past, time = (cache.length if cache else 0), x.shape[1]
+        self,
+        ids: Tensor,
+        table: Tensor,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        cache: Cache | None,
+        *,
+        last_only: bool,
+    ) -> tuple[Tensor, Any]:
+        """(B, T) -> (B, T, C) or (B, 1, C); and what the decoder is to tell its penalty by, if it has one."""
+        past, time = (cache.length if cache else 0), ids.shape[1]
         window = self.config.variant.sliding_window or past + time
         if positions is None:
-            positions = torch.arange(past, past + time, device=x.device)[None]
+            positions = torch.arange(past, past + time, device=ids.device)[None]
         if mask is None and (past or window < time):
-            mask = torch.ones(1, 1, time, past + time, dtype=torch.bool, device=x.device).tril(past)
+            mask = torch.ones(1, 1, time, past + time, dtype=torch.bool, device=ids.device).tril(past)
         if window < past + time:
             mask = mask.triu(past - window + 1)
         if len(self.cos) < min(past + time, self.config.max_position_embeddings):
             self.make_rotations(max(past + time, 2 * len(self.cos)))
-            self.to(x.device)
+            self.to(ids.device)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
-        return self.model(x, rotary, mask, cache, last_only=last_only)
+        return self.model(ids, table, rotary, mask, cache, last_only=last_only)
 
     def new_cache(self, batch: int, length: int) -> Cache:
         """An empty cache for `length` tokens of each of `batch` sequences."""

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+_LONGEST_NGRAM = 32  # tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
@@ -34,9 +36,13 @@ class Variant:
 class Chunking:
     """How the inner layers work on chunks of tokens, and the outer ones, as many before as after them, on all."""
 
-    boundaries: Literal["learned", "fixed"] = "learned"
+    boundaries: Literal["learned", "autoencoder", "fixed"] = "learned"
     rate: float = 4.0  # tokens of a chunk, on average
-    weight: float = 0.1  # of the penalty for another average
+    weight: float = 1.0  # of the penalty for another average
+    surprise: float = 0.3  # learned: of the pull of boundaries to tokens that were hard to foretell
+    reconstruction: float = 0.3  # autoencoder: of the cost of reading chunks back
+    ngrams: tuple[int, ...] = (2, 3, 4, 6)  # tokens of the stretches that have rows of their own
+    slots: int = 8192  # rows that stretches share
     layers: int = 1  # outer layers before the chunks, and as many after them
     width: int = 96  # channels of the outer layers
     window: int = 32  # tokens that the outer layers see: their own and those before it
@@ -44,6 +50,8 @@ class Chunking:
     def __post_init__(self) -> None:
         if self.rate <= 1:
             raise ValueError(f"chunking.rate = {self.rate}: a chunk needs more than one token on average, as 4")
+        if not self.ngrams or not 1 <= min(self.ngrams) <= max(self.ngrams) <= _LONGEST_NGRAM:
+            raise ValueError(f"chunking.ngrams = {self.ngrams}: expected lengths from 1 to {_LONGEST_NGRAM} tokens")
         if self.width % 2:
             raise ValueError(f"chunking.width = {self.width} is odd: the outer layers need an even number of channels")
 

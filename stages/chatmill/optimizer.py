@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from chatmill.byte_level.chunks import Projection
 from chatmill.byte_level.encoder import ByteEncoder
 from chatmill.byte_level.head import ByteHead
+from chatmill.byte_level.routing import Projection
 from chatmill.distributed import part_like
 from chatmill.layers import Layer
 from chatmill.model import ChatModel

@@ -64,6 +64,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "byte tokenizer": {"tokenizer": BYTES},
     "byte tokenizer, fixed chunks": {"tokenizer": BYTES, "chunking": "fixed"},
     "byte tokenizer, learned chunks": {"tokenizer": BYTES, "chunking": "learned"},
+    "byte tokenizer, chunks of an autoencoder": {"tokenizer": BYTES, "chunking": "autoencoder"},
 }
 PLUGGED, TUNED = "plugged in", "tuned"
 

@@ -1,6 +1,7 @@
 """What a decoder that works on chunks keeps of the past.
 
-Shapes: B batch, T time (tokens), W channels of the outer layers, M chunks, N chunks with the cached past.
+Shapes: B batch, T time (tokens), S time with the cached past, W channels of the outer layers, M chunks, N chunks with
+the cached past.
 """
 
 import torch
@@ -13,13 +14,14 @@ NO_TOKEN = 1 << 40  # where a chunk begins that only fills up its row
 
 
 class ChunkCache:
-    """Three caches, of tokens and of chunks; setting `length` back rewinds all of them."""
+    """Three caches, of tokens and of chunks, and the tokens themselves; setting `length` back rewinds all of them."""
 
     def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
         assert config.chunking
         self.outer = Cache(config.chunking.outer(config), batch, length, weight)
         self.trail = Cache(config.chunking.trail(config), batch, length, weight)
         self.inner = Cache(config, batch, length, weight)
+        self.ids = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, S)
         self.starts = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, N) tokens that began chunks
 
     @property
@@ -30,6 +32,11 @@ class ChunkCache:
     @length.setter
     def length(self, length: int) -> None:
         self.outer.length = self.trail.length = length
+
+    def read(self, ids: Tensor) -> Tensor:
+        """(B, T) new tokens -> (B, S): after those of the past, without the rewound ones."""
+        self.ids = torch.cat([self.ids[:, : self.length], ids], dim=1)
+        return self.ids
 
     def leave(self, key: Tensor, average: Tensor) -> None:
         """Keep two (B, T, W) of new tokens, whose last `last` returns."""

@@ -1,10 +1,12 @@
 """A decoder whose inner layers work on chunks of tokens, and that learns where chunks begin.
 
 As in H-Net (arXiv:2507.07955): outer layers read every token; a router begins a chunk where a token is unlike the one
-before it; the inner layers see one vector a chunk, and what they make of it goes to every token of the chunk.
+before it; the inner layers see one vector a chunk, and what they make of it goes to every token of the chunk. What the
+outer layers read are a token's own row and those of the stretches of tokens that end with it, as in the Byte Latent
+Transformer (arXiv:2412.09871).
 
-Shapes: B batch, T time (tokens), S time with the cached past, C channels, W channels of the outer layers, M chunks,
-N chunks with the cached past, D head size.
+Shapes: B batch, T time (tokens), S time with the cached past, V vocabulary, C channels, W channels of the outer layers,
+M chunks, N chunks with the cached past, D head size.
 """
 
 import math
@@ -14,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chatmill.byte_level.chunk_cache import NO_TOKEN, ChunkCache
+from chatmill.byte_level.ngrams import ngrams
+from chatmill.byte_level.routing import Autoencoder, Projection, Routed, Router, ratio_loss, surprise_loss
 from chatmill.byte_level.windows import Window
 from chatmill.layers import Layer
 from chatmill.model_config import ModelConfig
@@ -22,29 +26,6 @@ _SHAPES = 16  # chunks: without a cache, rows are filled up to a multiple of it,
 _ROOM = 1.5  # times the chunks that a row should have, in compiled code
 _LEAST = 1e-30  # that a chunk keeps of those before it: the logarithm is taken of it
 _FARTHEST = 80.0  # exp(-80) is nearly nothing, and still fast to compute
-
-
-class Projection(nn.Linear):
-    """A matrix alone, learnt as the matrices of a Layer are."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, bias=False)
-
-
-class Router(nn.Module):
-    """How likely a chunk begins at each token."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.q_proj = Projection(width, width)
-        self.k_proj = Projection(width, width)
-
-    def forward(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, T, W) -> (B, T) float32 from 0 to 1, and keys (B, T, W); `last` (B, 1, W) is that of the token before."""
-        with torch.autocast(x.device.type, enabled=False):
-            queries, keys = self.q_proj(x), self.k_proj(x)
-            before = torch.cat([keys[:, :1] if last is None else last, keys[:, :-1]], dim=1)
-            return (1 - F.cosine_similarity(queries.float(), before.float(), dim=-1)) / 2, keys
 
 
 class ChunkedDecoder(nn.Module):
@@ -57,9 +38,12 @@ class ChunkedDecoder(nn.Module):
         outer, width, epsilon = config.chunking.outer(config), config.hidden_size, config.rms_norm_eps
         self.embed_tokens = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, width), freeze=False)
         self.narrow = Projection(width, outer.hidden_size)
+        self.embed_ngrams = nn.Embedding(self.chunking.slots, outer.hidden_size)
         self.before = nn.ModuleList(Layer(outer, layer) for layer in range(num_outer))
-        if self.chunking.boundaries == "learned":
+        if self.chunking.boundaries != "fixed":
             self.router = Router(outer.hidden_size)
+        if self.chunking.boundaries == "autoencoder":
+            self.autoencoder = Autoencoder(outer.hidden_size, width)
         self.chunk_norm = nn.RMSNorm(outer.hidden_size, epsilon)
         self.widen = Projection(outer.hidden_size, width)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
@@ -73,18 +57,19 @@ class ChunkedDecoder(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        ids: Tensor,
+        table: Tensor,
         rotary: tuple[Tensor, Tensor],
         mask: Tensor | None,
         cache: ChunkCache | None,
         *,
         last_only: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """(B, T, C) -> (B, T, C), or (B, 1, C) of the last position; and (B,), the penalty for the number of chunks."""
-        window = Window(self.chunking.window, len(x), rotary, mask, cache.outer if cache else None)
+    ) -> tuple[Tensor, Routed]:
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `penalty` is told by."""
+        window = Window(self.chunking.window, len(ids), rotary, mask, cache.outer if cache else None)
         key, average = cache.last() if cache and cache.length else (None, None)
-        x = window.run(self.before, self.narrow(x).to(x.dtype))
-        p, keys = self._route(x, mask, key)
+        routed, keys = self._route(ids, table, window, mask, cache, key)
+        x, p = routed.x, routed.p.detach() if self.chunking.boundaries == "autoencoder" else routed.p
         likely = p >= 0.5
         most = self._most(likely, exact=cache is not None)
         starts = likely & (likely.cumsum(1) <= most)
@@ -98,24 +83,46 @@ class ChunkedDecoder(nn.Module):
         confidence = confidence + (1 - confidence).detach()  # one, but the router learns from it
         x = window.run(self.after, confidence.to(x.dtype) * spread + self.residual(x))
         x = self.out(self.last_norm(x[:, -1:] if last_only else x)).to(x.dtype)
-        return self.norm(x), self.chunking.weight * ratio_loss(likely, p, self.chunking.rate)
+        return self.norm(x), routed
 
-    def boundaries(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """(B, T, C) -> (B, T) bool: which positions begin a chunk."""
-        window = Window(self.chunking.window, len(x), rotary, mask, None)
-        return self._route(window.run(self.before, self.narrow(x).to(x.dtype)), mask, None)[0] >= 0.5
+    def penalty(self, routed: Routed, ids: Tensor, table: Tensor, nats: Tensor) -> Tensor | None:
+        """What training adds to the mean of the nats (B, T): (B,), or None where boundaries are fixed."""
+        shape = self.chunking
+        if shape.boundaries == "fixed":
+            return None
+        penalty = shape.weight * ratio_loss(routed.p >= 0.5, routed.p, shape.rate)
+        if shape.boundaries == "autoencoder":
+            return penalty + shape.reconstruction * self.autoencoder(routed, ids, table, shape.rate)
+        return penalty + shape.surprise * surprise_loss(routed, nats, shape.rate)
+
+    def boundaries(self, ids: Tensor, table: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """(B, T), (V, C) -> (B, T) bool: which positions begin a chunk."""
+        window = Window(self.chunking.window, len(ids), rotary, mask, None)
+        return self._route(ids, table, window, mask, None, None)[0].p >= 0.5
 
     def new_cache(self, batch: int, length: int) -> ChunkCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
         return ChunkCache(self.config, batch, length, self.embed_tokens.weight)
 
-    def _route(self, x: Tensor, mask: Tensor | None, last: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, T, W) -> (B, T) float32, at least 0.5 where a chunk begins; and what the next token is compared with."""
-        places = places_of(mask, x)
+    def _route(
+        self,
+        ids: Tensor,
+        table: Tensor,
+        window: Window,
+        mask: Tensor | None,
+        cache: ChunkCache | None,
+        last: Tensor | None,
+    ) -> tuple[Routed, Tensor]:
+        """What the outer layers make of tokens, and where chunks begin; and what the next token is compared with."""
+        places = places_of(mask, ids)
+        slots = ngrams(cache.read(ids) if cache else ids, places, self.chunking.ngrams) % self.chunking.slots
+        x = F.embedding(ids, table)
+        rows = F.embedding_bag(slots.flatten(0, 1), self.embed_ngrams.weight, mode="sum").unflatten(0, ids.shape)
+        x = window.run(self.before, self.narrow(x).to(x.dtype) + rows * slots.shape[2] ** -0.5)
         if self.chunking.boundaries == "fixed":
-            return (places % self.chunking.rate < 1).float().expand(x.shape[:2]), x
+            return Routed(x, (places % self.chunking.rate < 1).float().expand(ids.shape), places), x
         p, keys = self.router(x, last)
-        return p.masked_fill(places == 0, 1.0), keys
+        return Routed(x, p.masked_fill(places == 0, 1.0), places), keys
 
     def _most(self, starts: Tensor, *, exact: bool) -> int:
         """The chunks that a row of (B, T) bool has room for: as many as it has, but in compiled code a fixed number.
@@ -189,12 +196,3 @@ def pick(x: Tensor, places: Tensor) -> Tensor:
     """(B, N, C), (B, M) -> (B, M, C): the rows at these places."""
     first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
     return F.embedding(places + first, x.flatten(0, 1))
-
-
-def ratio_loss(starts: Tensor, p: Tensor, rate: float) -> Tensor:
-    """(B, T) bool, (B, T) -> (B,): least, 1, where one token in `rate` begins a chunk (H-Net, section 2.3.2).
-
-    Of each row by itself, so that it matters not which rows are computed together.
-    """
-    share, likely = starts.float().mean(dim=1), p.mean(dim=1)
-    return rate / (rate - 1) * ((rate - 1) * share * likely + (1 - share) * (1 - likely))

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chatmill.byte_level.ngrams import mixed
 from chatmill.layers import Layer
 from chatmill.model import ChatModel
 from chatmill.model_config import ModelConfig
@@ -110,9 +111,9 @@ def hashed(spelled: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """
     small = torch.where((spelled >= ord("A")) & (spelled <= ord("Z")), spelled + 32, spelled)
     is_read = spelled != FILL
-    found, state = [torch.where(is_read, _mixed(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
+    found, state = [torch.where(is_read, mixed(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
     for length in range(1, longest + 1):
-        state = _mixed(state[:, : spelled.shape[1] - length + 1] + small[:, length - 1 :])
+        state = mixed(state[:, : spelled.shape[1] - length + 1] + small[:, length - 1 :])
         found.append(torch.where(is_read[:, length - 1 :], state, -1))
     found += [_whole(small, _SALTS[1]), _whole(spelled, _SALTS[2])]
     hashes = torch.cat(found, dim=1)
@@ -123,15 +124,8 @@ def _whole(spelled: Tensor, salt: int) -> Tensor:
     """(N, L) -> (N, 1): the hash of all symbols."""
     state = torch.full_like(spelled[:, 0], salt)
     for symbol in spelled.unbind(dim=1):
-        state = torch.where(symbol != FILL, _mixed(state + symbol), state)
+        state = torch.where(symbol != FILL, mixed(state + symbol), state)
     return state[:, None]
-
-
-def _mixed(numbers: Tensor) -> Tensor:
-    """From 0 to 2**31 - 1: one that differs in a bit gives one that differs in about half of them."""
-    numbers = (numbers * 0x2C1B3C6D) & 0x7FFFFFFF
-    numbers = ((numbers ^ (numbers >> 15)) * 0x297A2D39) & 0x7FFFFFFF
-    return numbers ^ (numbers >> 14)
 
 
 class ByteEmbedding(nn.Module):

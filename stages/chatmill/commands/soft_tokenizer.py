@@ -4,7 +4,6 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -20,7 +19,8 @@ from chatmill.measurement import Document, measure, read_documents, written
 from chatmill.model import ChatModel
 from chatmill.model_folder import write_copy, write_model
 from chatmill.page.metrics import number, percent
-from chatmill.soft_tokenizer import learning, measures
+from chatmill.soft_tokenizer import measures
+from chatmill.soft_tokenizer.learning import learn_both, predict
 from chatmill.soft_tokenizer.pairs import Pairs
 from chatmill.soft_tokenizer.plugging import embedding_of, refusal, rows_for, table_of, with_table
 from chatmill.template import Template
@@ -82,11 +82,9 @@ def run(options: argparse.Namespace) -> None:
         notice(f"{longer}: the rest of them is not read (--longest)")
     sizes = {name: getattr(options, name) for name in ("width", "layers", "longest", "features")}
     shape = ByteEncoderShape(**sizes, ngrams=0)
-    learn = partial(learning.learn, shape, pairs, steps=options.steps, contrast=options.contrast, seed=options.seed)
-    kept, everything = ~pairs.held_out, torch.ones_like(pairs.held_out)
-    predicted = learning.predict(learn(kept, ridge=learning.FOR_STRANGERS), pairs.spelled)
-    encoder = learn(everything, ridge=learning.FOR_ALL)
-    whole = learning.predict(encoder, pairs.spelled)
+    learning = {name: getattr(options, name) for name in ("steps", "contrast", "seed")}
+    predicted, encoder = learn_both(shape, pairs, **learning)
+    whole, kept, everything = predict(encoder, pairs.spelled), ~pairs.held_out, torch.ones_like(pairs.held_out)
     columns = {
         "learnt": measures.measure(predicted, pairs, kept, kept),
         "held out": measures.measure(predicted, pairs, kept, pairs.held_out),

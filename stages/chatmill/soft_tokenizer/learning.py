@@ -62,6 +62,16 @@ def learn(
     return encoder.eval()
 
 
+def learn_both(
+    shape: ByteEncoderShape, pairs: Pairs, *, steps: int, contrast: float, seed: int
+) -> tuple[Tensor, ByteEncoder]:
+    """What a network that has not seen the held-out pairs says of all of them, (N, C); and one that has seen all."""
+    options = {"steps": steps, "contrast": contrast, "seed": seed}
+    for_strangers = learn(shape, pairs, ~pairs.held_out, ridge=FOR_STRANGERS, **options)
+    for_all = learn(shape, pairs, torch.ones_like(pairs.held_out), ridge=FOR_ALL, **options)
+    return predict(for_strangers, pairs.spelled), for_all
+
+
 def loss(predicted: Tensor, rows: Tensor, weights: Tensor, contrast: float) -> Tensor:
     """The squared distance of (N, C) to (N, C), weighted, and how hard each is told from the other rows.
 
