@@ -52,6 +52,8 @@ class Chunking:
             raise ValueError(f"chunking.rate = {self.rate}: a chunk needs more than one token on average, as 4")
         if not self.ngrams or not 1 <= min(self.ngrams) <= max(self.ngrams) <= _LONGEST_NGRAM:
             raise ValueError(f"chunking.ngrams = {self.ngrams}: expected lengths from 1 to {_LONGEST_NGRAM} tokens")
+        if self.slots < 1:
+            raise ValueError(f"chunking.slots = {self.slots}: stretches of tokens need a row")
         if self.width % 2:
             raise ValueError(f"chunking.width = {self.width} is odd: the outer layers need an even number of channels")
 

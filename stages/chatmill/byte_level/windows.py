@@ -71,8 +71,9 @@ def mask_of_blocks(mask: Tensor | None, batch: int, blocks: int, size: int, devi
         seen[:, 0, :, :size] = False
     else:
         square = mask.expand(batch, -1, -1, -1)[:, 0].unflatten(1, (blocks, size)).unflatten(3, (blocks, size))
-        own = square.diagonal(dim1=1, dim2=3).movedim(-1, 1)
-        before = square.diagonal(offset=-1, dim1=1, dim2=3).movedim(-1, 1)
+        each = torch.arange(blocks, device=device)
+        own = square[:, each, :, each].movedim(0, 1)
+        before = square[:, each[1:], :, each[:-1]].movedim(0, 1)
         before = torch.cat([torch.zeros_like(own[:, :1]), before], dim=1)
         seen = torch.cat([before, own], dim=-1) & near
     return seen.flatten(0, 1)[:, None]
