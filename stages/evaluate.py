@@ -17,6 +17,7 @@ from pydantic import PositiveInt
 
 from chatmill.bits_per_byte import baselines, token_nats
 from chatmill.byte_level.pieces import chunk_starts, describe, pieces
+from chatmill.checksum import check_sha256
 from chatmill.conversation import Conversation, Message, parse, read_records
 from chatmill.corpus import Corpus, bytes_per_token
 from chatmill.engines.checkpoints import read_model
@@ -33,6 +34,7 @@ from chatmill.skills import score
 from chatmill.stage import Output, stage
 from chatmill.template import Template
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.loading import files_of
 from chatmill.tokenizer.loading import load as load_tokenizer
 
 DIGITS = 6  # of the numbers in the metrics
@@ -223,13 +225,15 @@ def main(
     threads: PositiveInt,
     skill_prompts: PositiveInt,
     engine_prompts: PositiveInt,
-    compare_tokenizers: list[Path],
+    compare_tokenizers: dict[Path, str],
 ) -> None:
     """Read held-back conversations, the model and its export; write answers to the free prompts, and the metrics.
 
     `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing; `compare_tokenizers` are files
-    of other tokenizers.
+    of other tokenizers, and the checksum of each.
     """
+    for file, sha256 in compare_tokenizers.items():
+        check_sha256(files_of(file), sha256, "what evaluate.compare_tokenizers says", file)
     held_back = read_test(test)
     loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, loaded.template.name

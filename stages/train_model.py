@@ -1,6 +1,5 @@
 """Train the chat model."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +16,7 @@ from torch import Tensor
 from chatmill.byte_level.encoder import ByteEmbedding, ByteEncoder, ByteEncoderShape, plug, tabulate
 from chatmill.byte_level.head import shape_for, spell
 from chatmill.checkpoint import Checkpoint, fingerprint
+from chatmill.checksum import check_sha256
 from chatmill.distributed import (
     DeviceKind,
     Group,
@@ -98,7 +98,8 @@ def new_model(
     """
     if asked.initial is not None:
         initial = import_module("chatmill.initial")  # reads models of all kinds: no other run depends on that code
-        check_files(initial.initial_files(asked.initial), asked.initial_sha256)
+        files = initial.initial_files(asked.initial)
+        check_sha256(files, asked.initial_sha256, "train_model.initial_sha256", files[0].parent)
         return initial.load_initial(asked.initial, vocabulary, asked.context, asked.embedding)
     shape = partial(shape_of, asked, vocabulary)
     check_memory(lambda depth: needed(shape(depth)), asked.depth, available)
@@ -130,16 +131,6 @@ def shape_of(asked: SimpleNamespace, vocabulary: Vocabulary, depth: int) -> Mode
         chunking=None if asked.chunking == "none" else Chunking(boundaries=asked.chunking),
         byte_head=shape_for(vocabulary) if asked.head == "bytes" else None,
     )
-
-
-def check_files(files: list[Path], sha256: str) -> None:
-    """Raise ValueError where an initial model's files are others than those whose checksum the parameters name."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    if digest.hexdigest() != sha256:
-        folder = files[0].parent
-        raise ValueError(f"train_model.initial_sha256 is not that of {folder}: set it to {digest.hexdigest()}")
 
 
 def make_trainer(model: ChatModel, asked: SimpleNamespace, choice: Choice, num_bytes: Tensor, group: Group) -> Trainer:

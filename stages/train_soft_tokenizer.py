@@ -17,6 +17,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from chatmill.byte_level.encoder import ByteEncoder, ByteEncoderShape
+from chatmill.checksum import check_sha256
 from chatmill.conversation import Conversation, parse, read_records
 from chatmill.encoding import encode
 from chatmill.engines.checkpoints import read_model
@@ -31,6 +32,7 @@ from chatmill.stage import NonNegativeInt, Output, PositiveInt, stage
 from chatmill.template import Loss, Template
 from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.files import complete, read_folder
+from chatmill.tokenizer.loading import files_of
 from chatmill.tokenizer.loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary import Vocabulary
 from chatmill.tokens import Split
@@ -165,6 +167,7 @@ def main(
     conversations: PositiveInt,
     tune: NonNegativeInt,
     other_tokenizer: Path | None,
+    other_tokenizer_sha256: str,
     seed: NonNegativeInt,
     threads: PositiveInt,
 ) -> None:
@@ -173,6 +176,9 @@ def main(
     `conversations` limits those that are scored, `tune` is how many steps the plugged-in model is trained on, and
     `other_tokenizer` a file of one that the model never had.
     """
+    if other_tokenizer is not None:
+        files, parameter = files_of(other_tokenizer), "train_soft_tokenizer.other_tokenizer_sha256"
+        check_sha256(files, other_tokenizer_sha256, parameter, other_tokenizer)
     torch.set_num_threads(threads)
     keep_freed_memory()
     vocabulary = read_folder(tokenizer)

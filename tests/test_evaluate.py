@@ -15,7 +15,7 @@ from chatmill.template import segments
 from evaluate import accuracies, free_answers, main, questions, read_test
 from tiny import byte_tokenizer, write_model
 
-SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
+SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": {}}
 CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
@@ -163,7 +163,12 @@ def test_bytes_cost_one_token_each_and_templates_are_counted(folders, tmp_path):
 
 
 def test_other_tokenizers_are_measured_on_the_same_text(folders, tmp_path):
-    found = evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers=[folders / "model/tokenizer.json"])
+    file = folders / "model/tokenizer.json"
+    with pytest.raises(
+        ValueError, match=r"compare_tokenizers says is not that of .*/tokenizer.json: set it to"
+    ) as told:
+        evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers={file: ""})
+    found = evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers={file: str(told.value)[-64:]})
     assert found["tokenizer"]["compared"] == {"tokenizer": 1}
 
 

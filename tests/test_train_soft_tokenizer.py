@@ -35,6 +35,7 @@ SETTINGS = {
     "conversations": 5,
     "tune": 0,
     "other_tokenizer": None,
+    "other_tokenizer_sha256": "",
     "seed": 1,
     "threads": 2,
 }
@@ -111,7 +112,10 @@ def test_two_runs_write_equal_bytes(trained, plugged, tmp_path):
 
 def test_it_is_trained_on_with_its_own_tokenizer_and_with_another(trained, tmp_path):
     write_folder(complete(train(["yes", "yesyes"], 258, Settings()), []), tmp_path / "other")
-    found = metrics(run(trained, tmp_path / "out", tune=10, other_tokenizer=tmp_path / "other"))
+    asked = {"tune": 10, "other_tokenizer": tmp_path / "other/tokenizer.json"}
+    with pytest.raises(ValueError, match=r"other_tokenizer_sha256 is not that of .*/tokenizer.json: set it to") as told:
+        run(trained, tmp_path / "first", **asked)
+    found = metrics(run(trained, tmp_path / "out", **asked, other_tokenizer_sha256=str(told.value)[-64:]))
     tuned, other = found["bits_per_byte"]["tuned"], found["other_tokenizer"]
     assert tuned["all"] < found["bits_per_byte"]["plugged_in"]["all"]
     assert other["tuned"]["all"] < other["plugged_in"]["all"]

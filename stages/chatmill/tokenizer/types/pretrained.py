@@ -1,11 +1,11 @@
 """A tokenizer made elsewhere, with the control tokens of chats after its last id."""
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from chatmill.checksum import check_sha256
 from chatmill.tokenizer.loading import as_it_is, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary import Vocabulary
 
@@ -33,7 +33,5 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
         plain = as_it_is(vocabulary)
     except ValueError as error:
         raise ValueError(f"{settings.path}: {error}: use a tokenizer that keeps every character") from error
-    actual = hashlib.sha256(b"".join(file.read_bytes() for file in files_of(settings.path))).hexdigest()
-    if actual != settings.sha256:
-        raise ValueError(f"train_tokenizer.pretrained.sha256 is not that of {settings.path}: set it to {actual}")
+    check_sha256(files_of(settings.path), settings.sha256, "train_tokenizer.pretrained.sha256", settings.path)
     return plain
