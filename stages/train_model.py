@@ -128,7 +128,7 @@ def shape_of(asked: SimpleNamespace, vocabulary: Vocabulary, depth: int) -> Mode
     return replace(
         plain,
         tie_word_embeddings=asked.tie_embeddings,
-        chunking=None if asked.chunking == "none" else Chunking(boundaries=asked.chunking),
+        chunking=None if asked.chunking == "none" else Chunking(boundaries=asked.chunking, rate=asked.tokens_per_chunk),
         byte_head=shape_for(vocabulary) if asked.head == "bytes" else None,
     )
 
@@ -244,6 +244,7 @@ def main(
     head_alignment: NonNegativeFloat = 0.0,
     head: Literal["table", "bytes"] = "table",
     chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none",
+    tokens_per_chunk: Annotated[float, Field(gt=1)] = 4.0,
     width: PositiveInt | None = None,
     heads: PositiveInt | None = None,
     learning_rate: PositiveFloat = LEARNING_RATE,

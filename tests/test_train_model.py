@@ -184,6 +184,13 @@ def test_a_model_of_chunks_can_be_aligned_too(tokens, tmp_path):
     assert float(read_curve(tmp_path)[-1]["loss"]) < 6
 
 
+def test_how_long_chunks_are_is_a_parameter(tokens, tmp_path):
+    run(tokens, tmp_path, steps=20, chunking="fixed", tokens_per_chunk=6)
+    assert json.loads((tmp_path / "model/config.json").read_text())["chunking"]["rate"] == 6
+    with pytest.raises(ValueError, match=r"tokens_per_chunk\n.*greater than 1"):
+        run(tokens, tmp_path / "wrong", chunking="fixed", tokens_per_chunk=1)
+
+
 @pytest.mark.parametrize(
     "part", [{"head": "bytes"}, *({"chunking": boundaries} for boundaries in ("learned", "autoencoder", "fixed"))]
 )

@@ -51,7 +51,8 @@ from chatmill.training_run import rows_at_once
 CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 TUNING = 0.2  # of the time of training
-PLAIN = {"embedding": "table", "tie_embeddings": True, "head_alignment": 0.0, "head": "table", "chunking": "none"}
+PLAIN = {"embedding": "table", "tie_embeddings": True, "head_alignment": 0.0, "head": "table"}
+PLAIN |= {"chunking": "none", "tokens_per_chunk": 4.0}
 OWN, BYTES = "of the pipeline", "byte"
 WAYS: dict[str, dict[str, Any]] = {
     "table": {},
