@@ -233,7 +233,7 @@ def main(
     of other tokenizers, and the checksum of each.
     """
     for file, sha256 in compare_tokenizers.items():
-        check_sha256(files_of(file), sha256, "what evaluate.compare_tokenizers says", file)
+        check_sha256(files_of(file), sha256, "the sum in evaluate.compare_tokenizers", file)
     held_back = read_test(test)
     loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, loaded.template.name

@@ -165,7 +165,7 @@ def test_bytes_cost_one_token_each_and_templates_are_counted(folders, tmp_path):
 def test_other_tokenizers_are_measured_on_the_same_text(folders, tmp_path):
     file = folders / "model/tokenizer.json"
     with pytest.raises(
-        ValueError, match=r"compare_tokenizers says is not that of .*/tokenizer.json: set it to"
+        ValueError, match=r"the sum in evaluate.compare_tokenizers is not that of .*/tokenizer.json: set it to"
     ) as told:
         evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers={file: ""})
     found = evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers={file: str(told.value)[-64:]})
