@@ -24,21 +24,21 @@ from typing import Any
 
 import numpy as np
 
-from chatmill.conversation import parse, read_records
+from chatmill.benchmarking.latency import RECOMPUTED, Round, Values, latencies, make_cases, percentiles, time_cases
+from chatmill.benchmarking.limits import Meter, Needs, weight_bytes
+from chatmill.benchmarking.peak_memory import peak_memory_mb
+from chatmill.conversation.chatml import parse, read_records
+from chatmill.conversation.template import segments
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.peak_memory import peak_memory_mb
 from chatmill.inference.generation import generate
 from chatmill.inference.loading import engines, load_engine
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
-from chatmill.latency import RECOMPUTED, Round, Values, latencies, make_cases, percentiles, time_cases
-from chatmill.limits import Meter, Needs, weight_bytes
-from chatmill.progress import progress
-from chatmill.stage import Output, PositiveInt, stage
-from chatmill.template import segments
-from chatmill.tokenizer.binary import open_binary
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.loading import load as load_tokenizer
+from chatmill.pipeline.progress import progress
+from chatmill.pipeline.stage import Output, PositiveInt, stage
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.binary import open_binary
+from chatmill.tokenizer.formats.loading import load as load_tokenizer
 
 TURN_TOKENS = 32
 STREAMED = 200  # tokens of an answer, where they fit

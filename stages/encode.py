@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from chatmill.encoding import encode
-from chatmill.stage import Output, stage
-from chatmill.template import Template
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import read_folder
-from chatmill.tokens import SPLITS, Counts, Meta, text_bytes, write_meta, write_split
+from chatmill.conversation.template import Template
+from chatmill.encoded.encoding import encode
+from chatmill.encoded.token_files import SPLITS, Counts, Meta, text_bytes, write_meta, write_split
+from chatmill.pipeline.stage import Output, stage
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.vocabulary.files import read_folder
 
 
 @stage

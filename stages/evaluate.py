@@ -15,27 +15,27 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from chatmill.bits_per_byte import baselines, token_nats
-from chatmill.byte_level.pieces import chunk_starts, describe, pieces
-from chatmill.checksum import check_sha256
-from chatmill.conversation import Conversation, Message, parse, read_records
-from chatmill.corpus import Corpus, bytes_per_token
-from chatmill.engines.checkpoints import read_model
+from chatmill.conversation.chatml import Conversation, Message, parse, read_records
+from chatmill.conversation.template import Template
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.pytorch import PyTorchEngine
-from chatmill.engines.scoring import score_by
+from chatmill.engines.torch.pytorch import PyTorchEngine
+from chatmill.evaluation.bits_per_byte import baselines, token_nats
+from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces
+from chatmill.evaluation.corpus import Corpus, bytes_per_token
+from chatmill.evaluation.scoring import score_by
+from chatmill.evaluation.skill_scoring import score
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import engines, load, load_engine
-from chatmill.manifest import check_manifest
-from chatmill.model import ChatModel
-from chatmill.progress import progress
-from chatmill.skills import score
-from chatmill.stage import Output, stage
-from chatmill.template import Template
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.loading import files_of
-from chatmill.tokenizer.loading import load as load_tokenizer
+from chatmill.model.chat_model import ChatModel
+from chatmill.model.reading import read_model
+from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.pipeline.progress import progress
+from chatmill.pipeline.stage import Output, stage
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.loading import files_of
+from chatmill.tokenizer.formats.loading import load as load_tokenizer
 
 DIGITS = 6  # of the numbers in the metrics
 

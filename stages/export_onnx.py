@@ -9,11 +9,13 @@ from typing import Any, Literal
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from chatmill import genai, manifest, onnx_graph
-from chatmill.decoder_graph import Weights
-from chatmill.engines.architectures import OWN
+from chatmill.checkpoints.architectures import OWN
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.stage import Output, stage
+from chatmill.onnx_export import genai
+from chatmill.onnx_export import graphs as onnx_graph
+from chatmill.onnx_export.decoder_graph import Weights
+from chatmill.pipeline import manifest
+from chatmill.pipeline.stage import Output, stage
 
 WEIGHTS = "model.safetensors"
 QUANTIZED = {

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from chatmill.stage import Output, stage
-from chatmill.tokenizer.exports import Format, export_all
-from chatmill.tokenizer.files import read_folder
+from chatmill.pipeline.stage import Output, stage
+from chatmill.tokenizer.exporting.exports import Format, export_all
+from chatmill.tokenizer.vocabulary.files import read_folder
 
 
 @stage

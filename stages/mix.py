@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import Field
 from pydantic_core import from_json
 
-from chatmill.progress import progress
-from chatmill.split import Side, side
-from chatmill.stage import Output, Section, die_with_parent, stage
+from chatmill.datasets.split import Side, side
+from chatmill.pipeline.progress import progress
+from chatmill.pipeline.stage import Output, Section, die_with_parent, stage
 
 PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
-from chatmill.conversation import START, Conversation, Record, check_turns, render
-from chatmill.formats.item import Item, Reject
-from chatmill.formats.registry import read
-from chatmill.progress import progress
-from chatmill.stage import NonNegativeInt, Output, PositiveInt, Share, stage
+from chatmill.conversation.chatml import START, Conversation, Record, check_turns, render
+from chatmill.datasets.formats.item import Item, Reject
+from chatmill.datasets.formats.registry import read
+from chatmill.pipeline.progress import progress
+from chatmill.pipeline.stage import NonNegativeInt, Output, PositiveInt, Share, stage
 
 MESSAGE_BYTES = 1_000_000
 _ANSWER = f"{START}assistant\n"  # content never holds it

@@ -5,14 +5,14 @@ import json
 import math
 from pathlib import Path
 
-from chatmill.conversation import Message, Part
-from chatmill.page import sections
-from chatmill.page.markup import document, tag
-from chatmill.page.metrics import Metrics
-from chatmill.page.speed import speed
-from chatmill.page.tokens import conversation_tokens, masked, sentence, text_tokens
-from chatmill.stage import Output, stage
-from chatmill.tokenizer.loading import load
+from chatmill.conversation.chatml import Message, Part
+from chatmill.pipeline.stage import Output, stage
+from chatmill.report import sections
+from chatmill.report.markup import document, tag
+from chatmill.report.metrics import Metrics
+from chatmill.report.speed import speed
+from chatmill.report.token_view import conversation_tokens, masked, sentence, text_tokens
+from chatmill.tokenizer.formats.loading import load
 
 CALL = [  # a conversation whose mask is shown
     Message.plain("user", "What is 12 times 3?"),

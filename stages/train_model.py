@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +12,18 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from chatmill.byte_level.encoder import ByteEmbedding, ByteEncoder, ByteEncoderShape, plug, tabulate
-from chatmill.byte_level.head import shape_for, spell
-from chatmill.checkpoint import Checkpoint, fingerprint
-from chatmill.checksum import check_sha256
-from chatmill.distributed import (
+from chatmill.checkpoints.configuration import Chunking, ModelConfig
+from chatmill.encoded.token_files import Meta, read_meta, read_split, text_bytes
+from chatmill.model.byte_head import shape_for, spell
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.manifest import NAME
+from chatmill.pipeline.stage import NonNegativeInt, Output, PositiveInt, afterwards, stage
+from chatmill.tokenizer.vocabulary.files import read_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.training.byte_encoder import ByteEmbedding, ByteEncoder, ByteEncoderShape, plug, tabulate
+from chatmill.training.checkpoint import Checkpoint, fingerprint
+from chatmill.training.distributed import (
     DeviceKind,
     Group,
     choose_device,
@@ -28,19 +34,14 @@ from chatmill.distributed import (
     load_weights,
     shard,
 )
-from chatmill.estimate import available_memory, check_memory, memory_needed, memory_told
-from chatmill.manifest import NAME
-from chatmill.model import ChatModel, initialise
-from chatmill.model_config import Chunking, ModelConfig
-from chatmill.model_folder import write_model
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Feed, cut_to_fit
-from chatmill.samples import sample_answers
-from chatmill.stage import NonNegativeInt, Output, PositiveInt, afterwards, stage
-from chatmill.tokenizer.files import read_folder
-from chatmill.tokenizer.vocabulary import Vocabulary
-from chatmill.tokens import Meta, read_meta, read_split, text_bytes
-from chatmill.training import (
+from chatmill.training.estimate import available_memory, check_memory, memory_needed, memory_told
+from chatmill.training.initial import initial_files, load_initial
+from chatmill.training.model_folder import write_model
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.run import plan_steps, tell, train
+from chatmill.training.samples import sample_answers
+from chatmill.training.trainer import (
     Precision,
     Trainer,
     choose_compile,
@@ -48,7 +49,6 @@ from chatmill.training import (
     compile_repeatably,
     keep_freed_memory,
 )
-from chatmill.training_run import plan_steps, tell, train
 
 LEARNING_RATE = 0.012
 ENCODER = ByteEncoderShape(layers=0)  # n-grams alone: a layer took a third longer a step, and learnt less in it
@@ -97,10 +97,9 @@ def new_model(
     Raises ValueError where this `needed` more bytes than are available.
     """
     if asked.initial is not None:
-        initial = import_module("chatmill.initial")  # reads models of all kinds: no other run depends on that code
-        files = initial.initial_files(asked.initial)
+        files = initial_files(asked.initial)
         check_sha256(files, asked.initial_sha256, "train_model.initial_sha256", files[0].parent)
-        return initial.load_initial(asked.initial, vocabulary, asked.context, asked.embedding)
+        return load_initial(asked.initial, vocabulary, asked.context, asked.embedding)
     shape = partial(shape_of, asked, vocabulary)
     check_memory(lambda depth: needed(shape(depth)), asked.depth, available)
     model = ChatModel(shape(asked.depth))

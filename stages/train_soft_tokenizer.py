@@ -16,27 +16,27 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from chatmill.byte_level.encoder import ByteEncoder, ByteEncoderShape
-from chatmill.checksum import check_sha256
-from chatmill.conversation import Conversation, parse, read_records
-from chatmill.encoding import encode
-from chatmill.engines.checkpoints import read_model
-from chatmill.manifest import check_manifest, write_manifest
-from chatmill.model_folder import write_model
+from chatmill.conversation.chatml import Conversation, parse, read_records
+from chatmill.conversation.template import Loss, Template
+from chatmill.encoded.encoding import encode
+from chatmill.encoded.token_files import Split
+from chatmill.model.reading import read_model
+from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.stage import NonNegativeInt, Output, PositiveInt, stage
 from chatmill.soft_tokenizer.learning import learn_both, predict
 from chatmill.soft_tokenizer.measures import has_collapsed, measure
 from chatmill.soft_tokenizer.pairs import Pairs
 from chatmill.soft_tokenizer.plugging import embedding_of, refusal, table_of, with_table
 from chatmill.soft_tokenizer.subject import Subject, measure_noisy, measure_plugged, transferred
-from chatmill.stage import NonNegativeInt, Output, PositiveInt, stage
-from chatmill.template import Loss, Template
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import complete, read_folder
-from chatmill.tokenizer.loading import files_of
-from chatmill.tokenizer.loading import load as load_tokenizer
-from chatmill.tokenizer.vocabulary import Vocabulary
-from chatmill.tokens import Split
-from chatmill.training import keep_freed_memory
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.loading import files_of
+from chatmill.tokenizer.formats.loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.files import complete, read_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
+from chatmill.training.model_folder import write_model
+from chatmill.training.trainer import keep_freed_memory
 
 DIGITS = 6  # of the numbers in the metrics
 

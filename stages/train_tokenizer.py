@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import create_model
 
-from chatmill.conversation import CONTROL_TOKENS, Record, read_records
-from chatmill.progress import progress
-from chatmill.stage import Output, PositiveInt, stage
+from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
+from chatmill.pipeline.progress import progress
+from chatmill.pipeline.stage import Output, PositiveInt, stage
 from chatmill.tokenizer import types
-from chatmill.tokenizer.files import MULTIPLE, check_special_tokens, complete, write_folder
-from chatmill.tokenizer.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary.files import MULTIPLE, check_special_tokens, complete, write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 CONTROL = re.compile("|".join(map(re.escape, CONTROL_TOKENS)))
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import settings
 
-from chatmill.stage import read_params
+from chatmill.pipeline.stage import read_params
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # tests run beside each other: more threads, and threads that wait for

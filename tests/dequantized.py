@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from chatmill.quantization import BLOCK
+from chatmill.onnx_export.quantization import BLOCK
 
 
 def dequantize(values, scales, columns):

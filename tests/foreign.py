@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.engines.checkpoints import open_engine
+from chatmill.engines.torch.opening import open_engine
 
 transformers = pytest.importorskip("transformers")
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import tiny
-from chatmill import onnx_graph
+from chatmill.onnx_export import graphs as onnx_graph
 
 VOCAB_SIZE, CONTEXT, LAYERS = 96, 48, 2
 SHAPE = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 48, "attn_implementation": "eager"}

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from chatmill.conversation import Message, Part
-from chatmill.manifest import write_manifest
+from chatmill.conversation.chatml import Message, Part
+from chatmill.pipeline.manifest import write_manifest
 from tiny import CONFIG, VOCABULARY, byte_tokenizer, random_model, write_model
 
 LEARNT = replace(CONFIG, hidden_size=64, intermediate_size=128, head_dim=32, max_position_embeddings=1 << 14)

@@ -26,11 +26,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from chatmill.tokenizer.algorithms import Encoder
-from chatmill.tokenizer.binary import write_binary
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.loading import as_it_is, read_vocabulary
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.formats.binary import write_binary
+from chatmill.tokenizer.formats.loading import as_it_is, read_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 TEXT = "The café, 12 naïve 中文 🙂"
 LITERAL = "<|im_end|>"  # in text it is text

@@ -11,12 +11,12 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from chatmill.commands.serve import LOCAL
+from chatmill.app.commands.serve import LOCAL
+from chatmill.app.server.app import Server, application, listening
+from chatmill.app.server.models import Models, Options
+from chatmill.app.server.runs import Runs
 from chatmill.inference.loading import Loaded
 from chatmill.inference.sampler import Sampling
-from chatmill.server.app import Server, application, listening
-from chatmill.server.models import Models, Options
-from chatmill.server.runs import Runs
 from export_onnx import main as export
 from tiny import write_model
 

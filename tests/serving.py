@@ -20,7 +20,7 @@ def serving(*arguments, folder=".", **environment):
 def process(*arguments, folder=".", **environment):
     """The same, and its process."""
 
-    command = [sys.executable, "-m", "chatmill.cli", "serve", "--port", "0", *map(str, arguments)]
+    command = [sys.executable, "-m", "chatmill.app.cli", "serve", "--port", "0", *map(str, arguments)]
     variables = os.environ | {"PYTHONPATH": str(PACKAGE)} | environment
     with subprocess.Popen(
         command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

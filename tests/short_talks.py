@@ -7,9 +7,9 @@ import yaml
 
 import encode
 import train_model
-from chatmill.checkpoint import Checkpoint
-from chatmill.conversation import Message, Record, render
-from chatmill.tokenizer.files import write_folder
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.training.checkpoint import Checkpoint
 from tiny import VOCABULARY
 
 SETTINGS = {

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.engines.architectures import OtherArchitecture, read_config
+from chatmill.checkpoints.architectures import OtherArchitecture, read_config
 from foreign import LLAMA3, SMALL, transformers
 
 FIELDS = (

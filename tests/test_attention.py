@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from chatmill.attention import attend, within_conversations
+from chatmill.model.attention import attend, within_conversations
 
 HEADS = {"queries": 4, "keys": 2, "values": 2}
 

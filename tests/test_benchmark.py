@@ -5,8 +5,8 @@ from time import sleep
 import pytest
 
 from benchmark import TURN_TOKENS, fitting, main, measure_streaming, seconds
-from chatmill.conversation import Message, Record, render
-from chatmill.tokenizer.binary import write_binary
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.tokenizer.formats.binary import write_binary
 from export_onnx import main as export
 from scripted import ScriptedEngine
 from tiny import CONFIG, VOCABULARY, byte_tokenizer, write_model

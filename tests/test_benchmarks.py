@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import export_onnx
+from chatmill.benchmarking.limits import Limits, Needs
+from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.inference.loading import load_engine
-from chatmill.limits import Limits, Needs
-from chatmill.model_config import ModelConfig
 from short_talks import write_tokens
 from tiny import CONFIG, write_model
 

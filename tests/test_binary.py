@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.binary import BLOCK, NO_ID, open_binary, read_binary, write_binary
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.tokenizer.formats.binary import BLOCK, NO_ID, open_binary, read_binary, write_binary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 WORDS = [b"ab", b"abc", "é".encode(), " \U0001f642".encode(), b" " * 200]
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.bits_per_byte import baselines, bits_per_byte, nats_of_logits, token_nats, windows
+from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, nats_of_logits, token_nats, windows
 
 
 def test_a_model_that_gives_every_byte_the_same_chance_needs_eight_bits():

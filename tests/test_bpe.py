@@ -13,9 +13,9 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.tokenizer_json import byte_level_entry
 from chatmill.tokenizer.types import bpe
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT.parent / "shared/data/tokenizers/cs336_bpe_golden"

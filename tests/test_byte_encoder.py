@@ -5,11 +5,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.byte_level.encoder import END, FILL, START, ByteEncoder, ByteEncoderShape, hashed, plug, spell, tabulate
-from chatmill.model import initialise
-from chatmill.model_folder import read_byte_encoder, write_model
-from chatmill.tokenizer.files import write_folder
-from chatmill.tokenizer.vocabulary import Kind
+from chatmill.model.chat_model import initialise
+from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.training.byte_encoder import (
+    END,
+    FILL,
+    START,
+    ByteEncoder,
+    ByteEncoderShape,
+    hashed,
+    plug,
+    spell,
+    tabulate,
+)
+from chatmill.training.model_folder import read_byte_encoder, write_model
 from tiny import CONFIG, VOCABULARY, random_model
 
 SHAPE = ByteEncoderShape(width=32, layers=1, longest=8, slots=512)

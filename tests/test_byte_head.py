@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.byte_level.head import END, NOTHING, ByteHead, shape_for, spell
-from chatmill.model import ChatModel, initialise
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.model.byte_head import END, NOTHING, ByteHead, shape_for, spell
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from tiny import CONFIG
 
 NORMAL, CONTINUATION, FALLBACK, CONTROL = Kind.NORMAL, Kind.CONTINUATION, Kind.FALLBACK, Kind.CONTROL

@@ -14,10 +14,10 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 import test_parity
-from chatmill.tokenizer.algorithms import WHOLE
-from chatmill.tokenizer.binary import write_binary
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.vocabulary import Kind, float32
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.algorithms import WHOLE
+from chatmill.tokenizer.formats.binary import write_binary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, float32
 from test_parity import NAUGHTY, REAL, SAMPLE, WORDS, real_lines
 
 SOURCE = Path(__file__).with_name("reader.c")

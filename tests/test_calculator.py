@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.calculator import MAX_LENGTH, calculate
+from chatmill.tools.calculator import MAX_LENGTH, calculate
 
 GSM8K = Path(__file__).parents[2] / "shared/data/chat/gsm8k/train.jsonl"
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import (
+from chatmill.conversation.chatml import (
     CALL_END,
     CALL_START,
     CONTROL_TOKENS,
@@ -18,12 +18,12 @@ from chatmill.conversation import (
     render,
     unescape,
 )
+from chatmill.conversation.template import header_segments, segments
 from chatmill.inference.chat import ChatSession, common_length
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import load_engine
 from chatmill.inference.sampler import Sampling
 from chatmill.inference.text_stream import Reply, StopTexts, TextStream
-from chatmill.template import header_segments, segments
 from export_onnx import main as export
 from scripted import ScriptedEngine
 from tiny import byte_tokenizer, write_model

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from chat_page import ask, asked, last, press, said, send, setting, titles
-from chatmill.conversation import Part
+from chatmill.conversation.chatml import Part
 from chromium import chromium, visit
 from learnt import text, write_learnt
 from serving import serving

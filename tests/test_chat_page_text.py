@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.formats.registry import read
+from chatmill.datasets.formats.registry import read
 from chromium import chromium, visit
 from serving import serving
 from tiny import write_model
 
 pytestmark = pytest.mark.slow
 
-STATIC = Path(__file__).parents[1] / "stages/chatmill/server/static"
+STATIC = Path(__file__).parents[1] / "stages/chatmill/app/server/static"
 PIECES = ["a", " ", "\n", "\n\n", "  ", "\t", "*", "**", "_", "`", "```", "```py\n", "~~~\n", "- ", "1. ", "2) ", "# "]
 PIECES += ["<b>", "&lt;", "[x](y)", "\\*", "é", "🙂", "\r\n"]
 MARKED = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)

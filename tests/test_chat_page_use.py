@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from chat_page import ask, asked, last, press, send, setting, titles
-from chatmill.formats.registry import read
+from chatmill.datasets.formats.registry import read
 from chromium import chromium, visit
 from serving import process, serving
 from tiny import CONFIG, write_model

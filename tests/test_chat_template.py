@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import BOS, CONTROL_TOKENS, END, START, Message
+from chatmill.conversation.chatml import BOS, CONTROL_TOKENS, END, START, Message
 from chatmill.inference.chat_template import LAYOUTS, ForeignTemplate, OwnTemplate, recognised, template_of
 from chatmill.inference.model_files import read_model_files
 

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.engines import shared_caches
-from chatmill.engines.pytorch import PyTorchEngine
-from chatmill.engines.torch_caches import FIRST_LENGTH
+from chatmill.checkpoints.configuration import Variant
+from chatmill.engines.onnx import shared_caches
+from chatmill.engines.torch.caches import FIRST_LENGTH
+from chatmill.engines.torch.pytorch import PyTorchEngine
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load_engine
-from chatmill.model import ChatModel
-from chatmill.model_config import Variant
+from chatmill.model.chat_model import ChatModel
 from export_onnx import main as export
 from tiny import CONFIG, byte_tokenizer, random_model, write_model
 

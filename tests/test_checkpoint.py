@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from chatmill.checkpoint import Checkpoint, asked_to_end, fingerprint
+from chatmill.training.checkpoint import Checkpoint, asked_to_end, fingerprint
 
 
 @pytest.fixture

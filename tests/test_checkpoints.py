@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from chatmill.engines.architectures import read_config
-from chatmill.engines.checkpoints import load_weights
-from chatmill.engines.pytorch import choose_device, describe_device, devices
-from chatmill.engines.weights import read_weights
+from chatmill.checkpoints.architectures import read_config
+from chatmill.checkpoints.weights import read_weights
+from chatmill.engines.torch.pytorch import choose_device, describe_device, devices
+from chatmill.model.reading import load_weights
 from foreign import IDS, LLAMA3, logits_of, make, opened, rewrite, transformers
 from tiny import VOCABULARY, random_model, write_model
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import export_onnx
-from chatmill import commands
-from chatmill.cli import COMMANDS, main
-from chatmill.conversation import START
-from chatmill.formats.registry import read
-from chatmill.mistakes import sentence
+from chatmill.app import commands
+from chatmill.app.cli import COMMANDS, main
+from chatmill.conversation.chatml import START
+from chatmill.datasets.formats.registry import read
+from chatmill.pipeline.errors import sentence
 from tiny import write_model
 
 
@@ -43,7 +43,7 @@ def test_prompt_is_answered_alone_on_stdout_and_always_alike(model, capsys):
 
 
 def test_a_prompt_through_a_pipe_is_that_after_p(graph, capsys):
-    command = [sys.executable, "-m", "chatmill.cli", "chat", "--threads", "1", "--device", "cpu", "--model", graph]
+    command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--threads", "1", "--device", "cpu", "--model", graph]
     piped = subprocess.run([*command, "--max-tokens", "12"], input=b"Hi there\n", capture_output=True, check=True)
     assert piped.stdout.decode() == answered(capsys, "--model", graph, "-p", "Hi there", "--max-tokens", 12)
     assert piped.stderr == b""
@@ -138,7 +138,7 @@ def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
-    command = [sys.executable, "-m", "chatmill.cli", "chat", "--model", graph, "-p", "Hi", "--device", "cpu"]
+    command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--model", graph, "-p", "Hi", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -149,7 +149,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
     ("closed", "answers", "tells"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
 )
 def test_streams_that_are_closed_are_empty_ones(closed, answers, tells, graph):
-    command = f"{sys.executable} -m chatmill.cli chat --model {graph} -p Hi --max-tokens 4 --device cpu -v {closed}"
+    command = f"{sys.executable} -m chatmill.app.cli chat --model {graph} -p Hi --max-tokens 4 --device cpu -v {closed}"
     result = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     assert (bool(result.stdout), bool(result.stderr)) == (answers, tells)
 

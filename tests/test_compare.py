@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import width
 
-from chatmill.cli import main
-from chatmill.commands.compare import notes
-from chatmill.comparison import Comparison, Given, Speed, compare, pooled, score, speeds
-from chatmill.conversation import CALL_END, CALL_START, END, Message, Part
-from chatmill.experiments import find_or_fetch
+from chatmill.app.cli import main
+from chatmill.app.commands.compare import notes
+from chatmill.app.comparison import Comparison, Given, Speed, compare, pooled, score, speeds
+from chatmill.app.experiments import find_or_fetch
+from chatmill.app.terminal.side_by_side import columns, wrapped
+from chatmill.conversation.chatml import CALL_END, CALL_START, END, Message, Part
 from chatmill.inference.chat import Answer, ChatSession
 from chatmill.inference.chat_template import ForeignTemplate, OwnTemplate
 from chatmill.inference.loading import load
 from chatmill.inference.sampler import Sampling
-from chatmill.terminal.side_by_side import columns, wrapped
 from scripted import ScriptedEngine
 from tiny import CONFIG, byte_tokenizer, write_model
 

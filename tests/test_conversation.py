@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import (
+from chatmill.conversation.chatml import (
     CONTROL_TOKENS,
     Message,
     Part,

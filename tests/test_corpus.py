@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import Message, Part, escape
-from chatmill.corpus import Corpus, bytes_per_token
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import complete
-from chatmill.tokenizer.vocabulary import bytes_and
+from chatmill.conversation.chatml import Message, Part, escape
+from chatmill.evaluation.corpus import Corpus, bytes_per_token
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.vocabulary.files import complete
+from chatmill.tokenizer.vocabulary.vocabulary import bytes_and
 from tiny import byte_tokenizer
 
 TALK = [

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
-from chatmill.distributed import Group, joined, launch, load_weights, shard
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Feed, cut_to_fit
-from chatmill.tokens import read_split
-from chatmill.training_run import share_rows
+from chatmill.encoded.token_files import read_split
+from chatmill.training.distributed import Group, joined, launch, load_weights, shard
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.run import share_rows
 from short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
 from tiny import VOCABULARY, random_model
 

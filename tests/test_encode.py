@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import encode
-from chatmill.conversation import END, START, Message, Part, Record, render
-from chatmill.encoding import Segmenter
-from chatmill.template import Loss, segments
-from chatmill.tokenizer.files import write_folder
-from chatmill.tokens import Counts, read_meta, read_split, text_bytes, write_split
+from chatmill.conversation.chatml import END, START, Message, Part, Record, render
+from chatmill.conversation.template import Loss, segments
+from chatmill.encoded.encoding import Segmenter
+from chatmill.encoded.token_files import Counts, read_meta, read_split, text_bytes, write_split
+from chatmill.tokenizer.vocabulary.files import write_folder
 from tiny import VOCABULARY, byte_tokenizer
 
 TALKS = [
@@ -43,7 +43,7 @@ def run(folder, template="chatml"):
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 @pytest.mark.parametrize("chunk", [1, 4096])
 def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, template, chunk):
-    monkeypatch.setattr("chatmill.encoding.CHUNK", chunk)
+    monkeypatch.setattr("chatmill.encoded.encoding.CHUNK", chunk)
     ids, loss, offsets = read_split(run(folder, template), "train")
     assert (ids.dtype, loss.dtype, offsets.dtype) == (np.uint16, np.uint8, np.int64)
     for i, talk in enumerate(TALKS):

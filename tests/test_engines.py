@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill import decoder_graph
+from chatmill.benchmarking.peak_memory import peak_memory_mb
 from chatmill.engines.engine import default_threads
-from chatmill.engines.peak_memory import peak_memory_mb
 from chatmill.inference.loading import ONNX_FILES, engines, load, load_engine
-from chatmill.manifest import write_manifest
-from chatmill.tokenizer.files import complete, write_folder
+from chatmill.onnx_export import decoder_graph
+from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.types.byte import Settings, train
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
 from export_onnx import main as export
 from tiny import CONFIG, VOCABULARY, random_model, write_model
 
@@ -197,7 +197,7 @@ def test_an_export_chats_where_torch_and_dvc_are_not_installed(folders):
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys(["torch", "dvc", "onnx", "transformers"]))  # importing them fails
-from chatmill.cli import main
+from chatmill.app.cli import main
 sys.exit(main(["chat", "--model", {str(folders["onnx"])!r}, "-p", "Hi", "--max-tokens", "4", "--threads", "1"]))
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT / "stages")}

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from chatmill.estimate import (
+from chatmill.checkpoints.configuration import ModelConfig, Variant
+from chatmill.model.chat_model import ChatModel
+from chatmill.training.estimate import (
     available_memory,
     check_memory,
     control_groups,
@@ -17,18 +19,16 @@ from chatmill.estimate import (
     num_weights,
     peak_flops,
 )
-from chatmill.model import ChatModel
-from chatmill.model_config import ModelConfig, Variant
 from tiny import CONFIG
 
 MEASURE = """
 import json, sys
 import numpy as np, torch
-from chatmill.model import ChatModel, initialise
-from chatmill.model_config import ModelConfig
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Batch
-from chatmill.training import Trainer
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Batch
+from chatmill.training.trainer import Trainer
 
 def peak():
     return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.bits_per_byte import nats_of_logits, token_nats
-from chatmill.conversation import Message, Part, Record, parse, render
-from chatmill.engines.batches import batches
-from chatmill.engines.scoring import score_by
+from chatmill.conversation.chatml import Message, Part, Record, parse, render
+from chatmill.conversation.template import segments
+from chatmill.evaluation.batches import batches
+from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
+from chatmill.evaluation.scoring import score_by
 from chatmill.inference.loading import load_engine
-from chatmill.manifest import write_manifest
-from chatmill.template import segments
+from chatmill.pipeline.manifest import write_manifest
 from evaluate import accuracies, free_answers, main, questions, read_test
 from tiny import byte_tokenizer, write_model
 

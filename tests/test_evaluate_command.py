@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatmill.cli import main
-from chatmill.conversation import Message, Part, Record, escape, render
+from chatmill.app.cli import main
+from chatmill.app.measurement import Document, measure, read_documents
+from chatmill.conversation.chatml import Message, Part, Record, escape, render
 from chatmill.inference.chat_template import ForeignTemplate, OwnTemplate
 from chatmill.inference.loading import Loaded, load
-from chatmill.measurement import Document, measure, read_documents
 from tiny import VOCABULARY, byte_tokenizer, write_model
 
 ROOT = Path(__file__).parents[1]

@@ -5,11 +5,11 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.byte_level.encoder import ByteEncoder, ByteEncoderShape
 from chatmill.inference.loading import load
-from chatmill.manifest import check_manifest
-from chatmill.model_folder import write_model as write_with_encoder
-from chatmill.tokenizer.files import write_folder
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
+from chatmill.training.model_folder import write_model as write_with_encoder
 from export_onnx import main
 from tiny import CONFIG, VOCABULARY, random_model, write_model
 

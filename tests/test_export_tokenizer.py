@@ -8,10 +8,10 @@ import yaml
 from pydantic import ValidationError
 
 import export_tokenizer
-from chatmill.manifest import check_manifest
-from chatmill.tokenizer.files import complete, write_folder
-from chatmill.tokenizer.patterns import WORDS
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary, bytes_and, rank_scores
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.patterns import WORDS
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, bytes_and, rank_scores
 
 SCRIPT = Path(export_tokenizer.__file__)
 EVERY = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]

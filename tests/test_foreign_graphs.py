@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from chatmill.engines import graph_probe
-from chatmill.engines.graph_inputs import read_graph
-from chatmill.engines.onnx_engine import open_engine
+from chatmill.engines.onnx import graph_probe
+from chatmill.engines.onnx.graph_inputs import read_graph
+from chatmill.engines.onnx.onnx_engine import open_engine
 from foreign_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, cached, fused, logits_of, plain
 
 HERE = Path(__file__).parents[2] / "shared/data/models/ort_genai"

@@ -15,17 +15,17 @@ import tokenizers
 from hypothesis import given, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from chatmill.cli import main
-from chatmill.commands import export_tokenizer
-from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.algorithms import Encoder
-from chatmill.tokenizer.exports import export_all, joined
-from chatmill.tokenizer.loading import load, read_vocabulary
-from chatmill.tokenizer.parity import runtimes, without_names
-from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.tokenizer_json import to_json
+from chatmill.app.cli import main
+from chatmill.app.commands import export_tokenizer
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.tokenizer.exporting.exports import export_all, joined
+from chatmill.tokenizer.exporting.parity import runtimes, without_names
+from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.formats.loading import load, read_vocabulary
 from chatmill.tokenizer.types import bpe
-from chatmill.tokenizer.vocabulary import Kind, bytes_and
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, bytes_and
 from test_parity import REAL, SAID, SAMPLE, TEXTS, read_sequentially, real_lines
 from test_tokenizer import OFFICIAL
 

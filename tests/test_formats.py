@@ -10,10 +10,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import Conversation, render
-from chatmill.formats import json_document, reading
-from chatmill.formats.item import Item, Reject
-from chatmill.formats.registry import NAMES, read
+from chatmill.conversation.chatml import Conversation, render
+from chatmill.datasets.formats import json_document, reading
+from chatmill.datasets.formats.item import Item, Reject
+from chatmill.datasets.formats.registry import NAMES, read
 
 QUESTION, ANSWER = "Is it open?", "Yes, until six."
 PAIR = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>\n"

@@ -5,9 +5,9 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.genai import GRAPH, NAME
 from chatmill.inference.loading import load_engine
-from chatmill.manifest import write_manifest
+from chatmill.onnx_export.genai import GRAPH, NAME
+from chatmill.pipeline.manifest import write_manifest
 from export_onnx import main
 from tiny import CONFIG, VOCABULARY, random_model, write_model
 

@@ -20,17 +20,17 @@ from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 import mutate_tokenizers
-from chatmill.tokenizer.binary import MAGIC, write_binary
-from chatmill.tokenizer.files import complete
-from chatmill.tokenizer.llama2c import write_llama2c
-from chatmill.tokenizer.loading import read_vocabulary
-from chatmill.tokenizer.patterns import PATTERNS, bounded
-from chatmill.tokenizer.sentencepiece_model import from_model, to_model
-from chatmill.tokenizer.steps import tokenizers_steps
-from chatmill.tokenizer.tiktoken_files import description_file, write_tiktoken
-from chatmill.tokenizer.tiktoken_pickle import write_tiktoken_pickle
-from chatmill.tokenizer.tokenizer_json import to_json, write_tokenizer_json
-from chatmill.tokenizer.vocabulary import NO_RANK, Kind, Vocabulary, bytes_and, rank_scores
+from chatmill.tokenizer.formats.binary import MAGIC, write_binary
+from chatmill.tokenizer.formats.llama2c import write_llama2c
+from chatmill.tokenizer.formats.loading import read_vocabulary
+from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
+from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
+from chatmill.tokenizer.vocabulary.files import complete
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS, bounded
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model, to_model
+from chatmill.tokenizer.vocabulary.steps import tokenizers_steps
+from chatmill.tokenizer.vocabulary.tokenizer_json import to_json, write_tokenizer_json
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary, bytes_and, rank_scores
 from mutate_tokenizers import GOOD
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -325,7 +325,7 @@ def test_json_that_holds_no_tokenizer_is_refused(text, tmp_path):
 
 USE = """
 import os, signal, sys
-from chatmill.tokenizer.loading import load
+from chatmill.tokenizer.formats.loading import load
 
 def use(file, texts):
     try:

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import train_tokenizer
-from chatmill.conversation import Message, Part, escape
-from chatmill.template import header_segments, segments
-from chatmill.tokenizer.files import complete, write_folder
-from chatmill.tokenizer.huggingface import chat_template, write_huggingface
-from chatmill.tokenizer.loading import load
+from chatmill.conversation.chatml import Message, Part, escape
+from chatmill.conversation.template import header_segments, segments
+from chatmill.tokenizer.formats.loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.huggingface import chat_template, write_huggingface
 from test_conversation import TEXT
 from test_parity import REAL, SAMPLE, real_lines, write_chat
 from test_parity import TEXTS as TEXTS_OF_ALL_KINDS

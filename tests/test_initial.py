@@ -12,18 +12,18 @@ from torch.nn.functional import cross_entropy
 
 import encode
 import export_onnx
-from chatmill.byte_level.encoder import ByteEncoder, ByteEncoderShape, spell
-from chatmill.conversation import BOS, END, PAD, START
-from chatmill.engines.architectures import read_config, to_hugging_face
+from chatmill.checkpoints.architectures import read_config, to_hugging_face
+from chatmill.conversation.chatml import BOS, END, PAD, START
 from chatmill.inference.loading import load
-from chatmill.initial import initial_files, laid_out, load_initial, own_rows
-from chatmill.model import initialise
-from chatmill.model_folder import write_model as write_model_folder
-from chatmill.optimizer import Optimizer
-from chatmill.tokenizer.files import complete, write_folder
-from chatmill.tokenizer.loading import as_it_is, read_vocabulary
+from chatmill.model.chat_model import initialise
+from chatmill.tokenizer.formats.loading import as_it_is, read_vocabulary
 from chatmill.tokenizer.types import bpe
-from chatmill.tokenizer.vocabulary import Kind
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape, spell
+from chatmill.training.initial import initial_files, laid_out, load_initial, own_rows
+from chatmill.training.model_folder import write_model as write_model_folder
+from chatmill.training.optimizer import Optimizer
 from foreign import LLAMA3, logits_of, make, rewrite, transformers
 from short_talks import read_curve, run, write_tokens
 from tiny import CONFIG, VOCABULARY, random_model, write_model

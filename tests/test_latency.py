@@ -1,7 +1,7 @@
 import pytest
 
-from chatmill.latency import Case, Round, answer_ms, latencies, make_cases, percentiles, timing
-from chatmill.limits import Limits, Needs
+from chatmill.benchmarking.latency import Case, Round, answer_ms, latencies, make_cases, percentiles, timing
+from chatmill.benchmarking.limits import Limits, Needs
 from scripted import ScriptedEngine
 from tiny import CONFIG
 

@@ -3,8 +3,8 @@ from itertools import count
 import pytest
 
 import export_onnx
-from chatmill.limits import Limits, Meter, Needs, _products, weight_bytes
-from chatmill.model_config import ModelConfig
+from chatmill.benchmarking.limits import Limits, Meter, Needs, _products, weight_bytes
+from chatmill.checkpoints.configuration import ModelConfig
 from tiny import CONFIG, random_model, write_model
 
 
@@ -56,7 +56,7 @@ def test_a_prompt_takes_as_long_as_its_multiplications_but_not_less_than_the_wei
 
 def test_the_meter_counts_what_its_threads_did(monkeypatch):
     clock = count(step=0.5)
-    monkeypatch.setattr("chatmill.limits.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("chatmill.benchmarking.limits.perf_counter", lambda: next(clock))
     limits = Meter(threads=2).measure([3_000_000])
     assert limits.bandwidths == {3_000_000: 2 * 33 * 3_000_000}  # a hundred million bytes are so many passes
     assert limits.matrix_rate == 2 * 8 * 2 * 1024 * 512**2

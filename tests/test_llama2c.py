@@ -7,11 +7,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chatmill.engines.checkpoints import open_engine
-from chatmill.model_config import ModelConfig, Variant
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.llama2c import read_llama2c
-from chatmill.tokenizer.loading import as_it_is
+from chatmill.checkpoints.configuration import ModelConfig, Variant
+from chatmill.engines.torch.opening import open_engine
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.llama2c import read_llama2c
+from chatmill.tokenizer.formats.loading import as_it_is
 from tiny import random_model
 
 STORIES = Path(__file__).parents[2] / "shared/data/models/stories260K"

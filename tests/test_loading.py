@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatmill.conversation import END, parse, read_records
+from chatmill.conversation.chatml import END, parse, read_records
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import find_model, load

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mix
-from chatmill.conversation import Message, Record, read_records, render
-from chatmill.split import side
+from chatmill.conversation.chatml import Message, Record, read_records, render
+from chatmill.datasets.split import side
 
 ROOT = Path(__file__).parents[1]
 SHARES = {"validation_share": 0.2, "test_share": 0.2}

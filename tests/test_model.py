@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from chatmill.layers import rotate
-from chatmill.manifest import write_manifest
-from chatmill.model import ChatModel, initialise, slowed
-from chatmill.model_config import ModelConfig, RopeScaling, Variant
+from chatmill.checkpoints.configuration import ModelConfig, RopeScaling, Variant
+from chatmill.model.chat_model import ChatModel, initialise, slowed
+from chatmill.model.layers import rotate
+from chatmill.pipeline.manifest import write_manifest
 from tiny import random_model
 
 CONFIG = ModelConfig.from_depth(2, vocab_size=128, context=64, width=64, heads=4)
@@ -81,7 +81,7 @@ def test_a_cache_grows_and_can_still_be_rewound():
 
 def test_rotations_beyond_the_first_table_are_those_of_a_longer_one(monkeypatch):
     whole = random_variant(Variant(), max_position_embeddings=300)
-    monkeypatch.setattr("chatmill.model.FIRST_POSITIONS", 32)
+    monkeypatch.setattr("chatmill.model.chat_model.FIRST_POSITIONS", 32)
     model = random_variant(Variant(), max_position_embeddings=300)
     assert len(model.cos) == 32
     torch.testing.assert_close(model(random_ids(1, 100)), whole(random_ids(1, 100)), atol=0, rtol=0)

@@ -1,6 +1,6 @@
 import torch
 
-from chatmill.byte_level.ngrams import ngrams
+from chatmill.model.ngrams import ngrams
 
 IDS = torch.tensor([[5, 6, 7, 5, 6, 7, 8]])
 PLACES = torch.arange(7)[None]

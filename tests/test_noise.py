@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import Message, Part, parse, render
-from chatmill.noise import KINDS, noisy
+from chatmill.conversation.chatml import Message, Part, parse, render
+from chatmill.soft_tokenizer.noise import KINDS, noisy
 
 LETTER = [
     Message.plain("user", "Could you write a letter to my friend about the garden? " * 20),

@@ -9,10 +9,11 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill import decoder_graph, onnx_graph
-from chatmill.engines.architectures import to_hugging_face
-from chatmill.model_config import RopeScaling, Variant
-from chatmill.quantization import BLOCK, quantize
+from chatmill.checkpoints.architectures import to_hugging_face
+from chatmill.checkpoints.configuration import RopeScaling, Variant
+from chatmill.onnx_export import decoder_graph
+from chatmill.onnx_export import graphs as onnx_graph
+from chatmill.onnx_export.quantization import BLOCK, quantize
 from dequantized import dequantize
 from tiny import CONFIG, random_model
 

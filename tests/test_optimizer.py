@@ -3,7 +3,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from chatmill.optimizer import Muon, Optimizer, orthogonalise, rate_at
+from chatmill.training.optimizer import Muon, Optimizer, orthogonalise, rate_at
 from tiny import CONFIG, random_model
 
 

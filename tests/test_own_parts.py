@@ -10,15 +10,15 @@ import torch
 import benchmark
 import evaluate
 import export_onnx
-from chatmill.byte_level.head import shape_for, spell
-from chatmill.conversation import Message, Record, render
-from chatmill.engines.architectures import read_config, to_hugging_face
-from chatmill.engines.checkpoints import read_model
+from chatmill.app.experiments import default_model
+from chatmill.checkpoints.architectures import read_config, to_hugging_face
+from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
+from chatmill.conversation.chatml import Message, Record, render
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.experiments import default_model
-from chatmill.manifest import check_manifest
-from chatmill.model import ChatModel
-from chatmill.model_config import ByteHeadShape, Chunking
+from chatmill.model.byte_head import shape_for, spell
+from chatmill.model.chat_model import ChatModel
+from chatmill.model.reading import read_model
+from chatmill.pipeline.manifest import check_manifest
 from tiny import CONFIG, VOCABULARY, random_model, write_model
 
 CHUNKED = replace(CONFIG, chunking=Chunking())

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import BOS, END, PAD, START, Message
-from chatmill.packing import Feed, best_fit, cut_to_fit
-from chatmill.template import Loss, segments
-from chatmill.tokens import Split
+from chatmill.conversation.chatml import BOS, END, PAD, START, Message
+from chatmill.conversation.template import Loss, segments
+from chatmill.encoded.token_files import Split
+from chatmill.training.packing import Feed, best_fit, cut_to_fit
 from tiny import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

@@ -22,11 +22,11 @@ from tokenizers.pre_tokenizers import Split
 
 import export_tokenizer
 import train_tokenizer
-from chatmill.conversation import CONTROL_TOKENS, Message, Record, escape, render
-from chatmill.tokenizer.algorithms import WHOLE
-from chatmill.tokenizer.binary import open_binary
-from chatmill.tokenizer.loading import load
-from chatmill.tokenizer.parity import runtimes
+from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Record, escape, render
+from chatmill.tokenizer.exporting.parity import runtimes
+from chatmill.tokenizer.formats.algorithms import WHOLE
+from chatmill.tokenizer.formats.binary import open_binary
+from chatmill.tokenizer.formats.loading import load
 
 TYPES = {
     "whitespace": ("whitespace", {}),

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chatmill.byte_level.pieces import chunk_starts, describe, pieces, word_edges
-from chatmill.cli import main
-from chatmill.model_config import Chunking
-from chatmill.page.tokens import chunked
+from chatmill.app.cli import main
+from chatmill.checkpoints.configuration import Chunking
+from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces, word_edges
+from chatmill.report.token_view import chunked
 from tiny import CONFIG, random_model, write_model
 
 CHUNKED = replace(CONFIG, chunking=Chunking())

@@ -15,8 +15,8 @@ import encode
 import mix
 import prepare
 import train_tokenizer
-from chatmill.conversation import Message, Record, check_turns, parse, read_records, render
-from chatmill.formats.item import Item, Reject
+from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records, render
+from chatmill.datasets.formats.item import Item, Reject
 
 ROOT = Path(__file__).parents[1]
 PARAMS = ROOT / "params.yaml"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chatmill.stage import read_params
+from chatmill.pipeline.stage import read_params
 from chatmill.tokenizer import load
 from serving import serving
 

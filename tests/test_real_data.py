@@ -8,8 +8,8 @@ import pytest
 
 import mix
 import prepare
-from chatmill.conversation import check_turns, parse
-from chatmill.formats.item import Reject
+from chatmill.conversation.chatml import check_turns, parse
+from chatmill.datasets.formats.item import Reject
 
 DATA = Path(__file__).parents[2] / "shared/data/chat"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}")

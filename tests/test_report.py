@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.page import sections, speed
-from chatmill.page.chart import Line, category_axis, line_chart, linear_axis, log_axis
-from chatmill.page.markup import Html, table, tag, text
-from chatmill.page.metrics import number, percent
-from chatmill.page.tokens import conversation_tokens, masked, sentence, text_tokens, visible
-from chatmill.tokenizer.files import write_folder
+from chatmill.report import sections, speed
+from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis
+from chatmill.report.markup import Html, table, tag, text
+from chatmill.report.metrics import number, percent
+from chatmill.report.token_view import conversation_tokens, masked, sentence, text_tokens, visible
+from chatmill.tokenizer.vocabulary.files import write_folder
 from report import CALL, main, read_curve
 from tiny import VOCABULARY, byte_tokenizer
 

@@ -12,7 +12,7 @@ from dvc.repo import Repo
 from dvc.utils import strictyaml
 from dvc.utils.serialize import _yaml
 
-from chatmill.tokenizer.loading import files_of
+from chatmill.tokenizer.formats.loading import files_of
 from test_foreign_tokenizers import llama_like, ranks_like
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
@@ -50,7 +50,7 @@ PARAMETER_ROWS = [
 
 CODE_ROWS = [
     ("stages/prepare.py", [*PREPARE, "mix", *AFTER_MIX]),
-    ("stages/chatmill/formats/skills.py", [*PREPARE, "mix", *AFTER_MIX]),
+    ("stages/chatmill/datasets/formats/skills.py", [*PREPARE, "mix", *AFTER_MIX]),
     ("stages/mix.py", ["mix", *AFTER_MIX]),
     ("stages/train_tokenizer.py", AFTER_MIX),
     (f"{TYPES}/bpe.py", AFTER_MIX),
@@ -59,16 +59,17 @@ CODE_ROWS = [
     ("stages/export_tokenizer.py", ["export_tokenizer", "benchmark", *REPORT]),
     ("stages/encode.py", ["encode", *AFTER_ENCODE]),
     ("stages/train_model.py", AFTER_ENCODE),
-    ("stages/chatmill/packing.py", AFTER_ENCODE),
+    ("stages/chatmill/training/packing.py", AFTER_ENCODE),
+    ("stages/chatmill/training/initial.py", AFTER_ENCODE),
     ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/chatmill/soft_tokenizer/learning.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/export_onnx.py", AFTER_EXPORT),
-    ("stages/chatmill/onnx_graph.py", AFTER_EXPORT),
+    ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
     ("stages/evaluate.py", ["evaluate", *REPORT]),
-    ("stages/chatmill/skills.py", ["evaluate", *REPORT]),
+    ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
-    ("stages/chatmill/cli.py", []),
+    ("stages/chatmill/app/cli.py", []),
 ]
 
 INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its maker and its readers

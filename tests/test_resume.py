@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from chatmill.checkpoint import Checkpoint
+from chatmill.training.checkpoint import Checkpoint
 from conftest import copy_project
 from short_talks import run as train
 from short_talks import script, write_tokens

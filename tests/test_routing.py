@@ -5,11 +5,11 @@ from math import log, prod
 import pytest
 import torch
 
-from chatmill.byte_level import routing
-from chatmill.byte_level.routing import Autoencoder, Routed, ratio_loss, surprise_loss
-from chatmill.model import ChatModel, initialise
-from chatmill.model_config import Chunking
-from chatmill.optimizer import Optimizer
+from chatmill.checkpoints.configuration import Chunking
+from chatmill.model import routing
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.model.routing import Autoencoder, Routed, ratio_loss, surprise_loss
+from chatmill.training.optimizer import Optimizer
 from tiny import CONFIG
 
 WORDS = [[10, 11, 12], [20, 21, 22, 23, 24], [30, 31], [40, 41, 42, 43]]

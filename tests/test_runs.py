@@ -9,11 +9,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from chatmill.server import runs as runs_module
-from chatmill.server.errors import Refusal, refused
-from chatmill.server.run_files import RunFiles
-from chatmill.server.run_rows import rows
-from chatmill.server.runs import Runs, points, routes, run_program
+from chatmill.app.server import runs as runs_module
+from chatmill.app.server.errors import Refusal, refused
+from chatmill.app.server.run_files import RunFiles
+from chatmill.app.server.run_rows import rows
+from chatmill.app.server.runs import Runs, points, routes, run_program
 from run_repository import CURVE, EVALUATION, RunRepository
 from tiny import CONFIG, random_model
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS, Message, Part
-from chatmill.formats.registry import read
-from chatmill.terminal.saved_chats import Transcript, claim, read_chat, save
+from chatmill.app.terminal.saved_chats import Transcript, claim, read_chat, save
+from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
+from chatmill.datasets.formats.registry import read
 
 TEXT = st.one_of(st.text(), st.sampled_from(CONTROL_TOKENS)).filter(str.strip)
 TOOL = st.tuples(TEXT, st.text(), st.text()).map(

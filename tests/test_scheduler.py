@@ -5,14 +5,14 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+from chatmill.app.server.errors import Full, Late, Stopped
+from chatmill.app.server.jobs import Answer, Reading, Wanted, chance
+from chatmill.app.server.scheduler import Scheduler
 from chatmill.engines.chats import chats_of
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.loading import load
 from chatmill.inference.sampler import Sampling
-from chatmill.server.errors import Full, Late, Stopped
-from chatmill.server.jobs import Answer, Reading, Wanted, chance
-from chatmill.server.scheduler import Scheduler
 from export_onnx import main as export
 from scripted import ScriptedEngine
 from tiny import CONFIG, byte_tokenizer, write_model

@@ -11,15 +11,15 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from chatmill.calculator import calculate
-from chatmill.conversation import CALL_END, CALL_START, END, Message, escape
+from chatmill.app.server.app import application
+from chatmill.app.server.models import Models, Options
+from chatmill.app.server.runs import Runs
+from chatmill.conversation.chatml import CALL_END, CALL_START, END, Message, escape
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.chat_template import CHATML
 from chatmill.inference.loading import Loaded, load
 from chatmill.inference.sampler import Sampling
-from chatmill.server.app import application
-from chatmill.server.models import Models, Options
-from chatmill.server.runs import Runs
+from chatmill.tools.calculator import calculate
 from export_onnx import main as export
 from scripted import ScriptedEngine
 from serving import process, serving

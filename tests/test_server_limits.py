@@ -3,9 +3,9 @@ import socket
 
 import pytest
 
+from chatmill.app.server import api, protocol
+from chatmill.app.server.guard import MOST_BYTES
 from chatmill.inference.loading import load
-from chatmill.server import api, protocol
-from chatmill.server.guard import MOST_BYTES
 from raw_http import CHAT, CHUNKED, HELLO, Line, ask, request, serving_here, until, write_served
 
 

@@ -18,7 +18,7 @@ import openai
 import psutil
 import pytest
 
-from chatmill.conversation import Message
+from chatmill.conversation.chatml import Message
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.loading import load

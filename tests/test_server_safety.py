@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import pytest
 
-from chatmill.cli import main
-from chatmill.commands.serve import hosts
+from chatmill.app.cli import main
+from chatmill.app.commands.serve import hosts
+from chatmill.app.server import assets
+from chatmill.app.server.guard import MOST_BYTES
 from chatmill.inference.loading import load
-from chatmill.server import assets
-from chatmill.server.guard import MOST_BYTES
 from raw_http import CHAT, HELLO, Line, ask, request, serving_here, write_served
 from serving import process
 

@@ -11,19 +11,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
-from chatmill.cli import main
-from chatmill.commands.show import named
-from chatmill.conversation import BOS, Message, Part, render
-from chatmill.fairness import costs, read_parallel
-from chatmill.page.tokens import MARKS, conversation_tokens, text_tokens, visible
-from chatmill.subject import read_bytes, read_file
-from chatmill.template import segments
-from chatmill.terminal.token_grid import grid
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import complete, write_folder
-from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.tokenizer_json import write_tokenizer_json
-from chatmill.tokenizer.vocabulary import bytes_and
+from chatmill.app.cli import main
+from chatmill.app.commands.show import named
+from chatmill.app.fairness import costs, read_parallel
+from chatmill.app.subject import read_bytes, read_file
+from chatmill.app.terminal.token_grid import grid
+from chatmill.conversation.chatml import BOS, Message, Part, render
+from chatmill.conversation.template import segments
+from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_json import write_tokenizer_json
+from chatmill.tokenizer.vocabulary.vocabulary import bytes_and
 from tiny import byte_tokenizer
 
 ROOT = Path(__file__).parents[1]

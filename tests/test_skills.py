@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import check_turns, render
-from chatmill.formats.problems import PROBLEMS
-from chatmill.formats.skills import generate
-from chatmill.skills import score
-from chatmill.split import side
+from chatmill.conversation.chatml import check_turns, render
+from chatmill.datasets.formats.problems import PROBLEMS
+from chatmill.datasets.formats.skills import generate
+from chatmill.datasets.split import side
+from chatmill.evaluation.skill_scoring import score
 
 FILE = Path(__file__).parents[1] / "data/raw/skills.yaml"
 SOURCE = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)

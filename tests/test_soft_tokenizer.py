@@ -5,19 +5,19 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.byte_level.encoder import START, ByteEncoder, ByteEncoderShape
-from chatmill.conversation import Message, render
-from chatmill.encoding import Segmenter
+from chatmill.conversation.chatml import Message, render
+from chatmill.encoded.encoding import Segmenter
+from chatmill.encoded.token_files import Split
 from chatmill.soft_tokenizer.learning import FOR_STRANGERS, best_ridge, learn, predict, solve
 from chatmill.soft_tokenizer.measures import explained, has_collapsed, measure, nearest
 from chatmill.soft_tokenizer.pairs import Pairs, is_held_out
 from chatmill.soft_tokenizer.plugging import embedding_of, plug_in, rows_for, table_of, with_table
 from chatmill.soft_tokenizer.subject import Subject, measure_noisy, measure_plugged, transferred
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import complete
-from chatmill.tokenizer.patterns import PATTERNS
-from chatmill.tokenizer.vocabulary import Kind, bytes_and
-from chatmill.tokens import Split
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.vocabulary.files import complete
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, bytes_and
+from chatmill.training.byte_encoder import START, ByteEncoder, ByteEncoderShape
 from tiny import CONFIG, random_model
 
 SHAPE = ByteEncoderShape(width=32, layers=1, longest=8, ngrams=0, features=128)

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.byte_level.encoder import END, START
-from chatmill.cli import main
-from chatmill.conversation import Message
+from chatmill.app.cli import main
+from chatmill.checkpoints.configuration import Chunking
+from chatmill.conversation.chatml import Message
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
-from chatmill.model_config import Chunking
-from chatmill.model_folder import read_byte_encoder
 from chatmill.soft_tokenizer.pairs import Pairs
-from chatmill.tokenizer.files import complete, write_folder
-from chatmill.tokenizer.huggingface import write_huggingface
-from chatmill.tokenizer.loading import read_vocabulary
+from chatmill.tokenizer.formats.loading import read_vocabulary
 from chatmill.tokenizer.types import bpe, sentencepiece
-from chatmill.tokenizer.vocabulary import Kind
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.training.byte_encoder import END, START
+from chatmill.training.model_folder import read_byte_encoder
 from foreign import logits_of, make, transformers
 from test_initial import IDS, write_foreign
 from tiny import CONFIG, write_model

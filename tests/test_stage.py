@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from chatmill.stage import read_params, whole
+from chatmill.pipeline.stage import read_params, whole
 
 SOURCE = Path(__file__).parents[1] / "stages"
 SCRIPT = '''
 """Write a number."""
 import os, sys, time
 from pathlib import Path
-from chatmill.stage import Output, PositiveInt, Section, afterwards, stage
+from chatmill.pipeline.stage import Output, PositiveInt, Section, afterwards, stage
 
 @stage
 def main(raw: Path, out: Output, *, number: PositiveInt, rate: float = 0.5, other: Section) -> None:

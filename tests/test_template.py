@@ -2,8 +2,8 @@ from itertools import pairwise
 
 import pytest
 
-from chatmill.conversation import BOS, Message, Part, render
-from chatmill.template import Loss, segments, spans
+from chatmill.conversation.chatml import BOS, Message, Part, render
+from chatmill.conversation.template import Loss, segments, spans
 
 CONVERSATION = [
     Message.plain("system", "Be brief."),

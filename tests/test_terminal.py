@@ -18,12 +18,12 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import export_onnx
-from chatmill.conversation import CALL_END, CALL_START, END
+from chatmill.app.terminal.editor import converse
+from chatmill.app.terminal.saved_chats import Transcript, read_chat
+from chatmill.app.terminal.slash_commands import COMMANDS
+from chatmill.app.terminal.talk import Talk
+from chatmill.conversation.chatml import CALL_END, CALL_START, END
 from chatmill.inference.chat import ChatSession
-from chatmill.terminal.editor import converse
-from chatmill.terminal.saved_chats import Transcript, read_chat
-from chatmill.terminal.slash_commands import COMMANDS
-from chatmill.terminal.talk import Talk
 from scripted import ScriptedEngine
 from tiny import CONFIG, byte_tokenizer, write_model
 
@@ -342,7 +342,7 @@ class Terminal:
 @contextmanager
 def at_terminal(model, *arguments, stdin=None):
     """`chatmill chat` at a terminal; `stdin` comes through a pipe instead."""
-    command = [sys.executable, "-m", "chatmill.cli", "chat", "--device", "cpu", "--threads", "1", "--model", model]
+    command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--device", "cpu", "--threads", "1", "--model", model]
     process, stream = pty.fork()
     if process == 0:
         if stdin is not None:

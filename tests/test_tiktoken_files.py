@@ -12,12 +12,12 @@ import tiktoken.load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.patterns import CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.ranks import encoding, refusal
-from chatmill.tokenizer.tiktoken_files import description_file, read_tiktoken, write_tiktoken
-from chatmill.tokenizer.tiktoken_pickle import read_tiktoken_pickle, write_tiktoken_pickle
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary, merges_by_rank, rank_scores
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.tokenizer.encoding.ranks import encoding, refusal
+from chatmill.tokenizer.formats.tiktoken_files import description_file, read_tiktoken, write_tiktoken
+from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle, write_tiktoken_pickle
+from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, WORDS
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, merges_by_rank, rank_scores
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CL100K = Path(__file__).parents[2] / "shared/data/tokenizers/tiktoken/cl100k_base.tiktoken"

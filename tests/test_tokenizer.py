@@ -7,19 +7,19 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS, Message, Part
-from chatmill.manifest import NAME
-from chatmill.template import Loss, Segment, segments
-from chatmill.tokenizer import backends
-from chatmill.tokenizer.algorithms import Encoder
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import CANONICAL, DESCRIPTION, complete, read_folder, write_folder
-from chatmill.tokenizer.loading import load
-from chatmill.tokenizer.patterns import PATTERNS, SAMPLE, bounded, resolve
-from chatmill.tokenizer.ranks import encoding, from_ranks
-from chatmill.tokenizer.tokenizer_json import to_json
+from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
+from chatmill.conversation.template import Loss, Segment, segments
+from chatmill.pipeline.manifest import NAME
+from chatmill.tokenizer.encoding import backends
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.encoding.ranks import encoding, from_ranks
+from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.formats.loading import load
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
-from chatmill.tokenizer.vocabulary import Kind, bytes_and
+from chatmill.tokenizer.vocabulary.files import CANONICAL, DESCRIPTION, complete, read_folder, write_folder
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS, SAMPLE, bounded, resolve
+from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, bytes_and
 from test_conversation import HOSTILE, MESSAGES
 
 WORDS = (

@@ -10,20 +10,20 @@ import torch
 from safetensors.torch import load_file
 
 import encode
-from chatmill.byte_level.encoder import plug
-from chatmill.conversation import Message, Record, render
-from chatmill.engines.checkpoints import read_model
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation.template import Loss
+from chatmill.encoded.token_files import read_split, text_bytes
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
-from chatmill.model import distance
-from chatmill.model_folder import read_byte_encoder
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Feed, cut_to_fit
-from chatmill.template import Loss
-from chatmill.tokenizer.files import complete, write_folder
+from chatmill.model.chat_model import distance
+from chatmill.model.reading import read_model
 from chatmill.tokenizer.types import byte
-from chatmill.tokens import read_split, text_bytes
-from chatmill.training import Trainer
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.training.byte_encoder import plug
+from chatmill.training.model_folder import read_byte_encoder
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.trainer import Trainer
 from short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
 from tiny import CONFIG, VOCABULARY, random_model
 

@@ -9,17 +9,17 @@ import torch
 import yaml
 
 import train_soft_tokenizer
-from chatmill.conversation import Message
-from chatmill.engines.checkpoints import read_model
+from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
+from chatmill.conversation.chatml import Message
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
-from chatmill.manifest import check_manifest
-from chatmill.model import ChatModel, initialise
-from chatmill.model_config import ByteHeadShape, Chunking
-from chatmill.model_folder import read_byte_encoder, write_model
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.model.reading import read_model
+from chatmill.pipeline.manifest import check_manifest
 from chatmill.soft_tokenizer.plugging import embedding_of, table_of
-from chatmill.tokenizer.files import complete, write_folder
 from chatmill.tokenizer.types.bpe import Settings, train
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.training.model_folder import read_byte_encoder, write_model
 from short_talks import run as train_model
 from short_talks import write_tokens
 from tiny import CONFIG, VOCABULARY

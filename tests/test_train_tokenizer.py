@@ -15,9 +15,9 @@ import tokenizers
 import yaml
 
 import train_tokenizer
-from chatmill.conversation import Message, Record, render
-from chatmill.tokenizer.loading import load
-from chatmill.tokenizer.patterns import PATTERNS
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 
 STAGES = Path(train_tokenizer.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared/data/tokenizers"

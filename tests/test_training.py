@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.distributed import choose_device, choose_processes
-from chatmill.model import ChatModel, initialise
-from chatmill.model_config import ModelConfig
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Batch
-from chatmill.training import Trainer, choose_compile, choose_precision, compile_repeatably
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.training.distributed import choose_device, choose_processes
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Batch
+from chatmill.training.trainer import Trainer, choose_compile, choose_precision, compile_repeatably
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

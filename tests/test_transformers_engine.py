@@ -144,7 +144,7 @@ class Hidden(PathFinder):
         return None if name == "transformers" else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
 from pathlib import Path
-from chatmill.engines.checkpoints import open_engine
+from chatmill.engines.torch.opening import open_engine
 try:
     open_engine(Path({str(tmp_path)!r}))
 except ValueError as error:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import encode
-from chatmill.conversation import Message, Record, render
-from chatmill.packing import Feed, cut_to_fit
-from chatmill.tokenizer.files import write_folder
-from chatmill.tokens import read_split
-from chatmill.watch import LossWatch, name_documents
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.encoded.token_files import read_split
+from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.training.loss_watch import LossWatch, name_documents
+from chatmill.training.packing import Feed, cut_to_fit
 from tiny import VOCABULARY
 
 # Losses of the first steps of the default parameters, and of a model of one layer that learns from one row a step.

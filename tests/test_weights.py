@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from chatmill.engines.weights import read_weights
+from chatmill.checkpoints.weights import read_weights
 
 
 class Calls:

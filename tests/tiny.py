@@ -5,14 +5,14 @@ import json
 import torch
 from safetensors.torch import save_file
 
-from chatmill.conversation import BOS, END, PAD
-from chatmill.engines.architectures import to_hugging_face
-from chatmill.manifest import write_manifest
-from chatmill.model import ChatModel
-from chatmill.model_config import ModelConfig
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import complete, write_folder
+from chatmill.checkpoints.architectures import to_hugging_face
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.conversation.chatml import BOS, END, PAD
+from chatmill.model.chat_model import ChatModel
+from chatmill.pipeline.manifest import write_manifest
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types.byte import Settings, train
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
 
 VOCABULARY = complete(train([], 256, Settings()), [])
 CONFIG = ModelConfig(

@@ -24,12 +24,13 @@ import torch.nn.functional as F
 from learning import Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
-from chatmill import optimizer, training
-from chatmill.attention import within_conversations
-from chatmill.model import ChatModel
-from chatmill.model_config import ModelConfig
-from chatmill.optimizer import Optimizer
-from chatmill.training import Trainer
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.model.attention import within_conversations
+from chatmill.model.chat_model import ChatModel
+from chatmill.training import optimizer
+from chatmill.training import trainer as training
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.trainer import Trainer
 
 CONTEXT, VOCAB_SIZE = 512, 2048
 

@@ -37,19 +37,19 @@ import numpy as np
 from peer_files import QUANTIZED, SHAPES, write_random_model
 
 import export_onnx
-from chatmill.engines import shared_caches
+from chatmill.conversation.template import Loss, segments
+from chatmill.datasets.formats.item import Reject
+from chatmill.datasets.formats.registry import read
 from chatmill.engines.engine import Engine, default_threads
-from chatmill.engines.onnx_engine import SharedCacheEngine
-from chatmill.engines.pytorch import PyTorchEngine
-from chatmill.formats.item import Reject
-from chatmill.formats.registry import read
+from chatmill.engines.onnx import shared_caches
+from chatmill.engines.onnx.onnx_engine import SharedCacheEngine
+from chatmill.engines.torch.pytorch import PyTorchEngine
 from chatmill.inference.chat import ChatSession, common_length
 from chatmill.inference.generation import generate
 from chatmill.inference.loading import ONNX_FILES, Loaded, load
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
-from chatmill.progress import progress
-from chatmill.template import Loss, segments
+from chatmill.pipeline.progress import progress
 
 CHATS = (1, 2, 4, 8, 16)
 IDS = (1, 2, 3, 5, 9)

@@ -23,10 +23,10 @@ import onnxruntime  # noqa: E402
 
 from benchmark import SAMPLINGS, measure_streaming  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, default_threads  # noqa: E402
-from chatmill.engines.onnx_engine import SharedCacheEngine  # noqa: E402
-from chatmill.engines.onnx_session import WAITING, Session  # noqa: E402
+from chatmill.engines.onnx.onnx_engine import SharedCacheEngine  # noqa: E402
+from chatmill.engines.onnx.session import WAITING, Session  # noqa: E402
 from chatmill.inference.loading import load_engine  # noqa: E402
-from chatmill.tokenizer.loading import load as load_tokenizer  # noqa: E402
+from chatmill.tokenizer.formats.loading import load as load_tokenizer  # noqa: E402
 
 TURN = 32
 REPEATS = 40

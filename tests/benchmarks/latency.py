@@ -34,9 +34,9 @@ from peer_files import SHAPES, read_config, write_all
 from peers import WAITING, Worker, names
 
 from benchmark import processor
+from chatmill.benchmarking.limits import Limits, Meter, Needs, weight_bytes
 from chatmill.engines.engine import ONNX_FILES, default_threads
-from chatmill.limits import Limits, Meter, Needs, weight_bytes
-from chatmill.progress import progress
+from chatmill.pipeline.progress import progress
 
 PROMPTS = (16, 128, 512, 1024)
 EXACT = ("pytorch", "onnx", "onnx_hf", "transformers", "genai", "ctranslate2", "llama_f32")  # float32, the same ids

@@ -28,16 +28,16 @@ import encode
 import mix
 import prepare
 import train_tokenizer
-from chatmill.bits_per_byte import bits_per_byte, token_nats
-from chatmill.engines.peak_memory import peak_bytes
-from chatmill.model import ChatModel, initialise
-from chatmill.model_config import ModelConfig
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Feed, cut_to_fit
-from chatmill.template import Loss
-from chatmill.tokenizer.files import read_folder
-from chatmill.tokens import read_split, text_bytes
-from chatmill.training import Trainer, choose_compile, choose_precision, compile_repeatably, keep_freed_memory
+from chatmill.benchmarking.peak_memory import peak_bytes
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.conversation.template import Loss
+from chatmill.encoded.token_files import read_split, text_bytes
+from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.tokenizer.vocabulary.files import read_folder
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.trainer import Trainer, choose_compile, choose_precision, compile_repeatably, keep_freed_memory
 
 BATCH = 4096  # tokens a step
 

@@ -10,10 +10,10 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 import export_onnx
+from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.manifest import write_manifest
-from chatmill.model_config import ModelConfig
-from chatmill.tokenizer.files import write_folder
+from chatmill.pipeline.manifest import write_manifest
+from chatmill.tokenizer.vocabulary.files import write_folder
 from tiny import VOCABULARY, random_model
 
 SHAPES = {"30M": (8, 16384), "100M": (12, 32768)}  # layers and vocabulary

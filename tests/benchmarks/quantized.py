@@ -21,14 +21,14 @@ sys.path.insert(0, str(ROOT / "stages"))
 import numpy as np  # noqa: E402
 
 import export_onnx  # noqa: E402
-from chatmill.bits_per_byte import token_nats  # noqa: E402
-from chatmill.corpus import Corpus  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
-from chatmill.engines.scoring import score_by  # noqa: E402
+from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
+from chatmill.evaluation.corpus import Corpus  # noqa: E402
+from chatmill.evaluation.scoring import score_by  # noqa: E402
 from chatmill.inference.chat import ChatSession  # noqa: E402
 from chatmill.inference.chat_template import OwnTemplate  # noqa: E402
 from chatmill.inference.loading import load_engine  # noqa: E402
-from chatmill.tokenizer.loading import load as load_tokenizer  # noqa: E402
+from chatmill.tokenizer.formats.loading import load as load_tokenizer  # noqa: E402
 from evaluate import TestSet, accuracies, answer, questions, read_test  # noqa: E402
 
 MAX_TOKENS = 128  # of an answer

@@ -29,24 +29,24 @@ from learning import BATCH, planned, run
 
 import encode
 import train_model
-from chatmill.byte_level.encoder import ByteEncoderShape, plug, tabulate
-from chatmill.conversation import parse, read_records
-from chatmill.corpus import Corpus
-from chatmill.engines.pytorch import PyTorchEngine
-from chatmill.model import ChatModel
-from chatmill.noise import KINDS, noisy
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Feed, cut_to_fit
+from chatmill.conversation.chatml import parse, read_records
+from chatmill.encoded.token_files import read_split, text_bytes
+from chatmill.engines.torch.pytorch import PyTorchEngine
+from chatmill.evaluation.corpus import Corpus
+from chatmill.model.chat_model import ChatModel
+from chatmill.pipeline.stage import read_params
 from chatmill.soft_tokenizer.learning import FOR_ALL, learn
+from chatmill.soft_tokenizer.noise import KINDS, noisy
 from chatmill.soft_tokenizer.pairs import Pairs
 from chatmill.soft_tokenizer.plugging import embedding_of, score, table_of, with_table
-from chatmill.stage import read_params
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import complete, read_folder, write_folder
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import byte
-from chatmill.tokens import read_split, text_bytes
-from chatmill.training import Trainer, choose_precision, keep_freed_memory
-from chatmill.training_run import rows_at_once
+from chatmill.tokenizer.vocabulary.files import complete, read_folder, write_folder
+from chatmill.training.byte_encoder import ByteEncoderShape, plug, tabulate
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.run import rows_at_once
+from chatmill.training.trainer import Trainer, choose_precision, keep_freed_memory
 
 CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
 PARAMS = Path(__file__).parents[2] / "params.yaml"

@@ -26,10 +26,10 @@ import tokenizers
 
 import export_tokenizer
 import train_tokenizer
-from chatmill.conversation import Message, Record, escape, render
-from chatmill.template import segments
-from chatmill.tokenizer.binary import open_binary, read_binary
-from chatmill.tokenizer.loading import load
+from chatmill.conversation.chatml import Message, Record, escape, render
+from chatmill.conversation.template import segments
+from chatmill.tokenizer.formats.binary import open_binary, read_binary
+from chatmill.tokenizer.formats.loading import load
 
 TYPES = {
     "whitespace": {},

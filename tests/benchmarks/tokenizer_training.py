@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 import rustbpe
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.engines.peak_memory import peak_bytes
-from chatmill.tokenizer.patterns import PATTERNS
+from chatmill.benchmarking.peak_memory import peak_bytes
 from chatmill.tokenizer.types import bpe
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 
 ROUNDS = 3
 

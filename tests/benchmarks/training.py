@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from learning import BATCH, Chatmill, Count, Data, Learner, measure, prepared, run, source
 from torch import Tensor, nn
 
-from chatmill.model_config import ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig
 
 RATES = (1e-3, 2e-3, 4e-3)
 PRECISIONS = ("bfloat16", "float32")

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from chatmill.conversation import Conversation, Message
+from chatmill.conversation.chatml import Conversation, Message
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.inference.generation import generate
 from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 GREEDY = Sampling()
 

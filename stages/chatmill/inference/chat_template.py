@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from chatmill.conversation import END, Conversation, Message, escape
-from chatmill.template import Loss, Segment, Template, header_segments, message_segments, segments
+from chatmill.conversation.chatml import END, Conversation, Message, escape
+from chatmill.conversation.template import Loss, Segment, Template, header_segments, message_segments, segments
 
 Around = tuple[str, str]  # what stands before and after a message
 
@@ -42,7 +42,7 @@ class ChatTemplate(Protocol):
 
 @dataclass(frozen=True)
 class OwnTemplate:
-    """One of chatmill.template, as the models of the pipeline are trained with."""
+    """One of chatmill.conversation.template, as the models of the pipeline are trained with."""
 
     name: Template = "chatml"
     escapes = True

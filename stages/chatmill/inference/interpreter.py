@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from chatmill.calculator import calculate
-from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Conversation, unescape
+from chatmill.conversation.chatml import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Conversation, unescape
+from chatmill.conversation.template import Segment, output_segments
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.generation import Tool
-from chatmill.template import Segment, output_segments
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tools.calculator import calculate
 
 TOOL_TOKENS = (CALL_START, CALL_END, OUTPUT_START, OUTPUT_END)
 

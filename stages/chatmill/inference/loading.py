@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from chatmill.engines import onnx_engine
 from chatmill.engines.engine import ONNX_FILES, Engine, memory_error
+from chatmill.engines.onnx import onnx_engine
 from chatmill.inference.chat_template import ChatTemplate, recognised, template_of
 from chatmill.inference.model_files import ModelFiles, read_model_files
-from chatmill.manifest import check_manifest
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.files import DESCRIPTION
-from chatmill.tokenizer.llama2c import read_llama2c
-from chatmill.tokenizer.loading import IN_FOLDERS, as_it_is
-from chatmill.tokenizer.loading import load as load_tokenizer
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.llama2c import read_llama2c
+from chatmill.tokenizer.formats.loading import IN_FOLDERS, as_it_is
+from chatmill.tokenizer.formats.loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.files import DESCRIPTION
 
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
 BEGINS, ENDS = "<s>", "</s>"  # a text, where no file says otherwise, as in Llama 2's and llama2.c's
@@ -109,9 +109,9 @@ def _open(model: Path, files: ModelFiles, device: str, threads: int | None) -> E
 
 
 def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
-    from chatmill.engines import checkpoints  # exports chat where PyTorch is not installed
+    from chatmill.engines.torch import opening  # exports chat where PyTorch is not installed
 
-    return checkpoints.open_engine(path, device=device, threads=threads)
+    return opening.open_engine(path, device=device, threads=threads)
 
 
 def _open_graph(file: Path, name: str, device: str, threads: int | None, context: int | None = None) -> Engine:

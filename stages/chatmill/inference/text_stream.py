@@ -7,9 +7,9 @@ A character comes out when its last byte is in, and control tokens never do. The
 import codecs
 from collections.abc import Sequence
 
-from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Message, Part, unescape
+from chatmill.conversation.chatml import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Message, Part, unescape
 from chatmill.inference.chat_template import CHATML, ChatTemplate
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 _OPENS = {CALL_START: "call", OUTPUT_START: "output", CALL_END: "text", OUTPUT_END: "text"}
 

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chatmill.byte_level.encoder import FILL, ByteEncoder, ByteEncoderShape
-from chatmill.layers import Layer
-from chatmill.model import initialise
-from chatmill.optimizer import Muon, rate_at
-from chatmill.progress import progress
+from chatmill.model.chat_model import initialise
+from chatmill.model.layers import Layer
+from chatmill.pipeline.progress import progress
 from chatmill.soft_tokenizer.pairs import Pairs
+from chatmill.training.byte_encoder import FILL, ByteEncoder, ByteEncoderShape
+from chatmill.training.optimizer import Muon, rate_at
 
 BATCH = 256  # tokens of a step
 TEMPERATURE = 0.1  # of the contrast

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.byte_level.encoder import spell
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.training.byte_encoder import spell
 
 _PRIOR = 3000  # occurrences added to those of each token: with 10, rows held out were explained worse
 

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chatmill.bits_per_byte import token_nats
-from chatmill.byte_level.encoder import ByteEmbedding, ByteEncoder
-from chatmill.corpus import Corpus
-from chatmill.engines.batches import score_in_batches
-from chatmill.engines.checkpoints import EMBEDDING, HEAD
-from chatmill.model import FIRST_POSITIONS, ChatModel
-from chatmill.model_config import ModelConfig
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.evaluation.batches import score_in_batches
+from chatmill.evaluation.bits_per_byte import token_nats
+from chatmill.evaluation.corpus import Corpus
+from chatmill.model.chat_model import FIRST_POSITIONS, ChatModel
+from chatmill.model.reading import EMBEDDING, HEAD
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.training.byte_encoder import ByteEmbedding, ByteEncoder
 
 TABLES = (f"model.{EMBEDDING}", HEAD)
 Score = Mapping[str, float | None]

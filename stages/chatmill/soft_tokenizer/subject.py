@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from chatmill.byte_level.encoder import ByteEmbedding, ByteEncoder
-from chatmill.conversation import Conversation
-from chatmill.corpus import Corpus
-from chatmill.model import ChatModel
-from chatmill.noise import KINDS, noisy
+from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.template import Template
+from chatmill.encoded.token_files import Split
+from chatmill.evaluation.corpus import Corpus
+from chatmill.model.chat_model import ChatModel
+from chatmill.soft_tokenizer.noise import KINDS, noisy
 from chatmill.soft_tokenizer.pairs import Pairs
 from chatmill.soft_tokenizer.plugging import (
     Score,
@@ -24,9 +25,8 @@ from chatmill.soft_tokenizer.plugging import (
     with_table,
 )
 from chatmill.soft_tokenizer.tuning import tune
-from chatmill.template import Template
-from chatmill.tokenizer.chat_tokenizer import ChatTokenizer
-from chatmill.tokens import Split
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.training.byte_encoder import ByteEmbedding, ByteEncoder
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from itertools import islice
 
 import torch
 
-from chatmill.model import ChatModel
-from chatmill.optimizer import Optimizer
-from chatmill.packing import Feed, cut_to_fit
-from chatmill.progress import progress
-from chatmill.template import Template
-from chatmill.tokenizer.vocabulary import Vocabulary
-from chatmill.tokens import Split, text_bytes
-from chatmill.training import Trainer
-from chatmill.training_run import rows_at_once
+from chatmill.conversation.template import Template
+from chatmill.encoded.token_files import Split, text_bytes
+from chatmill.model.chat_model import ChatModel
+from chatmill.pipeline.progress import progress
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.run import rows_at_once
+from chatmill.training.trainer import Trainer
 
 RATE = 0.001  # of the matrices
 TOKENS = 4096  # of a step

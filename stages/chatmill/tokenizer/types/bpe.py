@@ -7,9 +7,9 @@ import rustbpe
 from pydantic import BaseModel, Field
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.tokenizer.patterns import Pattern
-from chatmill.tokenizer.tokenizer_json import byte_level_entry
-from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.patterns import Pattern
+from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
 
 MINIMUM = 256  # text tokens
 EXACT = True  # fewer text tokens than asked are an error

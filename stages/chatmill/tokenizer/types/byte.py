@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from chatmill.tokenizer.patterns import ANYTHING
-from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
 
 MINIMUM = 256  # text tokens
 EXACT = False  # fewer text tokens than asked are no error

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from chatmill.checksum import check_sha256
-from chatmill.tokenizer.loading import as_it_is, files_of, read_vocabulary
-from chatmill.tokenizer.vocabulary import Vocabulary
+from chatmill.pipeline.checksum import check_sha256
+from chatmill.tokenizer.formats.loading import as_it_is, files_of, read_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 0  # text tokens; the file decides
 EXACT = False

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from chatmill.tokenizer.sentencepiece_model import from_model
-from chatmill.tokenizer.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 277  # text tokens: bytes, the characters below, and one for unknown text; mostly more letters
 EXACT = True  # fewer text tokens than asked are an error

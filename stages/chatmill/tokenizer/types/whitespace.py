@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import regex
 from pydantic import BaseModel
 
-from chatmill.tokenizer.patterns import WORDS
-from chatmill.tokenizer.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.patterns import WORDS
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
 
 MINIMUM = 256  # text tokens
 EXACT = False  # fewer text tokens than asked are no error

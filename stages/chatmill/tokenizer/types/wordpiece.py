@@ -10,8 +10,8 @@ import regex
 from pydantic import BaseModel
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.tokenizer.patterns import Pattern, bounded
-from chatmill.tokenizer.vocabulary import Kind, Vocabulary, rank_scores
+from chatmill.tokenizer.vocabulary.patterns import Pattern, bounded
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, rank_scores
 
 MINIMUM = 512  # text tokens
 EXACT = True  # fewer text tokens than asked are an error

@@ -1,0 +1,128 @@
+"""Measure the bits per byte of any model on any data; of several models, side by side."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from chatmill.app.measurement import Document, Measurement, measure, read_documents
+from chatmill.app.terminal.settings import at_least_one
+from chatmill.app.terminal.talk import device, notice, plural
+from chatmill.app.terminal.token_grid import Line, aligned, write
+from chatmill.datasets.formats.registry import NAMES
+from chatmill.inference.loading import Loaded, load
+from chatmill.pipeline.errors import sentence
+from chatmill.report.metrics import number
+
+SHOWN = 3  # places of documents that do not fit into a context
+EXAMPLES = """examples:
+  chatmill evaluate data/model --data data/chat/test.jsonl
+  chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
+  chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
+
+Control tokens are not scored. A document longer than the context is scored in windows that follow one another by half
+of it. Models with different templates read different text around what is said: compare what the assistant says.
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `chatmill evaluate`."""
+    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
+    add = command.add_argument
+    add("models", nargs="+", type=Path, metavar="PATH", help="a model's folder or file")
+    add("--data", type=Path, action="append", required=True, metavar="FILE", help="may be repeated")
+    add("--format", choices=NAMES, metavar="NAME", help=f"of the data, as in prepare: {', '.join(NAMES)} (default: "
+        "conversations in .json and .jsonl files; other files are a text each)")  # fmt: skip
+    add("--limit", type=int, metavar="N", help="only the first N documents of each file")
+    add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
+    add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
+    add("--template", metavar="NAME", help="as for `chatmill chat`")
+    add("--trust-tokenizer", action="store_true", help="as for `chatmill chat`")
+    add("--device", default="auto", help="as for `chatmill chat`")
+    add("--threads", type=int, metavar="N", help="one less than there are cores if not given")
+    add("--json", action="store_true", help="print JSON, for other programs")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure all models, one after another, and print a table of them."""
+    for name in ("limit", "context", "threads"):
+        if (value := getattr(options, name)) is not None:
+            at_least_one(f"--{name}", value)
+    if len(options.models) > len(ascii_uppercase):
+        raise ValueError(f"{len(options.models)} models: name at most {len(ascii_uppercase)} of them")
+    documents = [
+        one for file in dict.fromkeys(options.data) for one in read_documents(file, options.format, options.limit)
+    ]
+    found = [measured(path, documents, options) for path in options.models]
+    if options.json:
+        print(json.dumps([as_json(path, *one) for path, one in zip(options.models, found, strict=True)], indent=1))
+        return
+    done = [measurement for _, measurement in found]
+    write(table(options.models, done), sys.stdout)
+    if len({one.bytes for one in done}) > 1:
+        notice("they read different text, by their templates: compare what the assistant says")
+
+
+def measured(path: Path, documents: Sequence[Document], options: argparse.Namespace) -> tuple[Loaded, Measurement]:
+    """A model and what it needs, which took some time: that is told on stderr."""
+    named = {"tokenizer": options.tokenizer, "template": options.template}
+    try:
+        loaded = load(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **named)
+        found = measure(loaded, documents, options.context)
+    except (ValueError, MemoryError) as error:
+        what = sentence(error)
+        known = (str(path), *(str(file) for file in (*options.data, options.tokenizer) if file))
+        raise ValueError(what if what.startswith(known) else f"{path}: {what}") from error
+    engine = loaded.engine
+    notice(
+        f"{path}: {engine.name} on {device(engine)}, template {loaded.template.name}, context {found.context:,}: "
+        f"{plural(found.tokens, 'token')} of text, {found.tokens_per_second:,.0f} tokens/s"
+    )
+    if found.long:
+        more = " …" if len(found.long) > SHOWN else ""
+        notice(f"{path}: in windows: {plural(len(found.long), 'document')}: {', '.join(found.long[:SHOWN])}{more}")
+    return loaded, found
+
+
+def table(paths: Sequence[Path], found: Sequence[Measurement]) -> Iterator[Line]:
+    """A row for each measure, a column for each model; what a letter stands for comes first."""
+    letters = ascii_uppercase[: len(paths)]
+    if len(paths) > 1:
+        yield from ([("", f"{letter} {path}")] for letter, path in zip(letters, paths, strict=True))
+        yield []
+    rows = [bits_row("all text", found, None, "all"), bits_row("the assistant's", found, None, "assistant")]
+    for file in found[0].by_file if len(found[0].by_file) > 1 else ():
+        rows += [bits_row(file, found, file, "all"), bits_row("  the assistant's", found, file, "assistant")]
+    head = ("", *letters) if len(paths) > 1 else ("", str(paths[0]))
+    yield from aligned("Bits per byte", head, rows)
+    yield []
+    tokens = ("tokens per byte", *(number(one.tokens / one.bytes, 3) for one in found))
+    yield from aligned("Text", head, [("bytes", *(f"{one.bytes:,}" for one in found)), tokens])
+
+
+def bits_row(name: str, found: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
+    """One measure of all models, in a file or in all of them."""
+    bits = [one.by_file[file] if file else one.bits_per_byte for one in found]
+    return (name, *(number(getattr(one, which), 4) for one in bits))
+
+
+def as_json(path: Path, loaded: Loaded, found: Measurement) -> dict[str, Any]:
+    """All that was found of a model, as numbers that are not rounded."""
+    bits = found.bits_per_byte._asdict() | {"by_file": {file: bits._asdict() for file, bits in found.by_file.items()}}
+    return {
+        "model": str(path),
+        "engine": loaded.engine.name,
+        "device": loaded.engine.device,
+        "template": loaded.template.name,
+        "tokenizer": loaded.tokenizer.fingerprint,
+        "context": found.context,
+        "bits_per_byte": bits,
+        "bytes": found.bytes,
+        "tokens": found.tokens,
+        "tokens_per_byte": found.tokens / found.bytes if found.bytes else None,
+        "in_windows": found.long,
+        "tokens_per_second": found.tokens_per_second,
+    }

@@ -1,0 +1,71 @@
+"""Write a tokenizer made anywhere in every format that can express it."""
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+from chatmill.tokenizer.exporting.exports import Format, export_all
+from chatmill.tokenizer.exporting.parity import compare, read_texts
+from chatmill.tokenizer.formats.loading import read_vocabulary
+from chatmill.tokenizer.formats.soundness import check
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+
+FORMATS = get_args(Format)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `chatmill export-tokenizer`."""
+    add = command.add_argument
+    add(
+        "tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="a tokenizer.json, .tiktoken, .model, .pkl, .bin, encoder.json beside vocab.bpe, vocab.json beside "
+        "merges.txt, or vocab.txt; or a folder with one of them",
+    )
+    add("out", type=Path, metavar="OUT", help="a folder that is not there yet")
+    add("--formats", nargs="+", choices=FORMATS, default=FORMATS, metavar="FORMAT", help=f"of {', '.join(FORMATS)}")
+    add("--add-chat-tokens", action="store_true", help="give unused or new ids to the control tokens of chats")
+    add("--check", type=Path, metavar="FILE", help="compare the ids that all formats give for each line of this text")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the formats, say what became of each, and compare them."""
+    if options.out.exists():
+        raise ValueError(f"{options.out}: it is there already: name a folder that is not")
+    vocabulary = read_vocabulary(options.tokenizer)
+    if options.add_chat_tokens:
+        vocabulary = complete(vocabulary, [])
+        check(vocabulary)
+    texts = read_texts(options.check) if options.check else []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with _scratch(options.out.parent) as folder:
+        write_folder(vocabulary, folder / "source")
+        written = export_all(options.formats, folder / "source", vocabulary, folder / "out")
+        shutil.move(folder / "out", options.out)
+    for format, entry in written.items():
+        print(f"{format:16} {', '.join(entry.get('files', ['-']))}{_remark(entry)}")
+    for line in compare(vocabulary, options.out, texts) if texts else ():
+        print(line)
+
+
+@contextmanager
+def _scratch(parent: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards, also where SIGTERM ends the process."""
+    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with tempfile.TemporaryDirectory(dir=parent) as folder:
+            yield Path(folder)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _remark(entry: dict[str, Any]) -> str:
+    example = f" (as in {entry['example']!r})" if "example" in entry else ""
+    return f": {entry['reason']}{example}" if "reason" in entry else ""

@@ -1,0 +1,188 @@
+"""Show a text or a conversation token by token, in the terminal or as a page; several tokenizers side by side."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from chatmill.app.fairness import Cost, costs, read_parallel
+from chatmill.app.subject import Subject, read_bytes, read_file
+from chatmill.app.terminal.token_grid import Line, aligned, grid, legend, write
+from chatmill.conversation.template import Template
+from chatmill.datasets.formats.reading import ROW_BYTES
+from chatmill.report.markup import Html, document, section, table, tag
+from chatmill.report.metrics import number
+from chatmill.report.token_view import Token, conversation_tokens, masked, sentence, text_tokens
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.vocabulary.files import complete
+
+TOKENIZER = Path("data/tokenizer")  # where the pipeline leaves it
+
+
+class Table(NamedTuple):
+    """A table in the terminal and on the page; each row begins with its name."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class View(NamedTuple):
+    """The subject as one tokenizer cuts it up."""
+
+    name: str
+    tokenizer: ChatTokenizer
+    tokens: list[Token]
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether the tokens have a loss."""
+        return any(token.loss is not None for token in self.tokens)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `chatmill show`."""
+    add = command.add_argument
+    add("text", nargs="?", metavar="TEXT", help="a text, ChatML, or JSON with messages; else what comes through a pipe")
+    add("--file", type=Path, metavar="FILE", help="a text, or conversations as JSON lines, instead of TEXT")
+    add("--index", type=int, default=1, metavar="N", help="which conversation of several (default: 1, the first)")
+    add("--tokenizer", type=Path, action="append", metavar="PATH", help=f"may be repeated (default: {TOKENIZER})")
+    add("--model", type=Path, metavar="PATH", help="also the chunks that its inner layers work on, if they do")
+    add("--template", choices=get_args(Template), default="chatml", help="of conversations (default: %(default)s)")
+    add("--parallel", type=Path, metavar="FILE", help="also compare languages: rows of language, key and text")
+    add("--html", type=Path, metavar="FILE", help="write a page instead")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Show what is asked for."""
+    subject = read_subject(options)
+    parallel = read_parallel(options.parallel) if options.parallel else {}
+    tokenizers = {name: read_tokenizer(path) for name, path in named(options.tokenizer or [TOKENIZER]).items()}
+    views = [] if subject is None else [cut_up(subject, *item, options.template) for item in tokenizers.items()]
+    tables = [sizes(views)] if views else []
+    if options.model and subject is not None:
+        views.append(chunks_of(subject, options.model, options.template))
+    if parallel:
+        tables += fairness({name: costs(parallel, tokenizer) for name, tokenizer in tokenizers.items()})
+    if options.html:
+        options.html.write_text(page(subject, views, tables), encoding="utf-8")
+    else:
+        print_views(views, tables)
+
+
+def read_subject(options: argparse.Namespace) -> Subject | None:
+    """What is to be shown; None where languages are to be compared and nothing else."""
+    if options.index < 1:
+        raise ValueError(f"--index {options.index}: expected 1, the first conversation, or more")
+    if options.text is not None and options.file:
+        raise ValueError("a text and --file: give one of them")
+    if options.file:
+        return read_file(options.file, options.index)
+    if options.text is not None:
+        return read_bytes(os.fsencode(options.text), options.index, "TEXT")
+    if options.parallel:
+        return None
+    if sys.stdin.isatty():
+        raise ValueError("nothing to show: give a text, --file, --parallel, or something through a pipe")
+    return read_bytes(sys.stdin.buffer.read(ROW_BYTES + 1), options.index, "standard input")
+
+
+def named(paths: Sequence[Path]) -> dict[str, Path]:
+    """The paths by as many of their last parts as tell them apart."""
+    paths = list(dict.fromkeys(paths))
+    for count in range(1, max(len(path.parts) for path in paths) + 1):
+        names = {str(Path(*path.parts[-count:])): path for path in paths}
+        if len(names) == len(paths):
+            break
+    return names
+
+
+def read_tokenizer(path: Path) -> ChatTokenizer:
+    """The tokenizer in a folder or file; one without control tokens has them after its last id, as in training."""
+    if path == TOKENIZER and not path.exists():
+        raise ValueError(f"no {TOKENIZER} here: run `dvc repro`, or name a tokenizer with --tokenizer")
+    return ChatTokenizer(complete(load(path).vocabulary, []))
+
+
+def cut_up(subject: Subject, name: str, tokenizer: ChatTokenizer, template: Template) -> View:
+    """The subject's tokens."""
+    if isinstance(subject, str):
+        return View(name, tokenizer, text_tokens(subject, tokenizer))
+    return View(name, tokenizer, conversation_tokens(subject, tokenizer, template))
+
+
+def chunks_of(subject: Subject, path: Path, template: Template) -> View:
+    """The subject as a model's inner layers see it; the number with each chunk is that of its tokens.
+
+    Raises ValueError for a model whose layers all read tokens.
+    """
+    from chatmill.evaluation.chunk_spans import chunk_starts, pieces
+    from chatmill.inference.loading import load as load_model
+
+    engine, tokenizer, *_ = load_model(path, device="cpu")
+    model = getattr(engine, "model", None)
+    if not getattr(getattr(model, "config", None), "chunking", None):
+        raise ValueError(f"{path}: its layers read tokens, not chunks: train one with train_model.chunking: learned")
+    tokens = cut_up(subject, path.name, tokenizer, template).tokens
+    starts = chunk_starts(model, [token.id for token in tokens])
+    counts = np.diff([*np.flatnonzero(starts), len(starts)]).tolist()
+    parts = pieces(starts, [token.content for token in tokens])
+    chunks = [Token(count, part) for count, part in zip(counts, parts, strict=True)]
+    return View(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
+
+
+def sizes(views: Sequence[View]) -> Table:
+    """How many tokens each tokenizer makes; bytes are those of text, and so are the tokens that they are divided by."""
+    rows = []
+    for name, tokenizer, tokens in views:
+        text = [token.content for token in tokens if not token.is_control]
+        per_token = number(sum(map(len, text)) / len(text) if text else None, decimals=2)
+        rows.append((name, tokenizer.vocabulary.type, f"{tokenizer.num_text:,}", f"{len(tokens):,}", per_token))
+    return Table("Tokenizers", ("", "type", "text vocabulary", "tokens", "bytes per token"), rows)
+
+
+def fairness(found: Mapping[str, Mapping[str, Cost]]) -> list[Table]:
+    """What languages cost with each tokenizer; the cheapest with the first one comes first."""
+    first = next(iter(found.values()))
+    languages = sorted(first, key=lambda language: first[language].sentence_ratio)
+
+    def beside_english(what: str, value: str, ratio: str) -> Table:
+        rows = []
+        for language in languages:
+            cells = [str(first[language].sentences)]
+            for by_language in found.values():
+                cost = by_language[language]
+                cells += [f"{getattr(cost, value):.2f}", f"{getattr(cost, ratio):.2f}"]
+            rows.append((language, *cells))
+        return Table(what, ("", "sentences", *(name for one in found for name in (one, "× English"))), rows)
+
+    return [
+        beside_english("Tokens per sentence", "tokens_per_sentence", "sentence_ratio"),
+        beside_english("Tokens per byte", "tokens_per_byte", "byte_ratio"),
+    ]
+
+
+def print_views(views: Sequence[View], tables: Sequence[Table]) -> None:
+    """Print each view under its tokenizer's name, then the tables."""
+    columns = shutil.get_terminal_size().columns
+    lines: list[Line] = []
+    for view in views:
+        lines += [[("bold", view.name)]] if len(views) > 1 else []
+        lines += [legend(view.tokens), []] if view.is_conversation else []
+        lines += grid(view.tokens, columns)
+    for one in tables:
+        lines += [*aligned(*one), []]
+    write(lines[:-1], sys.stdout)
+
+
+def page(subject: Subject | None, views: Sequence[View], tables: Sequence[Table]) -> Html:
+    """The same as a page; a text stands there as it is, too."""
+    text = [tag("p", subject, class_="answer", dir="auto")] if isinstance(subject, str) else []
+    shown = (section(view.name, (masked if view.is_conversation else sentence)(view.tokens)) for view in views)
+    return document("chatmill show", *text, *shown, section("Side by side", *(table(*one) for one in tables)))

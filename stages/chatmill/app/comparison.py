@@ -1,0 +1,148 @@
+"""Models side by side: what each answers to a prompt, and how likely the others would have been to say the same.
+
+The measure is bits per byte of the answer's text: its nats under a model, after the same prompt, in that model's own
+template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. The bytes are thus the same under every model,
+and what a template adds to a text (escapes, a space before it) costs nats but counts no bytes. As in the pipeline's
+metrics control tokens are in neither sum, nor is what the calculator put out; a call of it is scored as text, unless
+one of the models knows no calls: then answers are scored without them.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from chatmill.conversation.chatml import Message
+from chatmill.conversation.template import Loss, Segment, header_segments, message_segments
+from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
+from chatmill.inference.chat import Answer, ChatSession
+from chatmill.inference.chat_template import ChatTemplate
+from chatmill.inference.interpreter import TOOL_TOKENS
+from chatmill.pipeline.errors import MISTAKES, sentence
+
+Bits = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
+
+
+class Given(NamedTuple):
+    """What a model answered, and what that took; or the problem it had."""
+
+    message: Message = Message("assistant", ())
+    timing: Answer | None = None
+    problem: str = ""
+
+
+class Comparison(NamedTuple):
+    """The answers to a prompt, and the nats of each (rows) under each model (columns): a text says why there are none.
+
+    `num_bytes` are those of the text that is scored, of each answer.
+    """
+
+    prompt: str
+    answers: list[Given]
+    nats: list[list[float | str]]
+    num_bytes: list[int]
+
+    def bits_per_byte(self) -> Bits:
+        """Of each answer under each model; None where there is no number."""
+        return [
+            [None if isinstance(nats, str) else bits_per_byte(nats, size) for nats in row]
+            for row, size in zip(self.nats, self.num_bytes, strict=True)
+        ]
+
+
+class Speed(NamedTuple):
+    """How fast a model answered; None where it gave too few tokens to tell."""
+
+    first_token: float | None  # seconds from the question, the median over the prompts
+    tokens_per_second: float | None  # after the first
+
+
+def compare(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
+    """Ask every model, and score every answer under every model."""
+    answers = [answer(session, prompt) for session in sessions]
+    calls = all(map(knows_calls, sessions))
+    scored = [given.message if calls else Message.plain("assistant", given.message.text) for given in answers]
+    num_bytes = [sum(len(part.text.encode()) for part in one.parts if part.kind != "output") for one in scored]
+    nats = [
+        [(given.problem and "no answer") or nats_or_problem(session, prompt, message) for session in sessions]
+        for given, message in zip(answers, scored, strict=True)
+    ]
+    return Comparison(prompt, answers, nats, num_bytes)
+
+
+def knows_calls(session: ChatSession) -> bool:
+    """Whether the model can call the calculator."""
+    return session.template.escapes and {*TOOL_TOKENS} <= session.tokenizer.special.keys()
+
+
+def answer(session: ChatSession, prompt: str) -> Given:
+    """What the model says to a prompt, whatever it was asked before."""
+    session.clear()
+    session.engine.rewind(0)
+    session.sampling = session.sampling  # its seed anew
+    try:
+        deque(session.ask(prompt), maxlen=0)
+    except MISTAKES as error:
+        return Given(problem=sentence(error))
+    return Given(session.conversation[-1], session.answer)
+
+
+def nats_or_problem(session: ChatSession, prompt: str, message: Message) -> float | str:
+    """The nats of an answer under a model, or why it has none."""
+    if not any(part.text for part in message.parts if part.kind != "output"):
+        return "no text"
+    try:
+        return score(session, prompt, message)
+    except MISTAKES as error:
+        return sentence(error)
+
+
+def score(session: ChatSession, prompt: str, message: Message) -> float:
+    """The nats of an answer's text and calls after a prompt. Raises ValueError where the model gives no number."""
+    system = [Message.plain("system", session.system)] if session.system else []
+    asked, _ = session.tokenizer.encode_segments(session.template.prompt([*system, Message.plain("user", prompt)]))
+    said, losses = session.tokenizer.encode_segments(said_segments(message, session.template))
+    logits = session.engine.score([*asked, *said])[len(asked) - 1 :]
+    with np.errstate(invalid="ignore"):
+        nats = nats_of_logits(logits, np.array([asked[-1], *said]))
+    total = float(nats[(np.array(losses) == Loss.TRAINED) & session.tokenizer.is_text[said]].sum())
+    if not np.isfinite(total):
+        raise ValueError("the model gives it no probability, or none that is a number")
+    return total
+
+
+def said_segments(message: Message, template: ChatTemplate) -> list[Segment]:
+    """An answer as a model says it after the prompt, without what ends it; a template made elsewhere has text alone."""
+    if not template.escapes:
+        return [Segment(template.lead + message.text, Loss.TRAINED)]
+    header = header_segments("assistant", template.name)
+    return message_segments(message, template.name)[len(header) : -2]
+
+
+def pooled(comparisons: Iterable[Comparison]) -> Bits:
+    """Bits per byte over all prompts: nats and bytes are summed before they are divided.
+
+    An answer that one of the models could not score is left out under all, so that a row is of the same texts.
+    """
+    by_answer = zip(*(zip(one.nats, one.num_bytes, strict=True) for one in comparisons), strict=True)
+    result = []
+    for rows in by_answer:
+        complete = [(nats, size) for nats, size in rows if not any(isinstance(value, str) for value in nats)]
+        total = sum(size for _, size in complete)
+        sums = np.sum([nats for nats, _ in complete], axis=0) if complete else np.zeros(len(rows[0][0]))
+        result.append([bits_per_byte(float(nats), total) for nats in sums])
+    return result
+
+
+def speeds(comparisons: Sequence[Comparison]) -> list[Speed]:
+    """How fast each model was over all prompts."""
+    result = []
+    for answers in zip(*(one.answers for one in comparisons), strict=True):
+        timings = [given.timing for given in answers if given.timing and given.timing.tokens]
+        tokens = sum(timing.tokens - 1 for timing in timings)
+        seconds = sum(timing.seconds - timing.first_token for timing in timings)
+        first = median(timing.first_token for timing in timings) if timings else None
+        result.append(Speed(first, tokens / seconds if seconds > 0 else None))
+    return result

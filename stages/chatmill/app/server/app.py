@@ -1,0 +1,96 @@
+"""The server: pages, API and runs behind one guard, and how it starts and stops."""
+
+import asyncio
+import logging
+import socket
+import traceback
+from copy import deepcopy
+from types import TracebackType
+
+import uvicorn
+import uvicorn.logging
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from chatmill.app.server import api, assets, runs
+from chatmill.app.server.errors import Refusal, failed, no_such_page, refused
+from chatmill.app.server.guard import MOST_HEADER_BYTES, Guard
+from chatmill.app.server.models import Models
+from chatmill.app.server.protocol import Protocol
+
+IDLE_SECONDS = 30  # in which a connection may be used again
+
+
+def application(models: Models, found: runs.Runs, hosts: list[str], origins: list[str], key: str | None) -> ASGIApp:
+    """All that is answered."""
+    app = Starlette(
+        routes=[*api.routes(models), *runs.routes(found), *assets.routes()],
+        exception_handlers={
+            Refusal: refused,
+            HTTPException: no_such_page,
+            ClientDisconnect: nobody,
+            Exception: failed,
+        },
+    )
+    app.router.redirect_slashes = False
+    return Guard(app, hosts=hosts, origins=origins, key=key)
+
+
+async def nobody(_: Request, __: Exception) -> Response:
+    """What nobody reads."""
+    return Refusal(400, "the request broke off").response()
+
+
+class Discreet(uvicorn.logging.DefaultFormatter):
+    """Tells where a mistake was made, but not its message, in which something of a conversation may stand."""
+
+    def formatException(self, ei: tuple[type[BaseException], BaseException, TracebackType | None]) -> str:
+        """The places, and the kind of mistake."""
+        return "".join([*traceback.format_tb(ei[2]), ei[0].__name__])
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, which when it is to stop lets answers end for some seconds, and then ends them."""
+
+    def __init__(self, app: ASGIApp, models: Models, *, grace: float, verbose: bool) -> None:
+        logs = deepcopy(uvicorn.config.LOGGING_CONFIG)
+        logs["formatters"]["default"]["()"] = Discreet
+        config = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            proxy_headers=False,
+            lifespan="off",
+            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=int(grace) + 5,
+            log_config=logs,
+            access_log=verbose,
+            log_level=logging.INFO if verbose else logging.ERROR,
+            server_header=False,
+        )
+        super().__init__(config)
+        self._models, self._grace = models, grace
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections; end what goes on."""
+        draining = asyncio.create_task(self._models.drain(self._grace))
+        await super().shutdown(sockets)
+        await draining
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound. Raises ValueError where it cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen()  # who asks before the server runs waits for it
+    except OSError as error:
+        bound.close()
+        raise ValueError(f"{host}:{port}: {(error.strerror or '').lower()}: choose another --host or --port") from error
+    return bound

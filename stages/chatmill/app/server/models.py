@@ -1,0 +1,142 @@
+"""The models that a server has: loaded at its start, or, of DVC's runs, when somebody asks for them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from time import time
+from typing import Any, NamedTuple
+
+from chatmill.app.experiments import fetched
+from chatmill.app.server.errors import Refusal
+from chatmill.app.server.scheduler import Scheduler
+from chatmill.inference.interpreter import Interpreter
+from chatmill.inference.loading import Loaded, load
+from chatmill.inference.sampler import Sampling
+from chatmill.pipeline.errors import MISTAKES, sentence
+
+KEPT = 2  # runs that stay loaded while nobody asks for them
+
+
+class Options(NamedTuple):
+    """What holds for every model."""
+
+    loading: dict[str, Any]  # of inference.loading.load
+    parallel: int  # answers at once
+    waiting: int
+    sampling: Sampling
+    max_tokens: int
+    seconds: float  # for an answer
+
+
+class Model(NamedTuple):
+    """A model that is loaded."""
+
+    name: str
+    loaded: Loaded
+    interpreter: Interpreter
+    scheduler: Scheduler
+    created: int
+
+    @property
+    def context(self) -> int:
+        """Tokens that fit."""
+        return self.interpreter.context
+
+
+class Models:
+    """Models by name, the first of which is the default."""
+
+    def __init__(self, names: Sequence[str], options: Options, runs: Callable[[], Sequence[str]] = list) -> None:
+        """`runs` gives the names of those that may be loaded besides."""
+        self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
+        self._models: dict[str, Model] = {}  # the one that was asked for latest is the last
+        self._loading: dict[str, asyncio.Task[Model]] = {}
+        self._started = int(time())
+
+    def load_all(self) -> list[Model]:
+        """Load those that are not of runs. Raises ValueError, OSError or MemoryError for one that cannot be."""
+        return [self.add(name, self._load(name)) for name in self.names]
+
+    def add(self, name: str, loaded: Loaded) -> Model:
+        """Have a model that is loaded. Raises ValueError where its tokenizer is another model's."""
+        interpreter = Interpreter(*loaded)
+        scheduler = Scheduler(loaded.engine, rows=self.options.parallel, waiting=self.options.waiting)
+        self._models[name] = Model(name, loaded, interpreter, scheduler, int(time()))
+        return self._models[name]
+
+    async def get(self, name: str | None) -> Model:
+        """The model of a name. Raises Refusal where there is none, or it cannot be loaded."""
+        name = name or self.names[0]
+        model = self._models.pop(name, None)
+        if model and model.scheduler.alive:
+            self._models[name] = model
+            return model
+        if name not in self.names and name not in self._runs():
+            raise Refusal(
+                404, f"there is no model {name!r:.200}: /v1/models names them", param="model", code="model_not_found"
+            )
+        if name not in self._loading:
+            self._loading[name] = asyncio.create_task(self._load_apart(name))
+        return await asyncio.shield(self._loading[name])
+
+    def listing(self) -> list[dict[str, Any]]:
+        """What /v1/models says of each."""
+        runs = [name for name in self._runs() if name not in self.names]
+        return [self.describe(name) for name in [*self.names, *runs]]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """What /v1/models says of one; null is what is not known before it is loaded."""
+        model = self._models.get(name)
+        engine = model.loaded.engine if model else None
+        return {
+            "id": name,
+            "object": "model",
+            "created": model.created if model else self._started,
+            "owned_by": "chatmill" if name in self.names else "dvc",
+            "loaded": model is not None,
+            "max_model_len": engine and engine.context,
+            "engine": engine and engine.name,
+            "device": engine and engine.device,
+            "size": engine and engine.num_bytes,
+            "template": model and model.loaded.template.name,
+            "tools": ["calculator"] if model and model.interpreter.tool else [],
+            "defaults": self._defaults(),
+        }
+
+    async def drain(self, seconds: float) -> None:
+        """Let answers end by themselves for some time, then end them."""
+        schedulers = [model.scheduler for model in self._models.values()]
+        until = asyncio.get_running_loop().time() + seconds
+        while not all(scheduler.idle for scheduler in schedulers) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.05)
+        for scheduler in schedulers:
+            await asyncio.to_thread(scheduler.stop)
+
+    def _defaults(self) -> dict[str, Any]:
+        sampling = {name: value for name, value in asdict(self.options.sampling).items() if name != "seed"}
+        return sampling | {"max_tokens": self.options.max_tokens}
+
+    async def _load_apart(self, name: str) -> Model:
+        """Load a model beside the event loop."""
+        try:
+            await self._make_room()
+            return self.add(name, await asyncio.to_thread(self._load, name))
+        except MISTAKES as error:
+            raise Refusal(503, f"{name}: {sentence(error)}", param="model", code="model_not_loaded") from error
+        finally:
+            del self._loading[name]
+
+    async def _make_room(self) -> None:
+        """Forget those runs for which nobody has asked for longest."""
+        idle = [model for name, model in self._models.items() if name not in self.names and model.scheduler.idle]
+        for model in idle[: max(0, len(idle) - KEPT + 1)]:
+            del self._models[model.name]
+            await asyncio.to_thread(model.scheduler.stop)
+
+    def _load(self, name: str) -> Loaded:
+        with fetched(name) as path:
+            loaded = load(path, **self.options.loading)
+        for _ in range(2):  # the first tokens are slow
+            loaded.engine.append([0])
+        loaded.engine.rewind(0)
+        return loaded

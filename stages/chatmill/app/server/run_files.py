@@ -1,0 +1,71 @@
+"""What the runs of a DVC repository wrote, without a change to the workspace."""
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from chatmill.app.experiments import WORKSPACE
+
+WEIGHTS, SHAPE = "model.safetensors", "config.json"
+
+
+class RunFiles:
+    """The outputs of runs, as they lie in DVC's cache, or in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ValueError where a folder is in no DVC repository."""
+        from dvc.exceptions import DvcException  # half a second, which the start of a server does not wait for
+        from dvc.repo import Repo
+
+        try:
+            with Repo(str(folder)) as repo:
+                self._root, self._cache = Path(repo.root_dir), Path(repo.cache.local.path)
+        except DvcException as error:
+            raise ValueError(f"{folder}: {error}") from error
+
+    def files(self, run: dict[str, Any], output: Path) -> dict[str, Path]:
+        """Where the files of an output are, by name; none where one of them is not at hand."""
+        folder = self._root / output
+        if run["rev"] == WORKSPACE and folder.is_dir():
+            return {file.name: file for file in folder.iterdir()}
+        digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
+        try:
+            entries = json.loads(self._cached(digest).read_bytes()) if digest.endswith(".dir") else []
+            files = {entry["relpath"]: self._cached(entry["md5"]) for entry in entries}
+        except (OSError, ValueError, TypeError, KeyError):
+            return {}
+        return files if all(file.is_file() for file in files.values()) else {}
+
+    def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
+        """A file that a run wrote; None where it is not to be had, or has more bytes than are read."""
+        from dvc.api import DVCFileSystem
+        from dvc.exceptions import DvcException
+        from dvc.repo import Repo
+        from dvc_data.index import DataIndexError
+
+        try:
+            with (
+                Repo(str(self._root), rev=None if revision == WORKSPACE else revision) as repo,
+                DVCFileSystem(repo).open(output.as_posix()) as stream,
+            ):
+                content = stream.read(most_bytes + 1)
+        except (OSError, DataIndexError, DvcException):
+            return None
+        return content if len(content) <= most_bytes else None
+
+    def _cached(self, digest: str) -> Path:
+        return self._cache / digest[:2] / digest[2:]
+
+
+def shape(model: dict[str, Path]) -> dict[str, int]:
+    """Depth, vocabulary and parameters of a model, by its files; empty where they do not tell them."""
+    try:
+        config = json.loads(model[SHAPE].read_bytes())
+        with safe_open(model[WEIGHTS], framework="numpy") as weights:
+            parameters = sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+        return {"depth": config["num_hidden_layers"], "vocabulary": config["vocab_size"], "parameters": parameters}
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError):
+        return {}

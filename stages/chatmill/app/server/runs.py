@@ -1,0 +1,203 @@
+"""The runs of the repository that a server was started in: a listing, training curves and reports."""
+
+import asyncio
+import csv
+import json
+import math
+import os
+import re
+import signal
+import sys
+from hmac import compare_digest
+from pathlib import Path
+from secrets import token_urlsafe
+from tempfile import TemporaryFile
+from time import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from chatmill.app.server.errors import Refusal
+from chatmill.app.server.run_files import RunFiles
+from chatmill.app.server.run_rows import REPORT, Row, rows
+from chatmill.report.sections import averaged
+
+SECONDS = 120  # in which DVC reads what it has not read before, at half a second a run
+MOST_BYTES = 64 << 20  # of what it says: 20 kB a run
+MOST_RUNS = 500  # that are listed
+MOST_BASELINES = 100  # commits whose experiments are looked for, beside the branches
+MOST_FILE_BYTES = 16 << 20  # of a report or a curve
+CURVE = Path("data/metrics/train.tsv")
+DVC = f"""
+import sys
+sys.path.append({str(Path(__file__).parents[2])!r})
+from chatmill.pipeline.stage import die_with_parent
+die_with_parent()
+from dvc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""  # the program, but it ends with the server, however that ends
+COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the curve
+EXPERIMENT = re.compile(r"^refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/", re.MULTILINE)
+SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+
+
+class Runs:
+    """The runs of a folder, listed when somebody asks, by one process at a time."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Nothing is read before the first question; without a folder there are none."""
+        self.ticket = token_urlsafe(16)  # opens reports: a link carries no key
+        self._folder = folder
+        self._listing: asyncio.Task[dict[str, Any]] | None = None
+        self._found: dict[str, Row] = {}
+        self._files: RunFiles | None = None
+        self._reading = asyncio.Lock()
+
+    async def listing(self, refresh: bool = False) -> dict[str, Any]:
+        """All runs, or the problem that there is with them; anew if asked for."""
+        if self._listing is None or (refresh and self._listing.done()):
+            self._listing = asyncio.create_task(self._list())
+        return await asyncio.shield(self._listing)
+
+    def model_names(self) -> list[str]:
+        """Of those runs of the latest listing whose models can be loaded."""
+        return [name for name, run in self._found.items() if run["model"]]
+
+    async def report(self, name: str) -> bytes | None:
+        """The page that a run of the latest listing wrote; None where there is none."""
+        return await self._read(name, REPORT / "index.html")
+
+    async def curve(self, name: str) -> dict[str, list[list[float]]] | None:
+        """(step, bits per byte) in training, thinned, of each column that there is; None where there is no such run."""
+        content = await self._read(name, CURVE)
+        return points((content or b"").decode("utf-8", "replace")) if name in self._found else None
+
+    async def _list(self) -> dict[str, Any]:
+        problem, notes = None, []
+        try:
+            if self._folder is None:
+                raise ValueError("this server looks for runs in no folder")
+            states = await experiments(self._folder)
+            self._files = await asyncio.to_thread(RunFiles, self._folder)
+            found = await asyncio.to_thread(rows, states, self._folder, self._files)
+            self._found = {run["name"]: run for run in found[:MOST_RUNS]}
+            if len(found) > MOST_RUNS:
+                notes.append(f"{len(found) - MOST_RUNS:,} runs older than these {MOST_RUNS} are left out.")
+        except ValueError as error:
+            problem = str(error)  # and what was found before stays
+        runs = list(self._found.values())
+        return {"runs": runs, "problem": problem, "notes": notes, "ticket": self.ticket, "read": time()}
+
+    async def _read(self, name: str, output: Path) -> bytes | None:
+        run = self._found.get(name)
+        if run is None or self._files is None or run["state"] in ("queued", "failed"):
+            return None
+        async with self._reading:
+            return await asyncio.to_thread(self._files.read, run["rev"], output, MOST_FILE_BYTES)
+
+
+async def experiments(folder: Path) -> list[dict[str, Any]]:
+    """What `dvc exp show` says of the workspace, of branches, and of experiments. Raises ValueError with its words."""
+    revisions = [part for revision in await baselines(folder) for part in ("--rev", revision)]
+    command = [sys.executable, "-P", "-c", DVC, "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
+    status, said, errors = await run_program([*command, *revisions], folder)
+    if status:
+        lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
+        said = lines[0] if lines else errors.strip().rpartition("\n")[2]
+        raise ValueError(f"`dvc exp show`, which lists the runs of a project under git and DVC, says: {said}")
+    try:
+        return json.loads(said)
+    except ValueError as error:
+        raise ValueError(f"`dvc exp show --json` gave no JSON ({error}): see what it says in a terminal") from error
+
+
+async def baselines(folder: Path) -> list[str]:
+    """The commits that experiments began from, the latest experiment's first; none where there is no git."""
+    command = ["git", "for-each-ref", "--sort=-creatordate", "--format=%(refname)", "refs/exps"]
+    try:
+        status, refs, _ = await run_program(command, folder)
+    except ValueError:
+        return []
+    found = dict.fromkeys("".join(parts) for parts in EXPERIMENT.findall(refs.decode("utf-8", "replace")))
+    return [] if status else list(found)[:MOST_BASELINES]
+
+
+async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str]:
+    """Exit code, output and errors of a program. Raises ValueError where it takes too long, or there is none."""
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                cwd=folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for the server
+            )
+        except OSError as error:
+            raise ValueError(f"{command[0]} cannot be started: {error.strerror}") from error
+        try:
+            await asyncio.wait_for(process.wait(), SECONDS)
+        except TimeoutError as error:
+            raise ValueError(
+                f"the runs took over {SECONDS} s to read: DVC keeps what it has read, and Refresh goes on from there"
+            ) from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        return process.returncode or 0, whole(output), whole(errors).decode("utf-8", "replace")
+
+
+def whole(stream: Any) -> bytes:
+    """What a program wrote. Raises ValueError where it is too much."""
+    if stream.seek(0, os.SEEK_END) > MOST_BYTES:
+        raise ValueError(
+            f"DVC says more of these runs than the {MOST_BYTES >> 20} MB that are read: `dvc exp remove` old ones"
+        )
+    stream.seek(0)
+    return stream.read()
+
+
+def points(table: str) -> dict[str, list[list[float]]]:
+    """The columns of a table with tabs that are drawn, thinned; rows without numbers have no points."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
+    for line in csv.DictReader(table.splitlines(), delimiter="\t"):
+        for name, column in found.items():
+            try:
+                step, value = float(line["step"]), float(line.get(name) or "nan")
+            except (ValueError, TypeError, KeyError):
+                continue
+            if math.isfinite(step) and math.isfinite(value):
+                column.append((step, value))
+    return {name: [list(point) for point in averaged(column)] for name, column in found.items() if column}
+
+
+def routes(runs: Runs) -> list[Route]:
+    """The listing, and of each run its curve and its report."""
+
+    async def listing(request: Request) -> Response:
+        return JSONResponse(await runs.listing(refresh="refresh" in request.query_params))
+
+    async def curve(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = await runs.curve(name)
+        if found is None:
+            raise Refusal(404, f"{name:.200}: /runs.json lists no such run", code="no_run")
+        return JSONResponse(found)
+
+    async def report(request: Request) -> Response:
+        if not compare_digest(request.query_params.get("ticket", "").encode(), runs.ticket.encode()):
+            raise Refusal(403, "this link is of an earlier start of the server: go by /runs", code="bad_ticket")
+        content = await runs.report(request.path_params["name"])
+        if content is None:
+            raise Refusal(404, f"{request.path_params['name']:.200}: no report of it is at hand", code="no_report")
+        return Response(content, media_type="text/html", headers=SANDBOX)
+
+    return [
+        Route("/runs.json", listing),
+        Route("/runs/{name:path}/curve.json", curve),
+        Route("/runs/{name:path}/report", report),
+    ]

@@ -1,0 +1,147 @@
+r"""Chats on disk: JSON lines of `messages`, which `prepare` reads as they are.
+
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+
+Calls of the calculator and their outputs stand there as `tool_calls` and messages of the role `tool`. What was said is
+written whole; an exchange whose answer is empty is left out, as nothing can be learnt from it.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from chatmill.app.subject import read_file
+from chatmill.conversation.chatml import Conversation, Message, check_turns
+from chatmill.datasets.formats import markers
+from chatmill.tokenizer.encoding.chat_tokenizer import check_text
+
+
+class Transcript:
+    """A file that holds, after every answer, all that was said: one conversation a line.
+
+    `name` is a file that is not there yet, or a folder, in which the file is named by the time of the first answer.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Makes the folders, but not the file. Raises ValueError or OSError where nothing could be written later."""
+        folder, _ = _place(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"{folder}: no permission to write there: choose another place for --output")
+        self.file: Path | None = None
+        self._name, self._earlier, self._line = name, "", ""
+
+    def write(self, conversation: Conversation) -> None:
+        """Make the conversation the last line of the file."""
+        if (line := to_line(conversation)) != self._line:
+            self.file = self.file or claim(self._name)
+            _replace(self.file, self._earlier + line)
+            self._line = line
+
+    def turn_page(self) -> None:
+        """Begin another line: the next conversation is another one."""
+        self._earlier, self._line = self._earlier + self._line, ""
+
+
+def to_line(conversation: Conversation) -> str:
+    """The exchanges in which something was said, as one line; "" without any. `read_chat` reads it."""
+    system = [message for message in conversation if message.role == "system"]
+    turns = conversation[len(system) :]
+    said = [pair for pair in zip(turns[::2], turns[1::2], strict=False) if any(p.text.strip() for p in pair[1].parts)]
+    if not said:
+        return ""
+    messages = [entry for message in [*system, *(one for pair in said for one in pair)] for entry in _entries(message)]
+    return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+
+
+def _entries(message: Message) -> Iterator[dict[str, Any]]:
+    """A message as it is written: one entry for each of its parts."""
+    for part in message.parts:
+        if part.kind == "text":
+            yield {"role": message.role, "content": part.text}
+        elif part.kind == "call":
+            function = {"name": "calculator", "arguments": json.dumps({"expression": part.text}, ensure_ascii=False)}
+            yield {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+        else:
+            yield {"role": "tool", "content": part.text}
+
+
+def save(conversation: Conversation, name: str) -> Path:
+    """Write a conversation to a file, or into a folder; the file. Raises ValueError where there is nothing to write."""
+    if not (line := to_line(conversation)):
+        raise ValueError("nothing was said yet: there is nothing to save")
+    file = claim(name)
+    _replace(file, line)
+    return file
+
+
+def claim(name: str) -> Path:
+    """Make the file that a name stands for, empty; in a folder named by the time. Raises ValueError if it exists."""
+    folder, names = _place(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (folder / one for one in names or _by_time()):
+        try:
+            file.open("x").close()
+        except FileExistsError:
+            continue
+        return file
+    raise _exists(folder / names[0])
+
+
+def read_chat(file: Path, number: int) -> Conversation:
+    """Conversation `number`, from 1, of a file in any form that people keep them, the older `Human:` among them.
+
+    Raises ValueError with the place where it is no conversation, or nobody could go on from it.
+    """
+    subject = read_file(file, number)
+    try:
+        conversation = markers.conversation({"text": subject.rstrip()}) if isinstance(subject, str) else subject
+        check_turns(conversation)
+        for part in (part for message in conversation for part in message.parts):
+            check_text(part.text)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return conversation
+
+
+def path_of(name: str) -> Path:
+    """The path of a name, in which `~` is a home folder. Raises ValueError where there is no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}: there is no such home folder") from error
+
+
+def _place(name: str) -> tuple[Path, list[str]]:
+    """The folder in which to write, and the file's name, if it has one. Raises ValueError where the file exists."""
+    path = path_of(name)
+    if path.is_dir() or name.endswith(("/", os.sep)):
+        return path, []
+    if path.exists():
+        raise _exists(path)
+    return path.parent, [path.name]
+
+
+def _exists(file: Path) -> ValueError:
+    return ValueError(f"{file} is there already, and is not overwritten: choose another name, or a folder")
+
+
+def _by_time() -> Iterator[str]:
+    """chat-20260131-154500.jsonl, chat-20260131-154500-2.jsonl …"""
+    stem = f"chat-{datetime.now():%Y%m%d-%H%M%S}"
+    yield f"{stem}.jsonl"
+    yield from (f"{stem}-{number}.jsonl" for number in count(2))
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

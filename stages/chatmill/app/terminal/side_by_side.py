@@ -1,0 +1,46 @@
+"""Texts side by side in the terminal, each in a column of its own, or where it is narrow one below the other.
+
+A data/export/onnx │ B short-run
+───────────────────┼───────────────────
+Why did the        │ I am
+scarecrow win?     │
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from wcwidth import ljust, wrap
+
+from chatmill.app.terminal.printable import printable
+from chatmill.app.terminal.token_grid import Line
+
+NARROWEST = 30  # of a column with what stands between it and the next
+BETWEEN = " │ "
+REORDERING = {code: f"⟨U+{code:04X}⟩" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[Line]:
+    """The lines of texts under their headings, in so many columns of the terminal."""
+    share = width // len(texts)
+    if share < NARROWEST:
+        for index, (heading, text) in enumerate(zip(headings, texts, strict=True)):
+            yield from [[]] if index else []
+            yield from ([("bold", line)] for line in wrapped(heading, width))
+            yield from ([("", line)] for line in wrapped(text, width))
+        return
+    share -= len(BETWEEN)
+    yield from _rows([wrapped(heading, share) for heading in headings], share, "bold")
+    yield [("", "─┼─".join(["─" * share] * len(texts)))]
+    yield from _rows([wrapped(text, share) for text in texts], share, "")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text, none wider than `width`; what a terminal would act upon is shown, but for line ends."""
+    lines = printable(text).translate(REORDERING).split("\n")
+    return [piece for line in lines for piece in wrap(line, width, control_codes="ignore") or [""]]
+
+
+def _rows(cells: Sequence[Sequence[str]], share: int, style: str) -> Iterator[Line]:
+    for row in zip_longest(*cells, fillvalue=""):
+        fragments = [part for cell in row for part in (("", BETWEEN), (style, ljust(cell, share)))]
+        yield fragments[1:]

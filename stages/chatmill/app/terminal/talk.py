@@ -1,0 +1,149 @@
+"""A chat as its user meets it: answers on stdout, and all that is said about them on stderr."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+
+from wcwidth import wrap
+
+from chatmill.app.terminal.printable import printable
+from chatmill.app.terminal.saved_chats import Transcript
+from chatmill.engines.engine import Engine
+from chatmill.inference.chat import Answer, ChatSession
+from chatmill.tokenizer.encoding.chat_tokenizer import check_text
+
+
+class Talk:
+    """A session, what of it is shown, and where it is written down.
+
+    `told` is whether what an answer took is told, `verbose` whether its tokens are shown.
+    """
+
+    def __init__(
+        self, session: ChatSession, transcript: Transcript | None = None, *, told: bool = True, verbose: bool = False
+    ) -> None:
+        self.session, self.transcript = session, transcript
+        self.told, self.verbose = told, verbose
+        self.answers: list[Answer] = []  # what each took
+
+    def ask(self, question: str) -> None:
+        """Answer a question, as `say` does. Raises ValueError also where it is no Unicode text."""
+        check_text(question)
+        self.say(self.session.ask(question))
+
+    def say(self, answer: Iterator[str]) -> None:
+        """Show an answer as it grows, and what it took; write it down.
+
+        Raises what generating it raises, and KeyboardInterrupt; what was said until then is kept.
+        """
+        before, forgotten, shown = self.session.answer, self.session.forgotten, False
+        try:
+            with closing(answer):
+                for text in answer:
+                    show(text)
+                    shown = True
+        except KeyboardInterrupt:
+            end_line(shown)
+            notice("stopped" if shown else "stopped before the answer began")
+            raise
+        except (ValueError, MemoryError):
+            end_line(shown)
+            raise
+        finally:
+            if self.session.answer and self.session.answer is not before:
+                self.answers.append(self.session.answer)
+            self.write_down()
+        end_line(True)
+        self._tell(shown, forgotten)
+
+    def write_down(self) -> None:
+        """Write the conversation as it is now to the transcript, if there is one."""
+        if self.transcript:
+            self.transcript.write(self.session.conversation)
+
+    def turn_page(self) -> None:
+        """Leave the conversation that was written down as it is: what follows is another one."""
+        if self.transcript:
+            self.transcript.turn_page()
+
+    def _tell(self, shown: bool, forgotten: int) -> None:
+        session = self.session
+        if session.forgotten > forgotten:
+            context = f"the context of {session.engine.context:,} tokens"
+            notice(f"the {session.forgotten} oldest messages no longer fit into {context}, and are left out")
+        if self.verbose:
+            from chatmill.app.terminal.token_display import show_tokens  # draws with what the editor needs
+
+            show_tokens(session)
+        if self.told:
+            notice(f"[{'' if shown else 'the model says nothing: '}{took(session)}]", quiet=True)
+
+
+def took(session: ChatSession) -> str:
+    """How much, how fast, how full, and whether the answer was cut short."""
+    answer, context = session.answer, session.engine.context
+    used = answer.prompt_tokens + answer.tokens
+    words = [plural(answer.tokens, "token")]
+    if answer.tokens > 1:
+        words.append(f"{answer.tokens_per_second:,.1f} tokens/s")
+    words += [f"first after {duration(answer.first_token)}", f"context {used:,} of {context:,}"]
+    if not answer.stopped:
+        full = used >= context
+        words.append("cut short: the context is full" if full else f"cut short at max_tokens {session.max_tokens:,}")
+    return ", ".join(words)
+
+
+def described(session: ChatSession) -> str:
+    """Engine, device, size, context and template of a session."""
+    engine = session.engine
+    words = [f"{engine.name} on {device(engine)}", size(engine.num_bytes), f"context {engine.context:,}"]
+    plain = session.template.name == "plain"
+    return ", ".join([*words, "no template: it continues text" if plain else f"template {session.template.name}"])
+
+
+def device(engine: Engine) -> str:
+    """Where an engine runs; of an accelerator that PyTorch knows, its name and how much memory is free."""
+    if engine.device == "cpu" or "torch" not in sys.modules:
+        return engine.device
+    from chatmill.engines.torch.pytorch import describe_device  # exports chat where PyTorch is not installed
+
+    return describe_device(engine.device)
+
+
+def size(num_bytes: int) -> str:
+    """A number of bytes to read: 7.2 MB, 15.1 GB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """A time to read: 12 ms, 3.4 s."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def plural(number: int, thing: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def show(text: str) -> None:
+    """Print some of an answer: exactly, unless it is for a terminal."""
+    print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
+def end_line(begun: bool) -> None:
+    """End the line of an answer that was begun."""
+    if begun:
+        print(flush=True)
+
+
+def notice(text: str, *, quiet: bool = False) -> None:
+    """Say something that is no answer; a quiet line is dim where the terminal is to show colours."""
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    start, end = ("\x1b[2m", "\x1b[0m") if quiet and colours else ("", "")
+    text = printable(text)
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(piece for line in text.split("\n") for piece in wrap(line, width) or [""])
+    print(f"{start}{text}{end}", file=sys.stderr, flush=True)

@@ -1,0 +1,34 @@
+"""The tokens of a chat's latest exchange, in the terminal."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from chatmill.app.terminal.talk import plural
+from chatmill.app.terminal.token_grid import grid, write
+from chatmill.inference.chat import ChatSession
+from chatmill.report.token_view import Token
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+
+def show_tokens(session: ChatSession) -> None:
+    """Print each token over its id: those of the latest question, and those of its answer."""
+    if session.answer is None:
+        raise ValueError("there is no answer yet, and no tokens")
+    start, columns = session.question_start, shutil.get_terminal_size().columns
+    asked, said = session.prompt_ids[start:], session.answer_ids
+    cached = max(0, session.answer.cached_tokens - start)
+    for caption, ids in (
+        (f"{plural(len(asked), 'token')} asked{f', {cached:,} of them in the cache' if cached else ''}:", asked),
+        (f"{plural(len(said), 'token')} answered:", said),
+    ):
+        tokens = _tokens(ids, session.tokenizer)
+        write([[("bold", caption)], *grid(tokens, columns)], sys.stderr)
+
+
+def _tokens(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Token]:
+    """Control tokens under their names; a model may end with an id that its tokenizer has no name for."""
+    known = tokenizer.vocab_size
+    return [
+        Token(i, tokenizer.token_bytes[i] if i < known else b"", i >= known or not tokenizer.is_text[i]) for i in ids
+    ]

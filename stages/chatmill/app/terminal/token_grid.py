@@ -1,0 +1,116 @@
+"""Tokens and tables in the terminal: each token over its id, and in a conversation over a rule that tells its loss.
+
+    user↵ What ·is  ·12 <|im_end|>  ↵
+    590   318  301  98  2042        10
+
+    assistant↵ ·36 <|im_end|>
+    611        402 2042
+               ━━━ ━━━━━━━━━━
+
+Colours repeat what the rules say; they are there where the output is a terminal that is to show them.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, TextIO
+
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.shortcuts import print_formatted_text
+from prompt_toolkit.utils import get_cwidth
+
+from chatmill.conversation.template import Loss
+from chatmill.report.token_view import COUNTS, Token, visible
+
+RULES = {Loss.TRAINED: "━", Loss.PROMPT: " ", Loss.IGNORED: "┄", None: " "}
+DARK = "#10151a"
+STYLES = {Loss.TRAINED: f"bg:#a6dfbb {DARK}", Loss.PROMPT: f"bg:#d9dce1 {DARK}", Loss.IGNORED: ""}
+CYCLE = tuple(f"bg:{color} {DARK}" for color in ("#b9d6f2", "#f8cfae", "#b5e3c6", "#e6c3ea", "#ece0a0"))
+
+Line = list[tuple[str, str]]  # styles and texts
+
+
+class _Cell(NamedTuple):
+    """A token as it is drawn; `width` in columns."""
+
+    text: str
+    id: str
+    width: int
+    style: str
+    rule: str
+    ends_line: bool
+
+
+def write(lines: Iterable[Line], stream: TextIO) -> None:
+    """Print lines, in colour where the stream is a terminal that is to show them."""
+    if stream.isatty():
+        text = chain.from_iterable((*line, ("", "\n")) for line in lines)
+        print_formatted_text(FormattedText(text), end="", file=stream)
+        return
+    try:
+        for line in lines:
+            print("".join(text for _, text in line).rstrip(), file=stream)
+        stream.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def grid(tokens: Sequence[Token], columns: int) -> Iterator[Line]:
+    """Three lines for each row of tokens; a token after a newline begins a row, as does one that would not fit."""
+    for row in _rows(map(_cell, range(len(tokens)), tokens), columns):
+        yield _spaced((cell.style, _padded(cell.text, cell.width)) for cell in row)
+        yield [("", " ".join(_padded(cell.id, cell.width) for cell in row).rstrip())]
+        yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
+
+
+def legend(tokens: Sequence[Token]) -> Line:
+    """What the rules and colours of a conversation mean, and how many tokens have each."""
+    counts = {loss: sum(token.loss == loss for token in tokens) for loss in COUNTS}
+    return _spaced(
+        (STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in COUNTS.items()
+    )
+
+
+def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Line]:
+    """A table under its caption: names on the left, all else on the right of its column."""
+    table = [head, *rows]
+    widths = [max(map(get_cwidth, column)) for column in zip(*table, strict=True)]
+    yield [("bold", caption)]
+    for row in table:
+        name, *cells = zip(row, widths, strict=True)
+        line = "  ".join([_padded(*name), *(" " * (width - get_cwidth(cell)) + cell for cell, width in cells)])
+        yield [("italic" if row is head else "", line.rstrip())]
+
+
+def _cell(index: int, token: Token) -> _Cell:
+    text, number = visible(token.content), str(token.id)
+    style = CYCLE[index % len(CYCLE)] if token.loss is None else STYLES[token.loss]
+    return _Cell(
+        text=text,
+        id=number,
+        width=max(get_cwidth(text), len(number)),
+        style=f"{style} bold" if token.is_control else style,
+        rule=RULES[token.loss],
+        ends_line=token.content.endswith(b"\n"),
+    )
+
+
+def _rows(cells: Iterable[_Cell], columns: int) -> Iterator[list[_Cell]]:
+    row: list[_Cell] = []
+    used = 0
+    for cell in cells:
+        if row and (row[-1].ends_line or used + cell.width > columns):
+            yield row
+            row, used = [], 0
+        row.append(cell)
+        used += cell.width + 1
+    if row:
+        yield row
+
+
+def _spaced(fragments: Iterable[tuple[str, str]]) -> Line:
+    return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - get_cwidth(text))

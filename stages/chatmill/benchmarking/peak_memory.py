@@ -1,0 +1,43 @@
+"""The most memory that chatting with one engine takes, measured in a process of its own."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from chatmill.inference.loading import load_engine
+from chatmill.pipeline.stage import die_with_parent
+
+NEW_TOKENS = 8
+STATUS = Path("/proc/self/status")
+
+
+def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: int) -> float:
+    """The peak of a fresh process that opens the engine and reads a prompt, in 10^6 bytes."""
+    arguments = [folder, engine, prompt_tokens, threads]
+    command = [sys.executable, "-m", __name__, *map(str, arguments)]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return int(result.stdout) / 1e6
+
+
+def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
+    """Read a prompt and some tokens after it, and print this process's peak in bytes."""
+    die_with_parent()
+    opened = load_engine(Path(folder), engine, device="cpu", threads=int(threads))
+    opened.append([0] * int(prompt_tokens))
+    for _ in range(NEW_TOKENS):
+        opened.append([0])
+    print(peak_bytes())
+
+
+def peak_bytes() -> int:
+    """The most memory this process has had at once."""
+    if STATUS.exists():  # what getrusage says includes the parent's peak
+        return 1024 * next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,107 @@
+r"""How a conversation becomes the text a model reads, and which of it is trained.
+
+Two templates of the same conversation (line breaks are literal):
+
+    chatml                                  markers
+    <|bos|><|im_start|>user                 <|bos|>Human: Hi
+    Hi<|im_end|>
+    <|im_start|>assistant                   Assistant: Hello<|im_end|>
+    Hello<|im_end|>
+
+`markers` is the older format. Its boundaries are plain text: content that holds `Human:` can forge a turn.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from chatmill.conversation.chatml import (
+    BOS,
+    CALL_END,
+    CALL_START,
+    END,
+    OUTPUT_END,
+    OUTPUT_START,
+    START,
+    Message,
+    escape,
+)
+
+Template = Literal["chatml", "markers"]
+MARKERS = {"system": "System:", "user": "Human:", "assistant": "Assistant:"}
+
+
+class Loss(IntEnum):
+    """What a token counts in training. The mask is set where it is TRAINED."""
+
+    IGNORED = 0  # tool output, forced into the stream
+    PROMPT = 1  # headers, system and user text: weighted by train_model.prompt_loss_weight
+    TRAINED = 2  # the assistant's text and calls, and the token that ends its turn
+
+
+class Segment(NamedTuple):
+    """A stretch of equal loss. Adjacent segments that are no control tokens form one span and are encoded together."""
+
+    text: str
+    loss: Loss
+    control: bool = False
+
+
+def segments(conversation: Iterable[Message], template: Template = "chatml") -> list[Segment]:
+    """The whole conversation, `<|bos|>` included."""
+    result = [Segment(BOS, Loss.IGNORED, control=True)]
+    for message in conversation:
+        result += message_segments(message, template)
+    return result
+
+
+def message_segments(message: Message, template: Template = "chatml") -> list[Segment]:
+    """One message with its header and what follows it."""
+    assistant = message.role == "assistant"
+    result = header_segments(message.role, template)
+    if template == "markers" and message.parts:
+        result.append(Segment(" ", Loss.TRAINED if assistant else Loss.PROMPT))
+    for part in message.parts:
+        if part.kind == "text":
+            result.append(Segment(escape(part.text), Loss.TRAINED if assistant else Loss.PROMPT))
+        elif part.kind == "call":
+            result.append(Segment(CALL_START, Loss.TRAINED, control=True))
+            result.append(Segment(escape(part.text), Loss.TRAINED))
+            result.append(Segment(CALL_END, Loss.TRAINED, control=True))
+        else:
+            result += output_segments(part.text)
+    if template == "chatml":
+        result.append(Segment(END, Loss.TRAINED if assistant else Loss.PROMPT, control=True))
+        result.append(Segment("\n", Loss.PROMPT))
+    else:
+        if assistant:
+            result.append(Segment(END, Loss.TRAINED, control=True))
+        result.append(Segment("\n\n", Loss.PROMPT))
+    return [segment for segment in result if segment.text]
+
+
+def header_segments(role: str, template: Template = "chatml") -> list[Segment]:
+    """What precedes the content of a role's message; for the assistant it is the prompt to answer."""
+    if template == "markers":
+        return [Segment(MARKERS[role], Loss.PROMPT)]
+    return [Segment(START, Loss.PROMPT, control=True), Segment(f"{role}\n", Loss.PROMPT)]
+
+
+def output_segments(output: str) -> list[Segment]:
+    """A tool's output, as it is forced into the stream after a call."""
+    return [
+        Segment(OUTPUT_START, Loss.IGNORED, control=True),
+        Segment(escape(output), Loss.IGNORED),
+        Segment(OUTPUT_END, Loss.IGNORED, control=True),
+    ]
+
+
+def spans(parts: Iterable[Segment]) -> list[list[Segment]]:
+    """Segments grouped so that each group is one control token, or one text that is encoded in one call."""
+    result: list[list[Segment]] = []
+    for segment in parts:
+        if segment.control or not result or result[-1][-1].control:
+            result.append([segment])
+        else:
+            result[-1].append(segment)
+    return result

@@ -1,0 +1,37 @@
+"""BYU's chitchat dataset: one JSON object (or array) of conversations, or of a single one.
+
+    {"<id>": {"prompt": …, "messages": [[{"text": "Hello", "timestamp": …, "sender": "<id>"}], …]}, …}
+
+Messages that one sender wrote in a row are lines of one turn. Who opens is the user.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from chatmill.conversation.chatml import Conversation
+from chatmill.datasets.formats.item import Row, Unusable, list_of, shape, text_of
+from chatmill.datasets.formats.reading import json_entries
+from chatmill.datasets.formats.turns import alternate
+
+
+def rows(file: Path) -> Iterator[Row]:
+    """The conversations of a file."""
+    entries = json_entries(file)
+    for place, key, value in entries:
+        if key is None or isinstance(value, dict):
+            yield place, value
+        else:  # the file is one conversation itself, and this its first field
+            yield place, {key: value} | {key: value for _, key, value in entries}
+
+
+def conversation(row: Any) -> Conversation:
+    """The conversation of one row. Raises Unusable."""
+    messages = []
+    for burst in list_of(row, "messages"):
+        if not isinstance(burst, list):
+            raise Unusable("missing_field", f"messages hold {shape(burst)}: expected lists")
+        messages += [(text_of(message, "sender"), text_of(message, "text")) for message in burst]
+    turns = groupby(messages, key=lambda message: message[0])
+    return alternate(["\n".join(text for _, text in turn) for _, turn in turns])

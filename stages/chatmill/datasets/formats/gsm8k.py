@@ -1,0 +1,35 @@
+r"""GSM8K's problems, in JSON lines; its calculator annotations become tool use.
+
+    {"question": "Half of 48?", "answer": "Half is 48/2 = <<48/2=24>>24.\n#### 24"}
+
+`<<48/2=24>>` is a call of `48/2` whose output is `24`, with the text before and after it as it stands; the last line
+`#### 24`, which states the answer, is kept as text.
+"""
+
+import re
+from typing import Any
+
+from chatmill.conversation.chatml import Conversation, Message, Part
+from chatmill.datasets.formats.item import Unusable, text_of
+
+_CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
+_NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
+
+
+def conversation(row: Any) -> Conversation:
+    """The problem and its solution. Raises Unusable."""
+    return [
+        Message.plain("user", text_of(row, "question")),
+        Message("assistant", tuple(_parts(text_of(row, "answer")))),
+    ]
+
+
+def _parts(answer: str) -> list[Part]:
+    pieces = _CALL.split(answer)  # text, expression, result, text, expression, result, …, text
+    parts = []
+    for index, piece in enumerate(pieces):
+        if index % 3 == 2 and not _NUMBER.fullmatch(piece):
+            raise Unusable("bad_call", f"the result of <<{pieces[index - 1]}={piece}>> is no number")
+        if piece or index % 3:
+            parts.append(Part(("text", "call", "output")[index % 3], piece))
+    return parts

@@ -1,0 +1,52 @@
+"""Datasets of the Hugging Face hub, through the extra `hf`. The raw file is YAML that says which rows to read:
+
+dataset: some-team/some-chats
+revision: 0123456789abcdef0123456789abcdef01234567   # a commit, so that every run reads the same rows
+split: train
+format: messages                                     # of its rows
+config: default                                      # may be left out
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from chatmill.datasets.formats.item import Row
+
+
+class Descriptor(BaseModel):
+    """Which rows of which dataset."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dataset: str
+    revision: str
+    split: str
+    format: str
+    config: str | None = None
+
+
+def read_descriptor(file: Path) -> Descriptor:
+    """What a descriptor file says. Raises ValueError with file and key."""
+    try:
+        return Descriptor.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ValueError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: not YAML: {error}") from error
+
+
+def rows(descriptor: Descriptor) -> Iterator[Row]:
+    """The rows of the dataset, as they arrive. Raises ValueError where the extra is not installed."""
+    try:
+        from datasets import load_dataset
+    except ModuleNotFoundError as error:
+        raise ValueError("the format hub needs an extra: pip install 'chatmill[hf]'") from error
+    chosen: dict[str, Any] = {"split": descriptor.split, "revision": descriptor.revision, "streaming": True}
+    dataset = load_dataset(descriptor.dataset, descriptor.config, **chosen)
+    for number, row in enumerate(dataset, start=1):
+        yield f"{descriptor.dataset}/{descriptor.split}:{number}", dict(row)

@@ -1,0 +1,49 @@
+r"""The older format, in which plain words mark the turns: a way in for data that was written for it.
+
+    Human: Hi
+    Assistant: Hello!
+
+Read are JSON lines (or a JSON array) of `{"text": …}`, and text files in which a blank line ends a conversation. A turn
+starts at `Human:`, `User:`, `Assistant:` or `System:` at the start of a line (`### ` may precede it) and may go on
+over lines. The format hh is the same under `chosen`, where turns start after a blank line.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chatmill.conversation.chatml import Conversation, Message
+from chatmill.datasets.formats.item import Reject, Row, Unusable, text_of
+from chatmill.datasets.formats.reading import blocks, json_rows
+
+_ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
+_LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")
+_PARAGRAPH = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
+
+
+def rows(file: Path) -> Iterator[Row | Reject]:
+    """The rows of JSON, or the blocks of a text file as rows."""
+    if any(suffix in (".json", ".jsonl") for suffix in file.suffixes):
+        yield from json_rows(file)
+    else:
+        for row in blocks(file):
+            yield row if isinstance(row, Reject) else (row[0], {"text": row[1]})
+
+
+def conversation(row: Any) -> Conversation:
+    """The conversation of one row. Raises Unusable."""
+    return _turns(text_of(row, "text"), _LINE)
+
+
+def hh_conversation(row: Any) -> Conversation:
+    """The conversation that ends with the reply that was chosen. Raises Unusable."""
+    return _turns(text_of(row, "chosen"), _PARAGRAPH)
+
+
+def _turns(text: str, marker: re.Pattern[str]) -> Conversation:
+    pieces = marker.split(text)  # what precedes the first marker, role, text, role, text, …
+    if pieces[0].strip() or len(pieces) == 1:
+        raise Unusable("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
+    turns = zip(pieces[1::2], pieces[2::2], strict=True)
+    return [Message.plain(_ROLES[marker], content) for marker, content in turns]

@@ -1,0 +1,78 @@
+r"""OpenAI's and Hugging Face's `messages`, in JSON lines or a JSON array.
+
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+
+Content is text, or a list of `{"type": "text", "text": …}`; a `system` text may stand beside `messages`. Calls
+(`tool_calls`) and the results of role `tool` become tool use inside the assistant's turn. A call of the function
+`calculator` with an `expression` is that expression; any other is its JSON. Fields that are not said are left out:
+reasoning, tool descriptions, loss weights. Pairs `{"prompt": …, "completion": …}` are read as well.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from chatmill.conversation.chatml import Conversation
+from chatmill.datasets.formats.item import Unusable, list_of, shape, text_of
+from chatmill.datasets.formats.turns import Step, join_tools, pair
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_OUTPUTS = ("tool", "function")
+
+
+def conversation(row: Any) -> Conversation:
+    """The conversation of one row. Raises Unusable."""
+    if isinstance(row, dict) and "messages" not in row and "prompt" in row:
+        return pair(text_of(row, "prompt"), text_of(row, "completion"))
+    steps: list[Step] = []
+    if isinstance(row, dict) and isinstance(row.get("system"), str):
+        steps.append(("system", row["system"]))
+    for message in list_of(row, "messages"):
+        steps += _steps(message)
+    return join_tools(steps)
+
+
+def _steps(message: Any) -> Iterator[Step]:
+    role = text_of(message, "role")
+    calls = message.get("tool_calls") or []
+    if role in _OUTPUTS:
+        yield "output", _said(message)[0]
+        return
+    if role not in _ROLES:
+        raise Unusable("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join((*_ROLES, *_OUTPUTS))}")
+    text, inline = _said(message)
+    if text or not (calls or inline):
+        yield _ROLES[role], text
+    yield from (("call", call) for call in inline)
+    if not isinstance(calls, list):
+        raise Unusable("bad_call", f"tool_calls is {shape(calls)}: expected a list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        yield "call", _call(text_of(function, "name"), function.get("arguments", "{}"))
+
+
+def _said(message: dict[str, Any]) -> tuple[str, list[str]]:
+    """The text of a message, and the calls that stand among its content."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content, []
+    if content is None and message.get("tool_calls"):
+        return "", []
+    texts, calls = [], []
+    for part in list_of(message, "content"):
+        kind = text_of(part, "type")
+        if kind in ("text", "tool_call"):
+            (texts if kind == "text" else calls).append(text_of(part, "text" if "text" in part else "value"))
+        elif kind != "reasoning":
+            raise Unusable("not_text", f"content of type {kind[:40]!r}: expected text")
+    return "".join(texts), calls
+
+
+def _call(name: str, arguments: Any) -> str:
+    try:
+        values = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError as error:
+        raise Unusable("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
+    if name == "calculator" and isinstance(values, dict) and isinstance(values.get("expression"), str):
+        return values["expression"]
+    return json.dumps({"name": name, "arguments": values}, ensure_ascii=False)

@@ -1,0 +1,68 @@
+"""OpenAssistant's message trees, in JSON lines: flat messages in the order of their trees, or a tree a line.
+
+    {"message_id": "a", "parent_id": null, "message_tree_id": "a", "role": "prompter", "text": "Hi", …}
+    {"message_tree_id": "a", "prompt": {"role": "prompter", "text": "Hi", "replies": […]}}
+
+A tree gives one conversation: from its root down, each time the reply that people ranked best. Deleted messages are
+passed over. The messages of a flat tree whose parent is not there are rejected as orphans.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chatmill.conversation.chatml import Conversation, Message
+from chatmill.datasets.formats.item import Reject, Row, Unusable, list_of, text_of
+from chatmill.datasets.formats.reading import json_rows
+
+_ROLES = {"prompter": "user", "assistant": "assistant"}
+
+
+def rows(file: Path) -> Iterator[Row | Reject]:
+    """The trees of a file, each as its root with `replies`."""
+    tree: list[Row] = []
+    for row in json_rows(file):
+        flat = not isinstance(row, Reject) and isinstance(row[1], dict) and "message_tree_id" in row[1]
+        flat = flat and "prompt" not in row[1]
+        if tree and not (flat and row[1]["message_tree_id"] == tree[0][1]["message_tree_id"]):
+            yield from _grow(tree)
+            tree = []
+        if flat:
+            tree.append((row[0], row[1] | {"replies": []}))
+        else:
+            yield row
+    yield from _grow(tree)
+
+
+def _grow(messages: list[Row]) -> Iterator[Row | Reject]:
+    """The root of flat messages, with `replies` filled in."""
+    by_id = {message.get("message_id"): message for _, message in messages}
+    for place, message in messages:
+        parent = message.get("parent_id")
+        if parent in by_id and parent != message.get("message_id"):
+            by_id[parent]["replies"].append(message)
+        elif parent is not None:
+            yield Reject(place, "orphan", f"its parent {parent} is not in its tree")
+    yield from ((place, message) for place, message in messages if message.get("parent_id") is None)
+
+
+def conversation(row: Any) -> Conversation:
+    """The conversation along the best replies of one tree. Raises Unusable."""
+    node = row.get("prompt", row) if isinstance(row, dict) else row
+    if isinstance(node, dict) and node.get("deleted"):
+        raise Unusable("deleted", "the opening message is deleted")
+    path = []
+    while True:
+        role = text_of(node, "role")
+        if role not in _ROLES:
+            raise Unusable("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join(_ROLES)}")
+        path.append(Message.plain(_ROLES[role], text_of(node, "text")))
+        replies = [reply for reply in list_of(node, "replies") if isinstance(reply, dict) and not reply.get("deleted")]
+        if not replies:
+            return path
+        node = min(replies, key=_rank)
+
+
+def _rank(message: dict[str, Any]) -> float:
+    rank = message.get("rank")
+    return rank if isinstance(rank, int | float) else float("inf")

@@ -1,0 +1,177 @@
+"""Conversations that exercise a skill with a right answer, generated from word lists, facts and phrasings.
+
+The file (data/raw/skills.yaml) says how each skill is asked and answered, and of what. What a conversation asks last is
+what is scored. Its group is named for what is held back with it: the numbers or the name in it, or for closed sets of
+facts the fact in this phrasing. A conversation that asks several things asks the one with the least `position` last,
+so that whatever is scored in a test was seen in no conversation that is trained on.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, PositiveFloat, ValidationError
+
+from chatmill.conversation.chatml import Message, Part
+from chatmill.datasets.formats.item import Item
+from chatmill.datasets.formats.problems import PROBLEMS, Pair, Problem, Section, Texts, Words
+from chatmill.datasets.split import HELD_BACK, position
+
+HELD_BACK_EVERY = 50  # conversations
+SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
+
+
+class Opening(Section):
+    """What the user tells to have it recalled, and what is replied."""
+
+    tell: Texts
+    reply: Texts
+
+
+class Skill(Section):
+    """How a skill is asked and answered, in templates with {slots}.
+
+    An answer of several parts takes one template of each, and is right if it has in it what fills the slots.
+    """
+
+    weight: PositiveFloat
+    opening: Opening | None = None
+    known: Texts
+    held_back: Texts
+    answer: str | list[Texts]
+
+    @property
+    def templates(self) -> list[str]:
+        """All of them."""
+        openings = self.opening.tell + self.opening.reply if self.opening else []
+        answers = [self.answer] if isinstance(self.answer, str) else chain(*self.answer)
+        return [*openings, *self.known, *self.held_back, *answers]
+
+
+class Source(Section):
+    """The whole file."""
+
+    skills: dict[str, Skill]
+    words: Words
+    small_talk: Annotated[list[Pair], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A problem in words. `opening` is what must be said some time before it is asked."""
+
+    group: str
+    skill: dict[str, Any]
+    opening: list[Message]
+    exchange: list[Message]
+
+
+def generate(file: Path, *, limit: int, seed: int) -> Iterator[Item]:
+    """`limit` conversations; those of a smaller limit are the first of them. Raises ValueError for a bad file."""
+    source = _read(file)
+    random = Random(seed)
+    for number in islice(count(1), limit):
+        tasks, talk = _draw(source, random, number)
+        *others, last = sorted(tasks, key=lambda task: position(task.group), reverse=True)
+        between = [task.opening + task.exchange for task in others] + talk
+        if last.opening and not between and random.random() < 0.8:
+            between = [_small_talk(source, random)]
+        random.shuffle(between)
+        conversation = [*last.opening, *(message for turns in between for message in turns), *last.exchange]
+        yield Item(f"{file}: conversation {number}", last.group, conversation, last.skill)
+
+
+def _read(file: Path) -> Source:
+    try:
+        source = Source.model_validate(yaml.load(file.read_bytes(), Loader=yaml.BaseLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{file}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
+    if source.skills.keys() != PROBLEMS.keys():
+        odd = ", ".join(sorted(source.skills.keys() ^ PROBLEMS.keys()))
+        raise ValueError(f"{file}: skills: missing or unknown: {odd}; expected exactly {', '.join(PROBLEMS)}")
+    for name, skill in source.skills.items():
+        _check_slots(f"{file}: skills.{name}", skill, PROBLEMS[name](source.words, Random(0)).slots)
+    return source
+
+
+def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
+    for template in skill.templates:
+        try:
+            template.format(**slots)
+        except (KeyError, IndexError, ValueError) as error:
+            expected = ", ".join(f"{{{slot}}}" for slot in slots)
+            raise ValueError(f"{place}: bad slot in {template!r}: expected some of {expected}") from error
+
+
+def _draw(source: Source, random: Random, number: int) -> tuple[list[Task], list[list[Message]]]:
+    """What the conversation of this number asks, each skill once, and the small talk in it."""
+    held_back_number, is_known = divmod(number, HELD_BACK_EVERY)
+    first = _skill_name(source, random) if is_known else list(PROBLEMS)[held_back_number % len(PROBLEMS)]
+    tasks, talk = {first: _task(source, first, random, held_back=not is_known)}, []
+    for _ in range(random.choices((0, 1, 2, 3), (50, 30, 15, 5))[0]):
+        name = _skill_name(source, random)
+        if name in tasks or random.random() < 0.5:
+            talk.append(_small_talk(source, random))
+        else:
+            tasks[name] = _task(source, name, random, held_back=False)
+    return list(tasks.values()), talk
+
+
+def _skill_name(source: Source, random: Random) -> str:
+    return random.choices(list(source.skills), [skill.weight for skill in source.skills.values()])[0]
+
+
+def _small_talk(source: Source, random: Random) -> list[Message]:
+    said, answer = random.choice(source.small_talk)
+    return _exchange(_casual(said, random), answer)
+
+
+def _task(source: Source, name: str, random: Random, *, held_back: bool) -> Task:
+    skill, problem = source.skills[name], PROBLEMS[name](source.words, random)
+    phrasings = skill.held_back if held_back else skill.known
+    index = random.randrange(len(phrasings))
+    question = _casual(phrasings[index], random).format(**problem.slots)
+    if isinstance(skill.answer, str):
+        answer = skill.answer.format(**problem.slots)
+        scored = {"answers": [answer]}
+    else:
+        answer = " ".join(random.choice(templates).format(**problem.slots) for templates in skill.answer)
+        scored = {"contains": list(problem.slots.values())}
+    if held_back:
+        group = f"{HELD_BACK}skills/{name}/{index}/{problem.key}"
+    else:
+        group = f"skills/{SAME_GROUPS.get(name, name)}/{problem.key}{f'/{index}' if problem.closed else ''}"
+    return Task(
+        group,
+        {"name": name, "phrasing": "held_back" if held_back else "known", **scored},
+        _told(skill.opening, problem, random) if skill.opening else [],
+        _exchange(question, answer, problem),
+    )
+
+
+def _told(opening: Opening, problem: Problem, random: Random) -> list[Message]:
+    said, reply = _casual(random.choice(opening.tell), random), random.choice(opening.reply)
+    return _exchange(said.format(**problem.slots), reply.format(**problem.slots))
+
+
+def _exchange(question: str, answer: str, problem: Problem | None = None) -> list[Message]:
+    parts = (Part("text", answer),)
+    if problem and problem.call:
+        parts = (Part("call", problem.call), Part("output", problem.slots["result"]), *parts)
+    return [Message.plain("user", question), Message("assistant", parts)]
+
+
+def _casual(text: str, random: Random) -> str:
+    """The text as people also type it: with a small letter at its start, or no mark at its end, or both."""
+    if random.random() < 0.2:
+        text = text[0].lower() + text[1:]
+    if random.random() < 0.2:
+        text = text.rstrip(".?! ")
+    return text

@@ -1,0 +1,59 @@
+"""From files of conversations to token ids and their loss mask."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from chatmill.conversation.chatml import END, ROLES, START, Message, parse, read_records
+from chatmill.conversation.template import Segment, Template, message_segments, segments
+from chatmill.pipeline.progress import progress
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, Encoded
+
+CHUNK = 4096  # conversations encoded at once, which bounds the memory
+
+
+class Segmenter:
+    """Makes the segments of rendered text, which are `segments(parse(text))`.
+
+    Messages of plain text are put into frames: to take them apart and escape them again costs more than to encode them.
+    """
+
+    def __init__(self, template: Template) -> None:
+        self.template, self.frames = template, {}
+        for role in ROLES:
+            example = message_segments(Message.plain(role, "x"), template)
+            place = next(i for i, segment in enumerate(example) if segment.text == "x")
+            self.frames[role] = example[:place], example[place].loss, example[place + 1 :]
+
+    def __call__(self, text: str) -> list[Segment]:
+        """The segments of a conversation. Raises ValueError where the text is not rendered."""
+        before, *messages = text.split(START)
+        result = segments(parse(before), self.template)
+        for message in messages:
+            role, _, content = message.partition("\n")
+            said = content.removesuffix(f"{END}\n")
+            if said and len(said) < len(content) and "<|" not in said and role in self.frames:
+                header, loss, footer = self.frames[role]
+                result += (*header, Segment(said, loss), *footer)
+            else:
+                result += message_segments(*parse(START + message), self.template)
+        return result
+
+
+def read_segments(file: Path, template: Template) -> Iterator[list[Segment]]:
+    """The file's conversations in a template. Raises ValueError with file and line."""
+    segment = Segmenter(template)
+    for number, record in enumerate(
+        progress(read_records(file), f"encode {file.stem}", unit=" conversations"), start=1
+    ):
+        try:
+            yield segment(record.text)
+        except ValueError as error:
+            raise ValueError(f"{file}:{number}: {error}") from error
+
+
+def encode(file: Path, tokenizer: ChatTokenizer, template: Template) -> Iterator[Encoded]:
+    """The file's conversations as tokens, a chunk at a time."""
+    conversations = read_segments(file, template)
+    while chunk := list(islice(conversations, CHUNK)):
+        yield tokenizer.encode_conversations(chunk)

@@ -1,0 +1,126 @@
+"""Encoded conversations on disk: what `encode` writes and `train_model` reads.
+
+A folder with, for each split,
+
+    train_ids.npy      uint16 or uint32   all conversations, one after another
+    train_loss.npy     uint8              chatmill.conversation.template.Loss of each token
+    train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
+
+and meta.json, which says what they were made with.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import starmap
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from chatmill.conversation.template import Template
+from chatmill.pipeline.manifest import NAME, check_manifest, write_manifest
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+SPLITS = ("train", "validation")
+
+
+class Counts(NamedTuple):
+    """How much there is in a split; bytes are those of text."""
+
+    bytes: int
+    conversations: int
+    tokens: int
+
+
+class Split(NamedTuple):
+    """The conversations of one split: two arrays of all their tokens, and where each conversation begins and ends."""
+
+    ids: np.ndarray
+    loss: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What encoded conversations were made with, and how much there is; the last three map a split to a number."""
+
+    fingerprint: str
+    template: Template
+    vocab_size: int
+    bytes: Mapping[str, int]  # of text; control tokens have none
+    conversations: Mapping[str, int]
+    tokens: Mapping[str, int]
+
+
+class _Array:
+    """An .npy file of one dimension that grows: its header is written again when its length is known."""
+
+    def __init__(self, file: Path, kind: type[np.generic]) -> None:
+        self.file, self.kind, self.length = file.open("wb"), np.dtype(kind), 0
+
+    def __enter__(self) -> "_Array":
+        self._write_header()
+        return self
+
+    def append(self, values: np.ndarray) -> None:
+        self.file.write(values.astype(self.kind).tobytes())
+        self.length += len(values)
+
+    def __exit__(self, *error: object) -> None:
+        self.file.seek(0)
+        self._write_header()
+        self.file.close()
+
+    def _write_header(self) -> None:
+        header = {"descr": self.kind.str, "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self.file, header)  # of one size, whatever the length
+
+
+def text_bytes(vocabulary: Vocabulary) -> np.ndarray:
+    """(V,) int64: how many bytes of text each id stands for; control tokens are none."""
+    lengths = np.zeros(len(vocabulary.tokens), np.int64)
+    lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
+    return lengths
+
+
+def write_split(folder: Path, split: str, chunks: Iterable[tuple[np.ndarray, ...]], num_bytes: np.ndarray) -> Counts:
+    """Write one split as its chunks come, each in the shape of a Split; `num_bytes` (V,) is `text_bytes`."""
+    ids_type = np.uint16 if len(num_bytes) <= 1 << 16 else np.uint32
+    text = 0
+    with ExitStack() as files:
+        ids, loss, offsets = (
+            files.enter_context(_Array(folder / f"{split}_{name}.npy", kind))
+            for name, kind in zip(Split._fields, (ids_type, np.uint8, np.int64), strict=True)
+        )
+        offsets.append(np.zeros(1))
+        for chunk in starmap(Split, chunks):
+            offsets.append(chunk.offsets[1:] + ids.length)
+            ids.append(chunk.ids)
+            loss.append(chunk.loss)
+            text += int(num_bytes[chunk.ids].sum())
+    return Counts(text, offsets.length - 1, ids.length)
+
+
+def write_meta(folder: Path, meta: Meta) -> None:
+    """Finish a folder of splits."""
+    (folder / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n", encoding="utf-8")
+    write_manifest(folder, kind="tokens", fingerprint=meta.fingerprint)
+
+
+def read_meta(folder: Path) -> Meta:
+    """What the folder's tokens were made with. Raises ValueError where it is damaged, or no such folder."""
+    if check_manifest(folder) is None:
+        raise ValueError(f"{folder}: no {NAME}, so not what encode writes, or cut off: run the encode stage anew")
+    file = folder / "meta.json"
+    try:
+        meta = Meta(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: not what encode writes: {error}") from error
+    return meta
+
+
+def read_split(folder: Path, split: str) -> Split:
+    """The split's arrays, mapped from disk."""
+    return Split(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in Split._fields))

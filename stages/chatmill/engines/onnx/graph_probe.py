@@ -1,0 +1,52 @@
+"""Whether a graph made elsewhere can be opened and run at all, tried in a process that may use only so much.
+
+A file of 1 KB whose functions call each other twice takes hours to open.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from chatmill.engines.onnx.foreign_graph import GraphEngine
+from chatmill.engines.onnx.session import Session, graph_files
+
+if sys.platform != "win32":  # which has no such limits
+    import resource
+
+SECONDS = 20  # of processor time, and one more for each 20 MB
+MEMORY = 4 << 30  # bytes of address space, and eight more for each byte of the graph
+_NO_MEMORY = ("bad_alloc", "Failed to allocate", "MemoryError")
+
+
+def probe(file: Path) -> None:
+    """Raise ValueError where opening a graph and reading one token fails, or takes more than the limits."""
+    num_bytes = sum(part.stat().st_size for part in graph_files(file))
+    seconds, memory = SECONDS + num_bytes // 20_000_000, MEMORY + 8 * num_bytes
+    command = [sys.executable, "-m", __name__, str(file), str(seconds), str(memory)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode == -getattr(signal, "SIGXCPU", 0):
+        raise ValueError(f"{file}: it takes more than {seconds} s of processor time to open: it is refused")
+    if result.returncode < 0 or any(words in result.stderr for words in _NO_MEMORY):
+        raise ValueError(f"{file}: it takes more than {memory >> 20} MB of memory to open, or crashes: it is refused")
+    if result.returncode:
+        raise ValueError(result.stderr.strip())
+
+
+def main(file: str, seconds: str, memory: str) -> None:
+    """Open a graph and read one token under limits; the exit says what is wrong with it."""
+    if sys.platform != "win32":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    try:
+        GraphEngine(Session(Path(file), threads=1), "probe").append([0])
+    except ValueError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

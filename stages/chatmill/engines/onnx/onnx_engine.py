@@ -1,0 +1,67 @@
+"""The ONNX Runtime engines: one runs our graph with its shared cache, one whatever other graph there is.
+
+Needs neither PyTorch nor DVC.
+
+Shapes: T time (tokens given), V vocabulary.
+"""
+
+from pathlib import Path
+
+from chatmill.engines.chats import CachedEngine, Chats
+from chatmill.engines.engine import Engine
+from chatmill.engines.onnx.foreign_graph import GraphEngine
+from chatmill.engines.onnx.graph_probe import probe
+from chatmill.engines.onnx.session import Session
+from chatmill.engines.onnx.shared_caches import SharedCaches
+from chatmill.pipeline.manifest import NAME as MANIFEST
+
+METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chatmill.template"}  # of our graphs
+
+
+class SharedCacheEngine(CachedEngine):
+    """Runs the `shared` graph of chatmill.onnx_export.graphs: the cache is written in place, in buffers made once."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        caches = SharedCaches(session, rows=1)
+        super().__init__(caches, row=0)
+        self.name, self.device, self.num_bytes = name, session.device, session.num_bytes
+        self.context, self.vocab_size = caches.context, caches.vocab_size
+        self.fingerprint, self.template = (
+            session.metadata["chatmill.fingerprint"],
+            session.metadata["chatmill.template"],
+        )
+        self._session = session
+
+    def chats(self, rows: int) -> Chats:
+        """As many chats at once, each with a cache of its own, on the weights of this engine."""
+        return Chats(self, SharedCaches(self._session, rows), rows)
+
+
+def open_engine(
+    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
+) -> Engine:
+    """The engine that the graph's inputs ask for; `context` is how many tokens a graph made elsewhere was trained for.
+
+    Raises ValueError with what it cannot be read, or run, for.
+    """
+    ours = (file.parent / MANIFEST).exists()
+    if not ours:
+        probe(file)
+    session = Session(file, threads=threads, device=device)
+    if not ours or not has_shared_cache(session):
+        return GraphEngine(session, name, context)
+    if session.device != "cpu":
+        raise ValueError(f"{file}: it runs on the processor alone: say --device cpu, or --model data/model for PyTorch")
+    return SharedCacheEngine(session, name)
+
+
+def has_shared_cache(session: Session) -> bool:
+    """Whether a graph is the `shared` one of chatmill.onnx_export.graphs, with all that its engine takes from it."""
+    nodes = {node.name: node.shape for node in session.session.get_inputs()}
+    sizes = [shape[axis] for name, shape in nodes.items() if name.startswith("past_key_values.") for axis in (1, 3)]
+    return (
+        "logits_to_keep" in nodes
+        and session.metadata.keys() >= METADATA
+        and session.metadata["chatmill.context"].isdecimal()
+        and all(isinstance(size, int) for size in sizes)
+    )

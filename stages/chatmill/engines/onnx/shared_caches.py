@@ -1,0 +1,102 @@
+"""The caches of one or more sequences, that our `shared` graph reads and writes in place.
+
+Needs neither PyTorch nor DVC.
+
+Shapes: R rows (sequences), B of them read at once, T time (tokens given), K key-value heads, L cache length,
+D head size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnxruntime
+
+from chatmill.engines.onnx.session import Session
+
+CHUNK = 512  # tokens read at once: more are no faster, but take memory for their attention
+
+
+class Step(NamedTuple):
+    """What a run of one token for each of some rows reads and writes, bound once."""
+
+    binding: onnxruntime.IOBinding
+    ids: np.ndarray  # (B, 1)
+    last: np.ndarray  # (B,) the position of each
+    total: np.ndarray  # () length of the longest row
+    logits: np.ndarray  # (B, 1, V)
+
+
+class SharedCaches:
+    """The graph, with (R, K, L, D) keys and values of each layer. A row's first ids are whatever was read into it."""
+
+    def __init__(self, session: Session, rows: int) -> None:
+        self._session, graph = session, session.session
+        self.context = int(session.metadata["chatmill.context"])
+        self.vocab_size = graph.get_outputs()[0].shape[-1]
+        pasts = [node for node in graph.get_inputs() if node.name.startswith("past_key_values.")]
+        shapes = {node.name: (rows, node.shape[1], self.context, node.shape[3]) for node in pasts}
+        self._caches = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        self._steps: dict[range, Step] = {}
+        self._readers: dict[int, onnxruntime.IOBinding] = {}
+
+    def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
+        """Read ids after the `past` ones of a row, in chunks: logits (V,) of what comes next."""
+        if len(ids) == 1:
+            return self.step(ids, [past], row)[0]
+        for start in range(0, len(ids), CHUNK):
+            logits = self.run(row, ids[start : start + CHUNK], past + start, keep=1)
+        return logits[0]
+
+    def step(self, ids: Sequence[int], pasts: Sequence[int], first: int = 0) -> np.ndarray:
+        """Read one id for each row from the `first` on, after as many as its past: logits (B, V) of what comes next."""
+        rows = range(first, first + len(ids))
+        step = self._steps.get(rows) or self._steps.setdefault(rows, self._new_step(rows))
+        step.ids[:, 0] = ids
+        step.last[:] = pasts
+        step.total[...] = max(pasts) + 1
+        self._session.run_bound(step.binding)
+        return step.logits[:, 0].copy()
+
+    def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
+        """Read ids after the `past` ones of a row: logits (keep, V) after each of the last ones."""
+        binding = self._readers.get(row) or self._readers.setdefault(row, self._new_binding(range(row, row + 1)))
+        total = past + len(ids)
+        _bind_inputs(
+            binding, np.array([ids], np.int64), np.array([total - 1], np.int32), np.array(total, np.int32), keep
+        )
+        binding.bind_output("logits")
+        self._session.run_bound(binding)
+        return binding.get_outputs()[0].numpy()[0]
+
+    def swap(self, first: int, second: int, length: int) -> None:
+        """Exchange the first `length` tokens of two rows."""
+        for cache in self._caches.values():
+            cache[[first, second], :, :length] = cache[[second, first], :, :length]
+
+    def _new_step(self, rows: range) -> Step:
+        B, binding = len(rows), self._new_binding(rows)
+        ids, last, total = np.zeros((B, 1), np.int64), np.zeros(B, np.int32), np.zeros((), np.int32)
+        logits = np.zeros((B, 1, self.vocab_size), np.float32)
+        _bind_inputs(binding, ids, last, total, 1)
+        binding.bind_ortvalue_output("logits", onnxruntime.OrtValue.ortvalue_from_numpy(logits))
+        return Step(binding, ids, last, total, logits)
+
+    def _new_binding(self, rows: range) -> onnxruntime.IOBinding:
+        """The same buffers of some rows, for what is read and for what is written."""
+        binding = self._session.session.io_binding()
+        binding.bind_output("logits")  # bound first, it is the first of the outputs
+        for name, cache in self._caches.items():
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(cache[rows.start : rows.stop])
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(name.replace("past_key_values", "present"), value)
+        return binding
+
+
+def _bind_inputs(
+    binding: onnxruntime.IOBinding, ids: np.ndarray, last: np.ndarray, total: np.ndarray, keep: int
+) -> None:
+    """Bind the memory of the arrays: what is written into them later is what the next run reads."""
+    names = ("input_ids", "seqlens_k", "total_sequence_length", "logits_to_keep")
+    for name, array in zip(names, (ids, last, total, np.array([keep], np.int64)), strict=True):
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))

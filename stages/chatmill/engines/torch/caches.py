@@ -1,0 +1,96 @@
+"""The caches of several sequences of different lengths, for our model in PyTorch.
+
+Shapes: R rows (sequences), B of them read at once, T time (tokens given), S time with the longest past, L cache length,
+K key-value heads, D head size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chatmill.engines.engine import memory_error
+from chatmill.model.chat_model import ChatModel
+from chatmill.model.layers import FIRST_LENGTH
+
+
+class Rows(NamedTuple):
+    """What the model takes for its cache: those rows of the caches that it reads."""
+
+    keys: list[Tensor]  # (B, K, L, D) of each layer
+    values: list[Tensor]
+    positions: Tensor  # (B, T) of the ids that are read
+    length: int  # of the longest past
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Two (B, K, T, D) -> two (B, K, S, D): each row written after its own past."""
+        rows, end = torch.arange(len(keys), device=keys.device)[:, None], self.length + keys.shape[2]
+        self.keys[layer][rows, :, self.positions] = keys.transpose(1, 2)
+        self.values[layer][rows, :, self.positions] = values.transpose(1, 2)
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+
+class TorchCaches:
+    """The model, with (R, K, L, D) keys and values of each layer. L grows by doubling, for all rows alike."""
+
+    def __init__(self, model: ChatModel, rows: int, device: str) -> None:
+        """Raises ValueError for a model whose positions do not see all that is before them."""
+        config = model.config
+        if config.variant.sliding_window or config.chunking:
+            what = "chunks" if config.chunking else "a sliding window"
+            raise ValueError(f"a model with {what} reads one chat at a time")
+        self._model, self._device = model, device
+        shape = (rows, config.num_key_value_heads, min(FIRST_LENGTH, config.max_position_embeddings), config.head_dim)
+        weight = model.model.embed_tokens.weight
+        self._keys, self._values = (
+            [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")
+        )
+
+    def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
+        """Read ids after the `past` ones of a row: logits (V,) of what comes next."""
+        return self.run(row, ids, past, keep=1)[-1]
+
+    def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
+        """Read ids after the `past` ones of a row: logits (T, V), or the last ones (1, V) where that many are kept."""
+        return self._run(slice(row, row + 1), [list(ids)], [past], last_only=keep == 1)[0]
+
+    def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
+        """Read one id for each of the first rows, after as many as its past: logits (B, V) of what comes next."""
+        return self._run(slice(len(ids)), [[token] for token in ids], pasts, last_only=True)[:, 0]
+
+    @torch.inference_mode()
+    def swap(self, first: int, second: int, length: int) -> None:
+        """Exchange the first `length` tokens of two rows."""
+        for cache in (*self._keys, *self._values):
+            cache[[first, second], :, :length] = cache[[second, first], :, :length]
+
+    @torch.inference_mode()
+    def _run(self, rows: slice, ids: list[list[int]], pasts: Sequence[int], *, last_only: bool) -> np.ndarray:
+        """(B, T) ids -> logits (B, T, V), or (B, 1, V) of the last position."""
+        past, time = max(pasts), len(ids[0])
+        try:
+            self._make_room(past + time)
+            batch, columns = torch.tensor(ids, device=self._device), torch.arange(past + time, device=self._device)
+            positions = torch.tensor(pasts, device=self._device)[:, None] + columns[:time]
+            mask = columns <= positions[:, None, :, None]
+            keys, values = ([layer[rows] for layer in caches] for caches in (self._keys, self._values))
+            cache = Rows(keys, values, positions, past)
+            return self._model(batch, positions, mask, cache, last_only=last_only).float().cpu().numpy()
+        except (RuntimeError, MemoryError) as error:
+            if told := memory_error(error, self._device):
+                raise told from error
+            raise
+
+    def _make_room(self, length: int) -> None:
+        """Lengthen the caches to that many tokens, where they are shorter."""
+        old = self._keys[0].shape[2]
+        if length <= old:
+            return
+        new = min(max(length, 2 * old), self._model.config.max_position_embeddings)
+        for caches in (self._keys, self._values):
+            for layer, cache in enumerate(caches):
+                B, K, L, D = cache.shape
+                caches[layer] = cache.new_zeros(B, K, new, D)
+                caches[layer][:, :, :L] = cache

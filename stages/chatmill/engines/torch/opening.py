@@ -1,0 +1,37 @@
+"""Models in PyTorch's files, made here or elsewhere: Hugging Face's folders, files of torch.save, and llama2.c's.
+
+What our own model cannot express is run by transformers, where that is installed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from chatmill.checkpoints.architectures import OtherArchitecture
+from chatmill.checkpoints.weights import weight_files
+from chatmill.engines.engine import Engine
+from chatmill.engines.torch import llama2c, transformers_engine
+from chatmill.engines.torch.pytorch import PyTorchEngine, choose_device
+from chatmill.model.reading import read_model
+from chatmill.pipeline.manifest import check_manifest
+
+
+def open_engine(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
+    """The engine of a model folder, or of one file of weights. Raises ValueError where it is damaged or unknown."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such model")
+    folder = path if path.is_dir() else path.parent
+    check_manifest(folder)
+    files = weight_files(path)
+    if llama2c.is_llama2c(files[0]):
+        return PyTorchEngine(llama2c.read_model(files[0]), template="", device=device, threads=threads)
+    try:
+        model, content = read_model(path, choose_device(device))
+    except OtherArchitecture as error:
+        return transformers_engine.open_engine(folder, files, str(error), device=device, threads=threads)
+    return PyTorchEngine(model, **_origin(content), device=device, threads=threads)
+
+
+def _origin(content: dict[str, Any]) -> dict[str, str]:
+    """Which tokenizer and template a model was trained with, where train_model wrote its config.json."""
+    section = content.get("chatmill")
+    return {key: str(section.get(key, "")) if isinstance(section, dict) else "" for key in ("fingerprint", "template")}

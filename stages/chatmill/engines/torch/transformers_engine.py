@@ -1,0 +1,143 @@
+"""The engine for all models that are not ours: Hugging Face's transformers, where it is installed."""
+
+import inspect
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chatmill.checkpoints.weights import Weights, read_weights, some, weight_files
+from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_error
+from chatmill.engines.torch.pytorch import choose_device
+
+NO_LIMIT = 1 << 20  # tokens, where a model names no context, as recurrent ones
+MOST_PACKED = 8  # weights in one number of a file, where they are quantized
+
+_REFUSALS = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError, ArithmeticError)
+
+
+class TransformersEngine:
+    """A causal language model with the cache it makes itself. The number of threads is PyTorch's."""
+
+    def __init__(self, model: Any, *, device: torch.device, threads: int | None = None) -> None:
+        self.name, self.fingerprint, self.template = "transformers", "", ""
+        torch.set_num_threads(threads or default_threads())
+        self.device, self._device, self._model = str(device), device, model.to(device).eval()
+        self.num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        config = model.config.get_text_config()
+        self.vocab_size = config.vocab_size
+        self.context = getattr(config, "max_position_embeddings", None) or NO_LIMIT
+        parameters = inspect.signature(model.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._past = next((name for name in ("past_key_values", "cache_params") if name in parameters), "")
+        self._read: list[int] = []
+        self._cache, self._cached = None, 0  # of the first ids that were read
+
+    @property
+    def length(self) -> int:
+        """Tokens read so far; of them the cache may hold fewer."""
+        return len(self._read)
+
+    @torch.inference_mode()
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """Read ids after those before: logits (V,) of what comes next."""
+        check_append(self, ids)
+        if len(ids) > 1 and not self._is_exact(of={"DynamicLayer", "DynamicSlidingWindowLayer"}):
+            self._cache, self._cached = None, 0  # recurrent layers begin anew with each call of several ids
+        read = [*self._read, *ids]
+        batch = self._batch(read[self._cached :])
+        kept = {self._past: self._cache, "use_cache": True} if self._past else {}
+        self._cache, self._cached = None, 0  # where the run is broken off, some layers have grown and others have not
+        try:
+            output = self._model(batch, **kept, **self._last_only)
+        except (RuntimeError, MemoryError) as error:
+            if told := memory_error(error, self.device):
+                raise told from error
+            raise
+        self._cache = getattr(output, self._past, None)
+        self._read, self._cached = read, len(read) if self._cache is not None else 0
+        return _numbers(output.logits[0, -1])
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens; what a cache cannot forget is read again."""
+        check_rewind(self, length)
+        del self._read[length:]
+        if self._cached <= length:
+            return
+        keeps = length and self._is_exact(of={"DynamicLayer"})
+        cache, excess = self._cache, self._cached - length
+        self._cache, self._cached = None, 0
+        if keeps:
+            cache.crop(-excess)
+            self._cache, self._cached = cache, length
+
+    @torch.inference_mode()
+    def score(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits (T, V) after each position of a whole sequence."""
+        self.rewind(0)
+        check_append(self, ids)
+        return _numbers(self._model(self._batch(ids), use_cache=False).logits[0])
+
+    def _batch(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([list(ids)], device=self._device)
+
+    def _is_exact(self, of: set[str]) -> bool:
+        """Whether all layers of the cache are of these classes of transformers."""
+        return {type(layer).__name__ for layer in getattr(self._cache, "layers", [None])} <= of
+
+
+def open_engine(folder: Path, files: list[Path], why: str, *, device: str, threads: int | None) -> TransformersEngine:
+    """The engine of a folder with weights in `files`, which ours cannot run: `why`.
+
+    No code of the folder's own is run. Raises ValueError where transformers is not installed, or refuses the folder.
+    """
+    if find_spec("transformers") is None:
+        raise ValueError(f"{why}: transformers may run it: pip install 'chatmill[hf]'")
+    if weight_files(folder) != files:
+        raise ValueError(f"{why}: name its folder, with no other weights in it: transformers reads whole folders")
+    weights = read_weights(files)
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    place = choose_device(device)
+    ours = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **ours)
+        _check_size(config, weights)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32 if place.type == "cpu" else "auto",
+            output_loading_info=True,
+            **ours,
+        )
+    except (StrictDataclassError, *_REFUSALS) as error:
+        raise ValueError(f"{why}, and transformers refuses it: {' '.join(str(error).split()):.200}") from error
+    if lacking := sorted({*report["missing_keys"], *(str(name) for name, *_ in report["mismatched_keys"])}):
+        raise ValueError(f"{folder}: transformers finds {len(lacking)} weights missing or misshapen: {some(lacking)}")
+    return TransformersEngine(model, device=place, threads=threads)
+
+
+def _check_size(config: Any, weights: Weights) -> None:
+    """Raise ValueError where a model would be far larger than its files: transformers makes up what is missing."""
+    from transformers import AutoModelForCausalLM
+
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if layers > len(weights):
+        raise ValueError(f"{layers} layers, but the files hold {len(weights)} tensors")
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    needed, there = (sum(map(Tensor.numel, tensors)) for tensors in (model.parameters(), weights.values()))
+    if needed > MOST_PACKED * there:
+        raise ValueError(f"it has {needed:,} weights, but the files hold {there:,} numbers")
+
+
+def _numbers(logits: torch.Tensor) -> np.ndarray:
+    return logits.float().cpu().numpy()

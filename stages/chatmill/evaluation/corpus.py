@@ -1,0 +1,96 @@
+"""A test corpus as tokens, and what a model that has scored them needs for each byte.
+
+Shapes: N tokens of D conversations, one after another.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chatmill.conversation.chatml import END, Conversation
+from chatmill.conversation.template import Loss, Segment, Template, segments, spans
+from chatmill.evaluation.bits_per_byte import bits_per_byte
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Encoded conversations, or texts."""
+
+    tokenizer: ChatTokenizer
+    ids: np.ndarray  # (N,)
+    offsets: np.ndarray  # (D + 1,)
+    is_text: np.ndarray  # (N,) bool: no control token, nor what is not to be scored
+    is_trained: np.ndarray  # (N,) bool: the mask is set
+    num_bytes: np.ndarray  # (N,) of each token; of control tokens 0
+
+    @classmethod
+    def encode(
+        cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: Template, threads: int = 1
+    ) -> "Corpus":
+        """The conversations under a template."""
+        return cls.of([segments(conversation, template) for conversation in conversations], tokenizer, threads)
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[list[Segment]],
+        tokenizer: ChatTokenizer,
+        threads: int = 1,
+        *,
+        scored: Collection[Loss] = tuple(Loss),
+    ) -> "Corpus":
+        """Documents as segments, of which those with a loss in `scored` are scored.
+
+        A document's first token is not, as nothing stands before it.
+        """
+        encoded = tokenizer.encode_conversations(parts, threads=threads)
+        is_text = tokenizer.is_text[encoded.ids]
+        num_bytes = np.array([len(token) for token in tokenizer.token_bytes])[encoded.ids] * is_text
+        ends = np.concatenate(([0], np.cumsum(num_bytes)))[encoded.offsets]
+        assert np.diff(ends).tolist() == [text_bytes(part) for part in parts], "token bytes are not those of the text"
+        is_text &= np.isin(encoded.loss, list(scored))
+        is_text[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
+        return cls(tokenizer, encoded.ids, encoded.offsets, is_text, encoded.loss == Loss.TRAINED, num_bytes)
+
+    def documents(self) -> list[np.ndarray]:
+        """The ids of each conversation."""
+        return np.split(self.ids, self.offsets[1:-1])
+
+    def text(self) -> bytes:
+        """The bytes of all text tokens."""
+        return b"".join(self.tokenizer.token_bytes[token] for token in self.ids[self.is_text])
+
+    def bits_per_byte(
+        self, nats: np.ndarray, *, trained_only: bool, documents: np.ndarray | None = None
+    ) -> float | None:
+        """Pooled over text tokens, of the `documents` (D,) bool or of all; `nats` (N,) are those of each token."""
+        chosen = self.is_text & self.is_trained if trained_only else self.is_text
+        if documents is not None:
+            chosen = chosen & np.repeat(documents, np.diff(self.offsets))
+        return bits_per_byte(float(nats[chosen].sum()), int(self.num_bytes[chosen].sum()))
+
+    def stop_nats_per_turn(self, nats: np.ndarray) -> float | None:
+        """Mean nats of the token that ends a turn of the assistant."""
+        ends = nats[self.is_trained & (self.ids == self.tokenizer.special[END])]
+        return float(ends.mean()) if len(ends) else None
+
+
+def text_bytes(parts: Iterable[Segment]) -> int:
+    """Bytes of a conversation's text, control tokens left out."""
+    return sum(len(segment.text.encode()) for segment in parts if not segment.control)
+
+
+def bytes_per_token(
+    conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: Template
+) -> float | None:
+    """Bytes of text for each token of text, for tokenizers without control tokens, too; None where there is no text."""
+    texts = [
+        "".join(segment.text for segment in span)
+        for conversation in conversations
+        for span in spans(segments(conversation, template))
+        if not span[0].control
+    ]
+    tokens = sum(map(len, tokenizer.encode(texts)))
+    return sum(len(text.encode()) for text in texts) / tokens if tokens else None

@@ -1,0 +1,178 @@
+"""A small decoder-only transformer, exactly Qwen3-shaped: its weights carry the names of Qwen3ForCausalLM.
+
+Llama, Mistral and Qwen2 are variants of it.
+
+Shapes: B batch, T time (tokens), S time with the cached past, C channels, D head size, V vocabulary.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chatmill.checkpoints.configuration import ModelConfig, RopeScaling
+from chatmill.model.byte_head import ByteHead
+from chatmill.model.chunks import ChunkedDecoder
+from chatmill.model.layers import Cache, Layer
+
+FIRST_POSITIONS = 1 << 15  # that the tables of rotations begin with, where the context has more
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and the last norm: what Qwen3's names call `model`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        unfilled = torch.empty(config.vocab_size, config.hidden_size)  # filling it on "meta" takes seconds of imports
+        self.embed_tokens = nn.Embedding.from_pretrained(unfilled, freeze=False)
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        ids: Tensor,
+        table: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: Cache | None,
+        *,
+        last_only: bool,
+    ) -> tuple[Tensor, None]:
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model. No penalty."""
+        x = F.embedding(ids, table)
+        for layer in self.layers:
+            x = layer(x, rotary, mask, cache)
+        return self.norm(x[:, -1:] if last_only else x), None
+
+    def new_cache(self, batch: int, length: int) -> Cache:
+        """An empty cache for `length` tokens of each of `batch` sequences."""
+        return Cache(self.config, batch, length, self.norm.weight)
+
+
+class ChatModel(nn.Module):
+    """Token ids in, logits of the next token out."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = ChunkedDecoder(config) if config.chunking else Decoder(config)
+        if config.byte_head:
+            self.byte_head = ByteHead(config)
+        elif not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.head_alignment = 0.0  # the weight of how far the head's rows are from the embeddings, in training
+        if torch.get_default_device().type != "meta":  # where it would take as long
+            self.make_rotations(FIRST_POSITIONS)
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        last_only: bool = False,
+        targets: Tensor | None = None,
+    ) -> Any:
+        """(B, T) ids -> (B, T, V) logits, or (B, 1, V) of the last position; given targets, what `nats` gives.
+
+        `positions` (B, T), all below S, count from the cache's length unless given. `mask` (B, 1, T, S) is true where a
+        position may look; without it each sees itself and all that is before. `cache` is read and lengthened.
+        """
+        table = self.model.embed_tokens.weight
+        x, routed = self._read(ids, table, positions, mask, cache, last_only=last_only)
+        head = table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
+        if targets is None:
+            return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, head)
+        if self.config.byte_head:
+            nats = self.byte_head.nats(x, targets)
+        else:
+            logits = F.linear(x, head).float().flatten(0, 1)
+            nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
+        penalty = None if routed is None else self.model.penalty(routed, ids, table, nats)
+        if self.head_alignment:
+            penalty = self.head_alignment * distance(head, table) + (0.0 if penalty is None else penalty)
+        return nats, penalty
+
+    def nats(
+        self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, T) ids and targets -> (B, T) float32, what each target costs; and what training adds to their mean.
+
+        That is one number, or one (B,) for each row.
+        """
+        return self(ids, positions, mask, targets=targets)  # weights of several processes are gathered for a call
+
+    @torch.no_grad()
+    def boundaries(self, ids: Tensor) -> Tensor:
+        """(B, T) ids -> (B, T) bool: which tokens begin a chunk, in a model whose inner layers work on chunks."""
+        rotary = self.cos[None, None, : ids.shape[1]], self.sin[None, None, : ids.shape[1]]
+        return self.model.boundaries(ids, self.model.embed_tokens.weight, rotary, None)
+
+    def _read(
+        self,
+        ids: Tensor,
+        table: Tensor,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        cache: Cache | None,
+        *,
+        last_only: bool,
+    ) -> tuple[Tensor, Any]:
+        """(B, T) -> (B, T, C) or (B, 1, C); and what the decoder is to tell its penalty by, if it has one."""
+        past, time = (cache.length if cache else 0), ids.shape[1]
+        window = self.config.variant.sliding_window or past + time
+        if positions is None:
+            positions = torch.arange(past, past + time, device=ids.device)[None]
+        if mask is None and (past or window < time):
+            mask = torch.ones(1, 1, time, past + time, dtype=torch.bool, device=ids.device).tril(past)
+        if window < past + time:
+            mask = mask.triu(past - window + 1)
+        if len(self.cos) < min(past + time, self.config.max_position_embeddings):
+            self.make_rotations(max(past + time, 2 * len(self.cos)))
+            self.to(ids.device)
+        rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
+        return self.model(ids, table, rotary, mask, cache, last_only=last_only)
+
+    def new_cache(self, batch: int, length: int) -> Cache:
+        """An empty cache for `length` tokens of each of `batch` sequences."""
+        return self.model.new_cache(batch, length)
+
+    def make_rotations(self, length: int) -> None:
+        """Tabulate the cosines and sines (length, D/2) of the first positions, up to the whole context."""
+        config = self.config
+        frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
+        if config.variant.rope_scaling:
+            frequencies = slowed(frequencies, config.variant.rope_scaling)
+        angles = torch.arange(min(length, config.max_position_embeddings))[:, None] * frequencies
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+
+def slowed(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """(D/2,) -> (D/2,) in radians a position: the rotations of a model that was given a longer context."""
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return (1 - kept) * frequencies / scaling.factor + kept * frequencies
+
+
+def distance(first: Tensor, second: Tensor) -> Tensor:
+    """Two (V, C) -> a scalar: the mean square of their difference, beside that of both."""
+    return (first - second).square().mean() / (first.square().mean() + second.square().mean())
+
+
+@torch.no_grad()
+def initialise(model: ChatModel, seed: int) -> None:
+    """Fill the weights for training: each layer begins as the identity, as what it adds begins at zero."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        if weight.ndim == 1:
+            weight.fill_(1.0)
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.zero_()
+        else:
+            weight.normal_(std=0.02 if "embed" in name else weight.shape[1] ** -0.5, generator=generator)

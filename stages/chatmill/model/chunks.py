@@ -1,0 +1,198 @@
+"""A decoder whose inner layers work on chunks of tokens, and that learns where chunks begin.
+
+As in H-Net (arXiv:2507.07955): outer layers read every token; a router begins a chunk where a token is unlike the one
+before it; the inner layers see one vector a chunk, and what they make of it goes to every token of the chunk. What the
+outer layers read are a token's own row and those of the stretches of tokens that end with it, as in the Byte Latent
+Transformer (arXiv:2412.09871).
+
+Shapes: B batch, T time (tokens), S time with the cached past, V vocabulary, C channels, W channels of the outer layers,
+M chunks, N chunks with the cached past, D head size.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.model.chunk_cache import NO_TOKEN, ChunkCache
+from chatmill.model.layers import Layer
+from chatmill.model.ngrams import ngrams
+from chatmill.model.routing import Autoencoder, Projection, Routed, Router, ratio_loss, surprise_loss
+from chatmill.model.windows import Window
+
+_SHAPES = 16  # chunks: without a cache, rows are filled up to a multiple of it, so that few shapes occur
+_ROOM = 1.5  # times the chunks that a row should have, in compiled code
+_LEAST = 1e-30  # that a chunk keeps of those before it: the logarithm is taken of it
+_FARTHEST = 80.0  # exp(-80) is nearly nothing, and still fast to compute
+
+
+class ChunkedDecoder(nn.Module):
+    """Embedding, outer and inner layers, and the last norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.chunking
+        self.config, self.chunking, num_outer = config, config.chunking, config.chunking.layers
+        outer, width, epsilon = config.chunking.outer(config), config.hidden_size, config.rms_norm_eps
+        self.embed_tokens = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, width), freeze=False)
+        self.narrow = Projection(width, outer.hidden_size)
+        self.embed_ngrams = nn.Embedding(self.chunking.slots, outer.hidden_size)
+        self.before = nn.ModuleList(Layer(outer, layer) for layer in range(num_outer))
+        if self.chunking.boundaries != "fixed":
+            self.router = Router(outer.hidden_size)
+        if self.chunking.boundaries == "autoencoder":
+            self.autoencoder = Autoencoder(outer.hidden_size, width)
+        self.chunk_norm = nn.RMSNorm(outer.hidden_size, epsilon)
+        self.widen = Projection(outer.hidden_size, width)
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
+        self.spread_norm = nn.RMSNorm(width, epsilon)
+        self.spread = Projection(width, outer.hidden_size)
+        self.residual = Projection(outer.hidden_size, outer.hidden_size)
+        self.after = nn.ModuleList(Layer(outer, num_outer + layer) for layer in range(num_outer))
+        self.last_norm = nn.RMSNorm(outer.hidden_size, epsilon)
+        self.out = Projection(outer.hidden_size, width)
+        self.norm = nn.RMSNorm(width, epsilon)
+
+    def forward(
+        self,
+        ids: Tensor,
+        table: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: ChunkCache | None,
+        *,
+        last_only: bool,
+    ) -> tuple[Tensor, Routed]:
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `penalty` is told by."""
+        window = Window(self.chunking.window, len(ids), rotary, mask, cache.outer if cache else None)
+        key, average = cache.last() if cache and cache.length else (None, None)
+        routed, keys = self._route(ids, table, window, mask, cache, key)
+        x, p = routed.x, routed.p.detach() if self.chunking.boundaries == "autoencoder" else routed.p
+        likely = p >= 0.5
+        most = self._most(likely, exact=cache is not None)
+        starts = likely & (likely.cumsum(1) <= most)
+        tokens = tokens_of(starts, most)
+        chunks = self._inner(x, tokens, mask, cache)
+        averages = moving_average(chunks, p.gather(1, tokens.clamp(max=x.shape[1] - 1)), average)
+        spread = pick(averages, starts.cumsum(1) - int(average is None))
+        if cache:
+            cache.leave(keys, spread)
+        confidence = torch.where(starts, p, 1 - p)[..., None]
+        confidence = confidence + (1 - confidence).detach()  # one, but the router learns from it
+        x = window.run(self.after, confidence.to(x.dtype) * spread + self.residual(x))
+        x = self.out(self.last_norm(x[:, -1:] if last_only else x)).to(x.dtype)
+        return self.norm(x), routed
+
+    def penalty(self, routed: Routed, ids: Tensor, table: Tensor, nats: Tensor) -> Tensor | None:
+        """What training adds to the mean of the nats (B, T): (B,), or None where boundaries are fixed."""
+        shape = self.chunking
+        if shape.boundaries == "fixed":
+            return None
+        penalty = shape.weight * ratio_loss(routed.p >= 0.5, routed.p, shape.rate)
+        if shape.boundaries == "autoencoder":
+            return penalty + shape.reconstruction * self.autoencoder(routed, ids, table, shape.rate)
+        return penalty + shape.surprise * surprise_loss(routed, nats, shape.rate)
+
+    def boundaries(self, ids: Tensor, table: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """(B, T), (V, C) -> (B, T) bool: which positions begin a chunk."""
+        window = Window(self.chunking.window, len(ids), rotary, mask, None)
+        return self._route(ids, table, window, mask, None, None)[0].p >= 0.5
+
+    def new_cache(self, batch: int, length: int) -> ChunkCache:
+        """An empty cache for `length` tokens of each of `batch` sequences."""
+        return ChunkCache(self.config, batch, length, self.embed_tokens.weight)
+
+    def _route(
+        self,
+        ids: Tensor,
+        table: Tensor,
+        window: Window,
+        mask: Tensor | None,
+        cache: ChunkCache | None,
+        last: Tensor | None,
+    ) -> tuple[Routed, Tensor]:
+        """What the outer layers make of tokens, and where chunks begin; and what the next token is compared with."""
+        places = places_of(mask, ids)
+        slots = ngrams(cache.read(ids) if cache else ids, places, self.chunking.ngrams) % self.chunking.slots
+        x = F.embedding(ids, table)
+        rows = F.embedding_bag(slots.flatten(0, 1), self.embed_ngrams.weight, mode="sum").unflatten(0, ids.shape)
+        x = window.run(self.before, self.narrow(x).to(x.dtype) + rows * slots.shape[2] ** -0.5)
+        if self.chunking.boundaries == "fixed":
+            return Routed(x, (places % self.chunking.rate < 1).float().expand(ids.shape), places), x
+        p, keys = self.router(x, last)
+        return Routed(x, p.masked_fill(places == 0, 1.0), places), keys
+
+    def _most(self, starts: Tensor, *, exact: bool) -> int:
+        """The chunks that a row of (B, T) bool has room for: as many as it has, but in compiled code a fixed number.
+
+        There, what a row has beyond it (only while the rate is yet to be learnt) is no chunk of its own.
+        """
+        if torch.compiler.is_compiling():
+            return min(starts.shape[1], math.ceil(_ROOM * starts.shape[1] / self.chunking.rate))
+        most = int(starts.sum(1).max())
+        return most if exact else -(-most // _SHAPES) * _SHAPES
+
+    def _inner(self, x: Tensor, tokens: Tensor, mask: Tensor | None, cache: ChunkCache | None) -> Tensor:
+        """(B, T, W) -> (B, M, W): the chunks that begin at these tokens."""
+        columns = cache.begin(tokens + cache.length) if cache else tokens
+        tokens = tokens.clamp(max=x.shape[1] - 1)
+        x = self.widen(self.chunk_norm(pick(x, tokens))).to(x.dtype)
+        if tokens.shape[1]:
+            mask = mask if mask is None else mask_of_chunks(mask, tokens, columns)
+            rotary = self._rotations(places_of(mask, x))
+            for layer in self.layers:
+                x = layer(x, rotary, mask, cache.inner if cache else None)
+        return self.spread(self.spread_norm(x))
+
+    def _rotations(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, M) -> two (B, 1, M, D/2): rotary positions that count chunks, so that neighbours are always one apart."""
+        size = self.config.head_dim
+        frequencies = self.config.rope_theta ** (-torch.arange(0, size, 2, device=places.device) / size)
+        angles = places[:, None, :, None] * frequencies
+        return angles.cos(), angles.sin()
+
+
+def places_of(mask: Tensor | None, x: Tensor) -> Tensor:
+    """(B, 1, T, S), (B, T, C) -> (B, T) or (1, T): how many others of its conversation each may look at."""
+    return torch.arange(x.shape[1], device=x.device)[None] if mask is None else mask[:, 0].sum(-1) - 1
+
+
+def tokens_of(starts: Tensor, most: int) -> Tensor:
+    """(B, T) bool -> (B, M): the tokens that begin chunks; rows that have fewer are filled up with NO_TOKEN."""
+    rows, time = starts.shape
+    tokens = torch.full((rows, most + 1), NO_TOKEN, device=starts.device)
+    here = torch.arange(time, device=starts.device).expand(rows, -1)
+    return tokens.scatter(1, torch.where(starts, starts.cumsum(1) - 1, most), here)[:, :most]
+
+
+def mask_of_chunks(mask: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(B, 1, T, S), (B, M), (B, N) -> (B, 1, M, N): chunks see each other as the tokens do that begin them.
+
+    What fills up a row is seen by itself alone.
+    """
+    batch, time = len(rows), mask.shape[-1]
+    seen = mask[:, 0].expand(batch, -1, -1).gather(1, rows[..., None].expand(-1, -1, time))
+    seen = seen.gather(2, columns.clamp(max=time - 1)[:, None].expand(-1, rows.shape[1], -1))
+    itself = torch.ones_like(seen[0]).tril(columns.shape[1] - rows.shape[1]).triu(columns.shape[1] - rows.shape[1])
+    return (seen & (columns < time)[:, None] | itself)[:, None]
+
+
+def moving_average(chunks: Tensor, p: Tensor, last: Tensor | None) -> Tensor:
+    """(B, M, W), (B, M) -> (B, M, W): `average = p * chunk + (1 - p) * average`.
+
+    It goes on from `last` (B, 1, W), which the result then begins with; else the first p is 1.
+    """
+    if last is not None:
+        chunks = torch.cat([last.to(chunks.dtype), chunks], dim=1)
+        p = torch.cat([torch.ones_like(p[:, :1]), p], dim=1) if p.shape[1] else last.new_ones(len(last), 1)
+    kept = (1 - p).clamp(min=_LEAST).double().log().cumsum(1)
+    decay = (kept[:, :, None] - kept[:, None]).clamp(-_FARTHEST, 0).float().exp().tril()
+    return (decay * p[:, None]).to(chunks.dtype) @ chunks
+
+
+def pick(x: Tensor, places: Tensor) -> Tensor:
+    """(B, N, C), (B, M) -> (B, M, C): the rows at these places."""
+    first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
+    return F.embedding(places + first, x.flatten(0, 1))

@@ -1,0 +1,108 @@
+"""What a model is made of: layers of attention and feed-forward, and the cache of keys and values.
+
+Shapes: B batch, T time (tokens), S time with the cached past, C channels, H heads, K key-value heads, D head size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.model.attention import attend
+
+FIRST_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
+
+
+class Cache:
+    """Keys and values of the past, (B, K, S, D) for each layer; setting `length` back rewinds it.
+
+    They are of the kind that `weight` is, and grow by doubling.
+    """
+
+    def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
+        shape = (batch, config.num_key_value_heads, min(length, FIRST_LENGTH), config.head_dim)
+        self.keys = [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)]
+        self.values = [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)]
+        self.capacity = length
+        self.length = 0
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Two (B, K, T, D) -> two (B, K, S, D): written after the past, which the last layer then lengthens."""
+        end = self.length + keys.shape[2]
+        if end > self.capacity:
+            raise ValueError(f"{end} tokens do not fit into a cache of {self.capacity}")
+        if end > self.keys[layer].shape[2]:
+            self.keys[layer], self.values[layer] = (self._grown(kept[layer], end) for kept in (self.keys, self.values))
+        self.keys[layer][:, :, self.length : end] = keys
+        self.values[layer][:, :, self.length : end] = values
+        if layer == len(self.keys) - 1:
+            self.length = end
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+    def _grown(self, kept: Tensor, end: int) -> Tensor:
+        B, K, S, D = kept.shape
+        grown = kept.new_zeros(B, K, min(self.capacity, max(end, 2 * S)), D)
+        grown[:, :, : self.length] = kept[:, :, : self.length]
+        return grown
+
+
+class Attention(nn.Module):
+    """Grouped-query attention, in Qwen3 with normalised queries and keys."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        width, size, variant = config.hidden_size, config.head_dim, config.variant
+        self.layer, self.head_dim = layer, size
+        self.q_proj = nn.Linear(width, config.num_attention_heads * size, bias=variant.qkv_bias)
+        self.k_proj = nn.Linear(width, config.num_key_value_heads * size, bias=variant.qkv_bias)
+        self.v_proj = nn.Linear(width, config.num_key_value_heads * size, bias=variant.qkv_bias)
+        self.o_proj = nn.Linear(config.num_attention_heads * size, width, bias=variant.output_bias)
+        self.q_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """(B, T, C) -> (B, T, C); `mask` is added to the scores, None is causal."""
+        heads = (*x.shape[:2], -1, self.head_dim)
+        values = self.v_proj(x).view(heads).transpose(1, 2)
+        queries = rotate(self.q_norm(self.q_proj(x).view(heads).float()).transpose(1, 2), *rotary).to(values.dtype)
+        keys = rotate(self.k_norm(self.k_proj(x).view(heads).float()).transpose(1, 2), *rotary).to(values.dtype)
+        if cache is not None:
+            keys, values = cache.append(self.layer, keys, values)
+        return self.o_proj(attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (arXiv:2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        bias = config.variant.mlp_bias
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward, each on the normalised stream and added to it."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = FeedForward(config)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """(B, H, T, D) -> (B, H, T, D): rotary positions; channel i is paired with i + D/2 (arXiv:2104.09864)."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

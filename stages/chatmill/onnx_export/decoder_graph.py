@@ -1,0 +1,186 @@
+"""A decoder as an ONNX graph, built node by node from the weights of a model: what our graphs have in common.
+
+Shapes: B batch, T time (tokens given), C channels, H heads, K key-value heads, D head size, V vocabulary.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from chatmill.onnx_export.quantization import BLOCK, Bits, quantize
+
+Weights = Mapping[str, np.ndarray]
+
+FORMAT = 1
+CONTRIB = "com.microsoft"  # operators that ONNX Runtime alone has
+MAX_BYTES = 2**31 - 2**20  # one protobuf message; what remains is for the graph around the weights
+_ACCURACY = 4  # MatMulNBits multiplies in int8; in float32 (1) decoding takes 2 to 3 times longer
+_EMBEDDING = "model.embed_tokens"
+
+
+class Decoder:
+    """A decoder under construction. Methods add operators and return the name of what comes out.
+
+    Norms of queries and keys, biases and a head of its own are there where the weights have them.
+    """
+
+    def __init__(self, weights: Weights, config: Mapping[str, Any], bits: Bits | None = None) -> None:
+        size = sum(weight.nbytes for weight in weights.values())
+        if bits is None and size > MAX_BYTES:
+            raise ValueError(
+                f"the weights take {size} bytes, but an ONNX file holds {MAX_BYTES}: lower the model's size"
+            )
+        self.weights, self.config, self.bits = weights, config, bits
+        self.epsilon = config["rms_norm_eps"]
+        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        self.head_dim = config["head_dim"]
+        windowed = config["model_type"] == "mistral" or config.get("use_sliding_window")
+        self.window = config["sliding_window"] if windowed else None
+        self.nodes, self.initializers = [], []
+        self.inputs: list[ValueInfoProto] = []
+        self.outputs: list[ValueInfoProto] = []
+
+    def model(self, metadata: Mapping[str, str]) -> ModelProto:
+        """The finished model."""
+        self.declare()
+        logits = self.head(self.layers())
+        self.outputs.insert(0, tensor(logits, TensorProto.FLOAT, ["batch", "kept", self.config["vocab_size"]]))
+        graph = helper.make_graph(self.nodes, "chatmill", self.inputs, self.outputs, self.initializers)
+        opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=11, producer_name="chatmill")
+        told = {"config": json.dumps(self.config), "context": str(self.config["max_position_embeddings"])}
+        told |= {"format": str(FORMAT), **metadata}
+        helper.set_model_props(model, {f"chatmill.{key}": value for key, value in told.items()})
+        return model
+
+    def layers(self) -> str:
+        """The normalised output of the last layer, (B, T, C)."""
+        count = self.config["num_hidden_layers"]
+        residual = self.embedding()
+        x = self.norm(residual, "model.layers.0.input_layernorm")
+        for i in range(count):
+            layer = f"model.layers.{i}"
+            attended = self.linear(self.attention(x, i), f"{layer}.self_attn.o_proj")
+            x, residual = self.add_norm(residual, attended, f"{layer}.post_attention_layernorm")
+            following = f"model.layers.{i + 1}.input_layernorm" if i + 1 < count else "model.norm"
+            x, residual = self.add_norm(residual, self.feed_forward(x, f"{layer}.mlp"), following)
+        return x
+
+    def embedding(self) -> str:
+        """The rows of the embedding, (B, T, C); quantized, it is the matrix that a tied head multiplies by."""
+        if self.bits is None or self.config["hidden_size"] % BLOCK:  # the operator gives whole blocks
+            return self.node("Gather", [self.initializer(f"{_EMBEDDING}.weight"), "input_ids"], "embedded")
+        matrix, scales = self.quantized(_EMBEDDING)
+        shape = self.constant("embedding.shape", np.array([self.config["vocab_size"], -1]))
+        inputs = [self.node("Reshape", [matrix, shape], "embedding.rows"), "input_ids", scales]
+        blocks = {"bits": self.bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
+        return self.node("GatherBlockQuantized", inputs, "embedded", domain=CONTRIB, **blocks)
+
+    def attention(self, x: str, i: int) -> str:
+        """(B, T, C) -> (B, T, H*D): each position sees itself and its past."""
+        layer = f"model.layers.{i}.self_attn"
+        q, k, v = self.linears(x, layer, ["q_proj", "k_proj", "v_proj"])
+        q = self.head_norm(q, f"{layer}.q_norm", self.heads)
+        k = self.head_norm(k, f"{layer}.k_norm", self.kv_heads)
+        past = [f"past_key_values.{i}.{name}" for name in ("key", "value")]
+        present = [f"present.{i}.{name}" for name in ("key", "value")]
+        for names, values, length in (past, self.inputs, "past"), (present, self.outputs, "total"):
+            shape = ["batch", self.kv_heads, length, self.head_dim]
+            values += [tensor(name, TensorProto.FLOAT, shape) for name in names]
+        return self.attend(q, k, v, past, present, layer)
+
+    def feed_forward(self, x: str, layer: str) -> str:
+        """(B, T, C) -> (B, T, C): SwiGLU."""
+        gate, up = self.linears(x, layer, ["gate_proj", "up_proj"])
+        swish = self.node("Mul", [gate, self.node("Sigmoid", [gate], f"{layer}.sigmoid")], f"{layer}.swish")
+        return self.linear(self.node("Mul", [swish, up], f"{layer}.gated"), f"{layer}.down_proj")
+
+    def head_norm(self, x: str, name: str, heads: int) -> str:
+        """(B, T, heads*D) -> (B, T, heads, D), each head normalised where the model does that."""
+        shape = self.constant(f"heads.{heads}", np.array([0, 0, heads, self.head_dim]))
+        split = self.node("Reshape", [x, shape], f"{name}.split")
+        return self.norm(split, name) if f"{name}.weight" in self.weights else split
+
+    def head(self, x: str) -> str:
+        """(B, T, C) -> logits (B, T, V)."""
+        if "lm_head.weight" in self.weights:
+            return self.multiply(x, "lm_head", "logits")
+        if self.bits:
+            return self.multiply(x, _EMBEDDING, "logits")
+        head = self.node("Transpose", [f"{_EMBEDDING}.weight"], "lm_head.weight", perm=[1, 0])
+        return self.node("MatMul", [x, head], "logits")
+
+    def linears(self, x: str, layer: str, names: list[str]) -> list[str]:
+        """What several matrices make of the same x."""
+        return [self.linear(x, f"{layer}.{name}") for name in names]
+
+    def linear(self, x: str, name: str) -> str:
+        """(B, T, inputs) -> (B, T, outputs)."""
+        if f"{name}.bias" not in self.weights:
+            return self.multiply(x, name, name)
+        product = self.multiply(x, name, f"{name}.product")
+        return self.node("Add", [product, self.initializer(f"{name}.bias")], name)
+
+    def multiply(self, x: str, name: str, output: str) -> str:
+        """x by a matrix (outputs, inputs), quantized where that is asked for."""
+        weight = self.weights[f"{name}.weight"]
+        if self.bits is None:
+            return self.node("MatMul", [x, self.constant(f"{name}.weight", weight.T)], output)
+        rows, columns = weight.shape
+        shape = {"N": rows, "K": columns, "bits": self.bits, "block_size": BLOCK, "accuracy_level": _ACCURACY}
+        return self.node("MatMulNBits", [x, *self.quantized(name)], output, domain=CONTRIB, **shape)
+
+    def quantized(self, name: str) -> list[str]:
+        """The names of a matrix in few bits and of its scales, which are once in the file."""
+        names = [f"{name}.{self.bits}_bits", f"{name}.scales"]
+        if not self.has(names[0]):
+            for part, array in zip(names, quantize(self.weights[f"{name}.weight"], self.bits), strict=True):
+                self.constant(part, array)
+        return names
+
+    def rotations(self) -> list[str]:
+        """The names of the cosines and sines, each (context, D/2)."""
+        exponents = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
+        frequencies = np.float32(1) / np.float32(self.config["rope_theta"]) ** exponents
+        if scaling := self.config.get("rope_scaling"):
+            frequencies = slowed(frequencies, scaling)
+        positions = np.arange(self.config["max_position_embeddings"], dtype=np.float32)
+        angles = np.outer(positions, frequencies)
+        return [self.constant("cosines", np.cos(angles)), self.constant("sines", np.sin(angles))]
+
+    def node(self, operator: str, inputs: list[str], output: str, *more: str, domain: str = "", **kwargs: Any) -> str:
+        """Add an operator, named after its first output."""
+        self.nodes.append(helper.make_node(operator, inputs, [output, *more], output, domain=domain, **kwargs))
+        return output
+
+    def initializer(self, name: str) -> str:
+        """Add one of the model's weights as it is."""
+        return self.constant(name, self.weights[name])
+
+    def constant(self, name: str, array: np.ndarray) -> str:
+        """Add an array, once."""
+        if not self.has(name):
+            self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def has(self, name: str) -> bool:
+        """Whether an array of this name was added."""
+        return any(array.name == name for array in self.initializers)
+
+
+def slowed(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
+    """(D/2,) -> (D/2,) in radians a position, as chatmill.checkpoints.configuration.RopeScaling slows them."""
+    kept = np.float32(0)
+    if scaling["rope_type"] == "llama3":
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        turns = scaling["original_max_position_embeddings"] * frequencies / np.float32(2 * np.pi)
+        kept = np.clip((turns - np.float32(low)) / np.float32(high - low), 0, 1)
+    return (1 - kept) * frequencies / np.float32(scaling["factor"]) + kept * frequencies
+
+
+def tensor(name: str, kind: int, shape: list[int | str]) -> ValueInfoProto:
+    """An input or output of a graph."""
+    return helper.make_tensor_value_info(name, kind, shape)

@@ -1,0 +1,186 @@
+"""The chat model as ONNX graphs.
+
+`portable` is the graph that other runtimes know: standard operators, Hugging Face's names for inputs and outputs, the
+past handed in and the present handed out. `shared` is the one `chatmill chat` runs: ONNX Runtime's fused operators, and
+a key-value cache that is written in place when the same buffer is bound to past and present.
+
+Shapes: B batch, T time (tokens given), P past, L cache length, C channels, H heads, K key-value heads, D head size,
+V vocabulary.
+"""
+
+from collections import ChainMap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from chatmill.onnx_export.decoder_graph import CONTRIB, Decoder, Weights, tensor
+from chatmill.onnx_export.quantization import Bits, quantize_outputs
+
+HEAD_MULTIPLE = 16  # GroupQueryAttention rotates as many channels of a head at a time
+
+
+def portable(weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+    """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
+
+    P may be 0, and rows may be padded on the left where attention_mask is 0.
+    """
+    return _Portable(weights, config).model(metadata)
+
+
+def shared(
+    weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str], bits: Bits | None = None
+) -> ModelProto:
+    """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
+
+    total_sequence_length is how long the sequence is with the ids given, seqlens_k one less. The head is applied to the
+    last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator takes no more. With
+    `bits` the matrices are quantized.
+    """
+    return _Shared(weights, config, bits).model(metadata)
+
+
+def dynamic(weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+    """The `shared` graph in eight bits that reads long texts fastest.
+
+    What one call reads shares a scale in each layer: the logits depend a little on what is read together.
+    """
+    return _Dynamic(weights, config, 8).model(metadata)
+
+
+def write(model: ModelProto, file: Path) -> None:
+    """Write a graph, the same bytes each time."""
+    file.write_bytes(model.SerializeToString(deterministic=True))
+
+
+class _Portable(Decoder):
+    """Standard operators of opset 23."""
+
+    def declare(self) -> None:
+        """Add the inputs, the mask and the rotations."""
+        names = {
+            "input_ids": ["batch", "time"],
+            "attention_mask": ["batch", "total"],
+            "position_ids": ["batch", "time"],
+        }
+        self.inputs += [tensor(name, TensorProto.INT64, shape) for name, shape in names.items()]
+        self.cos_sin = self.rotations()
+        self.mask = self.causal_mask()
+
+    def causal_mask(self) -> str:
+        """(B, 1, T, P+T), True where a position may look."""
+        zero, one = self.constant("zero", np.array(0)), self.constant("one", np.array(1))
+        total = self.size("attention_mask", "total")
+        first = self.node("Sub", [total, self.size("input_ids", "time")], "past")
+        rows = self.node("Unsqueeze", [self.node("Range", [first, total, one], "rows"), one], "queries")
+        columns = self.node("Range", [zero, total, one], "keys")
+        causal = self.node("LessOrEqual", [columns, rows], "causal")
+        if self.window:
+            width = self.constant("window", np.array(self.window))
+            near = self.node("Less", [self.node("Sub", [rows, columns], "distance"), width], "near")
+            causal = self.node("And", [causal, near], "causal.near")
+        given = self.node("Cast", ["attention_mask"], "given", to=TensorProto.BOOL)
+        axes = self.constant("axes", np.array([1, 2]))
+        return self.node("And", [causal, self.node("Unsqueeze", [given, axes], "visible")], "mask")
+
+    def size(self, name: str, output: str) -> str:
+        """The second dimension of an input, as a scalar."""
+        shape = self.node("Shape", [name], f"{output}.shape", start=1, end=2)
+        return self.node("Squeeze", [shape], output)
+
+    def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
+        """q (B, T, H, D), k (B, T, K, D), v (B, T, K*D) -> (B, T, H*D)."""
+        split = self.node("Reshape", [v, f"heads.{self.kv_heads}"], f"{layer}.v_split")
+        heads = []
+        for name, x in zip("qkv", (q, k, split), strict=True):
+            x = self.node("Transpose", [x], f"{layer}.{name}_heads", perm=[0, 2, 1, 3])
+            if name != "v":
+                x = self.node("RotaryEmbedding", [x, *self.cos_sin, "position_ids"], f"{layer}.{name}_rotated")
+            heads.append(x)
+        attended = self.node("Attention", [*heads, self.mask, *past], f"{layer}.heads", *present)
+        rows = self.node("Transpose", [attended], f"{layer}.rows", perm=[0, 2, 1, 3])
+        flat = self.constant("flat", np.array([0, 0, self.heads * self.head_dim]))
+        return self.node("Reshape", [rows, flat], f"{layer}.attended")
+
+    def norm(self, x: str, name: str) -> str:
+        """RMSNorm over the last dimension."""
+        weight = self.initializer(f"{name}.weight")
+        return self.node("RMSNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
+
+    def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
+        """The normalised sum, and the sum."""
+        total = self.node("Add", [x, y], f"{name}.sum")
+        return self.norm(total, name), total
+
+
+class _Shared(Decoder):
+    """ONNX Runtime's fused operators, and a cache that is written in place."""
+
+    def declare(self) -> None:
+        """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
+        if self.head_dim % HEAD_MULTIPLE:
+            raise ValueError(
+                f"head_dim = {self.head_dim}: ONNX Runtime takes multiples of {HEAD_MULTIPLE}: take fewer or more heads"
+            )
+        self.inputs += [
+            tensor("input_ids", TensorProto.INT64, ["batch", "time"]),
+            tensor("seqlens_k", TensorProto.INT32, ["batch"]),
+            tensor("total_sequence_length", TensorProto.INT32, []),
+            tensor("logits_to_keep", TensorProto.INT64, [1]),
+        ]
+        self.cos_sin = self.rotations()
+
+    def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
+        """q (B, T, H, D), k (B, T, K, D), v (B, T, K*D) -> (B, T, H*D). The operator rotates q and k itself."""
+        flat = self.constant("flat", np.array([0, 0, -1]))
+        q, k = (self.node("Reshape", [x, flat], f"{x}.flat") for x in (q, k))
+        inputs = [q, k, v, *past, "seqlens_k", "total_sequence_length", *self.cos_sin]
+        heads = {"num_heads": self.heads, "kv_num_heads": self.kv_heads, "do_rotary": 1}
+        heads |= {"local_window_size": self.window} if self.window else {}
+        return self.node("GroupQueryAttention", inputs, f"{layer}.attended", *present, domain=CONTRIB, **heads)
+
+    def norm(self, x: str, name: str) -> str:
+        """RMSNorm over the last dimension."""
+        weight = self.initializer(f"{name}.weight")
+        return self.node("SimplifiedLayerNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
+
+    def linears(self, x: str, layer: str, names: list[str]) -> list[str]:
+        """What several matrices make of the same x, multiplied as one: the threads meet once, not once for each."""
+        if self.bits is None:  # in float32 it is memory that takes the time
+            return super().linears(x, layer, names)
+        parts, joined = [f"{layer}.{name}" for name in names], f"{layer}.{'_'.join(names)}"
+        kinds = ["weight", *(["bias"] if f"{parts[0]}.bias" in self.weights else [])]
+        whole = {
+            f"{joined}.{kind}": np.concatenate([self.weights[f"{part}.{kind}"] for part in parts]) for kind in kinds
+        }
+        sizes = self.constant(f"{joined}.sizes", np.array([len(self.weights[f"{part}.weight"]) for part in parts]))
+        self.weights = ChainMap(whole, self.weights)
+        self.node("Split", [self.linear(x, joined), sizes], *parts, axis=-1)
+        return parts
+
+    def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
+        """The normalised sum, and the sum."""
+        inputs, total = [x, y, self.initializer(f"{name}.weight")], f"{name}.sum"
+        outputs = [name, "", "", total]
+        self.node("SkipSimplifiedLayerNormalization", inputs, *outputs, domain=CONTRIB, epsilon=self.epsilon)
+        return name, total
+
+    def head(self, x: str) -> str:
+        """(B, T, C) -> logits of the last `logits_to_keep` positions."""
+        start = self.node("Neg", ["logits_to_keep"], "first_kept")
+        end, axis = self.constant("end", np.array([2**62])), self.constant("time_axis", np.array([1]))
+        return super().head(self.node("Slice", [x, start, end, axis], "kept"))
+
+
+class _Dynamic(_Shared):
+    """Layers that multiply in int8, their inputs quantized as they come; embedding and head are as in eight bits."""
+
+    def linear(self, x: str, name: str) -> str:
+        """(B, T, inputs) -> (B, T, outputs)."""
+        values, scales = quantize_outputs(self.weights[f"{name}.weight"])
+        inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
+        if f"{name}.bias" in self.weights:
+            inputs += ["", self.initializer(f"{name}.bias")]
+        return self.node("DynamicQuantizeMatMul", inputs, name, domain=CONTRIB)

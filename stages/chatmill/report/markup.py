@@ -1,0 +1,77 @@
+r"""HTML as values: text that is put into an element is escaped, whatever it holds.
+
+tag("td", "a < b", class_="name")  ->  <td class="name">a &lt; b</td>
+"""
+
+import html
+import re
+from collections.abc import Iterable
+
+from chatmill.report.style import STYLE
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_VOID = frozenset({"meta", "br"})
+
+
+class Html(str):
+    """Markup. A string that is none is text."""
+
+
+def text(content: object) -> Html:
+    """`content` as markup; what would be invisible, or turn the direction of what follows, is shown as its code."""
+    if isinstance(content, Html):
+        return content
+    written = str(content).encode("utf-8", "replace").decode()
+    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", written)))
+
+
+def tag(name: str, /, *content: object, **attributes: object) -> Html:
+    """One element; an attribute of None is left out, `class_` is class and `stroke_width` is stroke-width."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{name}{written}>" if name in _VOID else f"<{name}{written}>{join(content)}</{name}>")
+
+
+def join(content: Iterable[object]) -> Html:
+    """All of it, one after another."""
+    return Html("".join(map(text, content)))
+
+
+def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]) -> Html:
+    """A table whose rows begin with their name."""
+    body = (tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells)) for name, *cells in rows)
+    return tag(
+        "div",
+        tag(
+            "table",
+            tag("caption", caption),
+            tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))),
+            tag("tbody", *body),
+        ),
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label=caption,
+    )
+
+
+def section(title: str, *content: object) -> Html:
+    """A part of the page under its heading."""
+    return tag("section", tag("h2", title), *content)
+
+
+def document(title: str, *content: Html) -> Html:
+    """A whole page; it fetches nothing and runs nothing."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(STYLE)),
+    )
+    main = tag("main", tag("h1", title), *content)
+    return Html(f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n")

@@ -1,0 +1,116 @@
+"""The report's section on speed."""
+
+from collections.abc import Iterator
+
+from chatmill.report.chart import Line, category_axis, line_chart, log_axis
+from chatmill.report.markup import Html, section, table, tag
+from chatmill.report.metrics import Metrics, at, in_bits, number, percent
+
+Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, cache or recompute, and times by prompt length
+
+
+def latencies(benchmark: Metrics) -> Iterator[Latency]:
+    """All that was measured."""
+    for engine, content in benchmark.items():
+        for mode in ("cache", "recompute"):
+            if isinstance(measured := at(content, mode), dict) and measured:
+                yield engine, mode, sorted((int(prompt), values) for prompt, values in measured.items())
+
+
+def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
+    """(engine, prompt tokens, ms) of the engine with the least time per token after its longest prompt."""
+    times = [
+        (at(values, "token_ms", "p50"), engine, prompt)
+        for engine, mode, measured in latencies(benchmark)
+        if mode == "cache"
+        for prompt, values in measured[-1:]
+    ]
+    milliseconds, engine, prompt = min(times, default=(None, None, None))
+    return engine, prompt, milliseconds
+
+
+def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
+    """Latency by prompt length, engines beside one another, and the machine."""
+    measured = list(latencies(benchmark))
+    if not measured:
+        return Html()
+    charts = [
+        latency_chart("Time per token", "token_ms", measured, at(benchmark, "limit", "token_ms")),
+        latency_chart("Time to the first token", "ttft_ms", measured, None),
+    ]
+    machine = "; ".join(f"{key} {value}" for key, value in at(benchmark, "machine", default={}).items())
+    note = (
+        "Median of repeated runs; thin lines reach up to the 95th percentile. Dashed: without a cache, everything is "
+        "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can; a first "
+        "token is held against the multiplications of its prompt as well."
+    )
+    return section(
+        "Speed",
+        tag("p", note, class_="note"),
+        tag("div", *charts, class_="columns"),
+        tag("details", tag("summary", "As a table"), latency_table(measured)),
+        engine_table(evaluation, benchmark),
+        tag("p", f"Measured on: {machine}.", class_="note") if machine else "",
+    )
+
+
+def latency_chart(title: str, key: str, measured: list[Latency], limit: float | None) -> Html:
+    """One line for each engine with and without its cache, and what the machine allows."""
+    engines = list(dict.fromkeys(engine for engine, _, _ in measured))
+    lines = [
+        Line(
+            engine if mode == "cache" else f"{engine}, no cache",
+            [(prompt, values[key]["p50"]) for prompt, values in by_prompt],
+            engines.index(engine) % 4,
+            dashed=mode == "recompute",
+            upper=[values[key]["p95"] for _, values in by_prompt],
+        )
+        for engine, mode, by_prompt in measured
+    ]
+    prompts = [prompt for line in lines for prompt, _ in line.points]
+    if limit is not None:
+        lines.append(Line("memory limit", [(min(prompts), limit), (max(prompts), limit)], color=4))
+    times = [time for line in lines for time in [*line.upper, *(time for _, time in line.points)]]
+    return line_chart(title, lines, category_axis("tokens of the prompt", prompts), log_axis("milliseconds", times))
+
+
+def latency_table(measured: list[Latency]) -> Html:
+    """All that the charts show."""
+    rows = (
+        (
+            f"{engine}, {mode}",
+            number(prompt),
+            *(number(values[key][rank]) for key in ("ttft_ms", "token_ms") for rank in ("p50", "p95")),
+            *(percent(at(values, "reached", key)) for key in ("ttft", "token")),
+        )
+        for engine, mode, by_prompt in measured
+        for prompt, values in by_prompt
+    )
+    head = (
+        "engine",
+        "prompt tokens",
+        "first token p50",
+        "p95",
+        "each token p50",
+        "p95",
+        "first: of limit",
+        "each: of limit",
+    )
+    return table("Milliseconds, and the share that they reach of what the machine allows", head, rows)
+
+
+def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:
+    """What each engine costs and what it is worth."""
+    rows = [
+        (
+            name,
+            in_bits(at(values, "bits_per_byte")),
+            percent(at(values, "skills_macro")),
+            number(at(values, "size_mb"), decimals=1),
+            number(at(benchmark, name, "peak_memory_mb"), decimals=0),
+            percent(at(benchmark, "limit", "reached", name)),
+        )
+        for name, values in at(evaluation, "engines", default={}).items()
+    ]
+    head = ("engine", "bits per byte", "skills", "file, MB", "peak memory, MB", "of memory limit")
+    return table("Engines (skills on a sample of the questions; the memory limit on the longest prompt)", head, rows)

@@ -1,0 +1,99 @@
+"""Tokens as people can see them: a text cut up, and a conversation with its loss mask."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.template import Loss, Template, segments
+from chatmill.report.markup import Html, join, table, tag
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+MARKS = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
+COUNTS = {Loss.TRAINED: "trained", Loss.PROMPT: "prompt", Loss.IGNORED: "ignored"}
+COLORS = 5  # of the page's palette for tokens
+
+_PIECES = re.compile(r"[\udc80-\udcff]+|[\s\S]")  # bytes that make no character, as `surrogateescape` reads them
+_SELECTORS = range(0xFE00, 0xFE10)  # of a character's variant: they pass for printable, but have no shape
+
+
+class Token(NamedTuple):
+    """One token of what is shown."""
+
+    id: int
+    content: bytes  # its exact bytes; of a control token, its name
+    is_control: bool = False
+    loss: Loss | None = None  # None in a text that is no conversation
+
+
+def text_tokens(text: str, tokenizer: ChatTokenizer) -> list[Token]:
+    """The tokens of a text; their contents joined are its bytes."""
+    return [Token(i, tokenizer.token_bytes[i]) for i in tokenizer.encode(text)]
+
+
+def conversation_tokens(conversation: Conversation, tokenizer: ChatTokenizer, template: Template) -> list[Token]:
+    """The tokens of a conversation; their contents joined are the bytes of the text that a model reads."""
+    ids, losses = tokenizer.encode_segments(segments(conversation, template))
+    controls = set(tokenizer.special.values())
+    return [Token(i, tokenizer.token_bytes[i], i in controls, loss) for i, loss in zip(ids, losses, strict=True)]
+
+
+def visible(token: bytes) -> str:
+    """A token with its white space marked; what has no shape as its code, parts of characters as their bytes."""
+    text = token.decode(errors="surrogateescape")
+    carrier = "◌" if text and unicodedata.category(text[0]).startswith("M") else ""  # of an accent without its letter
+    return carrier + _PIECES.sub(_visible_piece, text)
+
+
+def _visible_piece(match: re.Match[str]) -> str:
+    piece = match[0]
+    if "\udc80" <= piece[0] <= "\udcff":
+        return f"⟨{piece.encode(errors='surrogateescape').hex(' ')}⟩"
+    if piece in MARKS:
+        return MARKS[piece]
+    return piece if piece.isprintable() and ord(piece) not in _SELECTORS else f"⟨U+{ord(piece):04X}⟩"
+
+
+def sentence(tokens: Sequence[Token]) -> Html:
+    """Each token of a text with its id and its bytes."""
+    items = [
+        _item(token, f"t{index % COLORS}", tag("small", token.id), tag("small", token.content.hex(" ")))
+        for index, token in enumerate(tokens)
+    ]
+    return tag("ol", *items, class_="tokens", aria_label=f"{len(tokens)} tokens, each with its id and its bytes")
+
+
+def chunked(text: str, sizes: Sequence[int]) -> Html:
+    """A text in chunks of so many bytes each."""
+    content, ends = text.encode(), list(accumulate(sizes, initial=0))
+    items = [
+        _item(Token(size, content[begin : begin + size]), f"t{index % COLORS}")
+        for index, (begin, size) in enumerate(zip(ends, sizes, strict=False))
+    ]
+    return tag("ol", *items, class_="tokens", aria_label=f"{len(sizes)} chunks")
+
+
+def masked(tokens: Sequence[Token]) -> Html:
+    """A conversation's tokens with their ids, marked by how they count in training; the same as a table below."""
+    items = [_item(token, COUNTS[token.loss], tag("small", token.id)) for token in tokens]
+    legend = [
+        tag("span", f"{name} {sum(token.loss == loss for token in tokens)}", class_=f"token {name}")
+        for loss, name in COUNTS.items()
+    ]
+    rows = [(visible(token.content), token.id, COUNTS[token.loss]) for token in tokens]
+    as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
+    return join(
+        [
+            tag("p", "What the model is trained on: ", *legend, class_="note"),
+            tag("ol", *items, class_="tokens"),
+            tag("details", tag("summary", "As a table"), as_table),
+        ]
+    )
+
+
+def _item(token: Token, color: str, *details: Html) -> Html:
+    """One token of a list; what follows a newline begins a line."""
+    item = tag("li", tag("bdi", visible(token.content)), *details, class_=f"token {color}")
+    return join([item, tag("li", class_="break", role="presentation")]) if token.content.endswith(b"\n") else item

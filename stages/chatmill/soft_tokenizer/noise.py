@@ -1,0 +1,114 @@
+"""Conversations as people write them in haste: with typos, in odd case, in words that nobody has seen.
+
+The same conversations always become the same: what happens to one follows from its own text.
+"""
+
+import hashlib
+import random
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Literal, get_args
+
+from chatmill.conversation.chatml import Conversation, Part, render
+
+Noise = Literal["typos", "case", "rare_words"]
+KINDS: tuple[Noise, ...] = get_args(Noise)
+TYPOS, CASES, RARE = 0.1, 0.15, 0.15  # shares of the words
+
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_ONSETS = (
+    "b",
+    "br",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gl",
+    "h",
+    "k",
+    "kl",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pr",
+    "r",
+    "s",
+    "st",
+    "t",
+    "v",
+    "z",
+)
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
+_ENDS = ("", "l", "m", "n", "r", "s", "x", "rk", "nd")
+
+Change = Callable[[str], str]
+"""From a word to what stands in its place."""
+
+
+def noisy(conversations: Iterable[Conversation], kind: Noise) -> list[Conversation]:
+    """The conversations with some words of what is said changed; calls of tools and their outputs stay."""
+    return [_noisy(conversation, _CHANGES[kind]) for conversation in conversations]
+
+
+def _noisy(conversation: Conversation, changes: Callable[[random.Random], Change]) -> Conversation:
+    text = hashlib.sha256(render(conversation).encode()).digest()
+    change = changes(random.Random(text))
+    return [replace(message, parts=tuple(_changed(part, change) for part in message.parts)) for message in conversation]
+
+
+def _changed(part: Part, change: Change) -> Part:
+    if part.kind != "text":
+        return part
+    return replace(part, text=_WORD.sub(lambda word: change(word[0]), part.text))
+
+
+def _typos(chance: random.Random) -> Change:
+    """In one word of ten two neighbours change places, or a letter is left out or stands twice."""
+
+    def change(word: str) -> str:
+        if chance.random() >= TYPOS:
+            return word
+        i = chance.randrange(len(word) - 1)
+        slips = (word[:i] + word[i + 1] + word[i] + word[i + 2 :], word[:i] + word[i + 1 :], word[: i + 1] + word[i:])
+        return chance.choice(slips)
+
+    return change
+
+
+def _case(chance: random.Random) -> Change:
+    """Some words are written in capitals, with one at their beginning, or with the case of each letter turned."""
+
+    def change(word: str) -> str:
+        return chance.choice((word.upper(), word.capitalize(), word.swapcase())) if chance.random() < CASES else word
+
+    return change
+
+
+def _rare_words(chance: random.Random) -> Change:
+    """Some words are replaced, wherever they stand in the conversation, by words that are in no dictionary."""
+    replaced: dict[str, str] = {}
+
+    def change(word: str) -> str:
+        known = word.lower()
+        if known not in replaced:
+            replaced[known] = _invented(chance) if chance.random() < RARE else known
+        if replaced[known] == known:
+            return word
+        return replaced[known].capitalize() if word[0].isupper() else replaced[known]
+
+    return change
+
+
+def _invented(chance: random.Random) -> str:
+    """A word of two or three syllables."""
+    syllables = (chance.choice(_ONSETS) + chance.choice(_VOWELS) for _ in range(chance.choice((2, 3))))
+    return "".join(syllables) + chance.choice(_ENDS)
+
+
+_CHANGES: dict[Noise, Callable[[random.Random], Change]] = {
+    "typos": _typos,
+    "case": _case,
+    "rare_words": _rare_words,
+}

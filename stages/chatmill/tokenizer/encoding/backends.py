@@ -1,0 +1,197 @@
+"""The libraries that do the work: tiktoken wherever it can express the type, otherwise tokenizers or sentencepiece.
+Where ids are the bytes themselves there is no work.
+
+Where fastokens is installed it takes long work over from tiktoken, after it gave the same ids for the beginning of it.
+"""
+
+import importlib
+import importlib.util
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property, partial
+from itertools import chain, pairwise
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
+
+from chatmill.tokenizer.encoding.ranks import encoding, ranks_of, refusal
+from chatmill.tokenizer.vocabulary import sentencepiece_model
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.sentencepiece_model import to_model
+from chatmill.tokenizer.vocabulary.tokenizer_json import SPACE, to_json
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+Ids = TypeVar("Ids")
+FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # by others fastokens cuts a few texts otherwise, as " \u180ea"
+BYTES = {bytes([byte]): byte for byte in range(256)}
+BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
+
+
+class Backend(ABC):
+    """Encodes text; text never gives a control id."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._controls = {name: np.array([i]) for name, i in vocabulary.special.items()}
+
+    @abstractmethod
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        """The ids of each text."""
+
+    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+        """The ids of a text in which each of these names stands for its control token; what is between, by itself."""
+        stretches = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        texts = list(dict.fromkeys(stretches[::2]))  # the newline after each message is there once
+        arrays = dict(zip(texts, self._encode_arrays(texts), strict=True)) | self._controls
+        return np.concatenate([arrays[stretch] for stretch in stretches])
+
+    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.fromiter(ids, np.int64, len(ids)) for ids in self.encode_batch(texts, threads=1)]
+
+
+def backend(vocabulary: Vocabulary) -> Backend:
+    """The fastest that gives exactly the vocabulary's ids."""
+    if vocabulary.spelling == "marked":
+        return _MarkedTokenizers(vocabulary) if sentencepiece_model.refusal(vocabulary) else _SentencePiece(vocabulary)
+    if refusal(vocabulary):
+        return _Tokenizers(vocabulary)
+    if ranks_of(vocabulary) == BYTES:
+        return _Bytes(vocabulary)
+    fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
+    return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
+
+
+class _Bytes(Backend):
+    """The ids of a text are its bytes; threads would only wait for each other."""
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+
+class _Tiktoken(Backend):
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._encoding = encoding(vocabulary)
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        if threads == 1:
+            return list(map(self._encoding.encode_ordinary, texts))
+        return self._encoding.encode_ordinary_batch(texts, num_threads=threads)
+
+    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+        return self._encoding.encode_to_numpy(text, allowed_special=names, disallowed_special=())
+
+
+class _Fastokens(_Tiktoken):
+    """tiktoken for the first characters; then both, and fastokens alone if their ids were equal.
+
+    fastokens works in as many threads as there are cores; the variable RAYON_NUM_THREADS limits them.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._vocabulary, self._lock = vocabulary, Lock()
+        self._seen, self.equal = 0, True
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        slow = partial(super().encode_batch, texts, threads)
+        return self._either(sum(map(len, texts)), slow, partial(self._fast_batch, texts))
+
+    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+        slow = partial(super().encode_marked, text, names)
+        return self._either(len(text), slow, partial(self._fast_marked, text))
+
+    def _either(self, length: int, slow: Callable[[], Ids], fast: Callable[[], Ids]) -> Ids:
+        """What one of the two gives, and both while fastokens is on trial."""
+        with self._lock:
+            start, self._seen = self._seen, self._seen + length
+        if start < BEFORE_TRIAL or not self.equal:
+            return slow()
+        if start >= BEFORE_TRIAL + TRIAL:
+            return fast()
+        expected = slow()
+        if not np.array_equal(_flat(expected), _flat(fast())):
+            self.equal = False
+        return expected
+
+    @cached_property
+    def _fastokens(self) -> Any:
+        return importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(self._vocabulary))
+
+    def _fast_batch(self, texts: list[str]) -> list[list[int]]:
+        ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
+        array, borders = np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
+        return [array[start:stop].tolist() for start, stop in pairwise(borders)]
+
+    def _fast_marked(self, text: str) -> np.ndarray:
+        return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)
+
+
+def _flat(ids: Any) -> np.ndarray:
+    return ids if isinstance(ids, np.ndarray) else np.array([*chain.from_iterable(ids)])
+
+
+class _Tokenizers(Backend):
+    """Works in as many threads as there are cores; the variable TOKENIZERS_PARALLELISM=false keeps it to one."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._tokenizer = Tokenizer.from_str(to_json(vocabulary, special=False))
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        return [encoded.ids for encoded in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+class _Marked(Backend):
+    """Of tokenizers that have U+2581 for a space: in text it is encoded as its three bytes."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
+        self._space = [fallback[byte] for byte in SPACE.encode()]
+
+    @abstractmethod
+    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+        """The ids of each text, which holds no U+2581."""
+
+    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+        plain = [part for text in texts for part in text.split(SPACE)]
+        encoded = iter(self.encode_unmarked(plain, threads))
+        result = []
+        for text in texts:
+            ids = next(encoded)
+            for _ in range(text.count(SPACE)):
+                ids += self._space + next(encoded)
+            result.append(ids)
+        return result
+
+
+class _SentencePiece(_Marked):
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._processor = SentencePieceProcessor(model_proto=to_model(vocabulary))
+
+    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+        return self._processor.encode(texts, num_threads=threads)
+
+    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+        if any(SPACE in text for text in texts):
+            return super()._encode_arrays(texts)
+        return self._processor.encode(texts, num_threads=1, return_type="numpy")
+
+
+class _MarkedTokenizers(_Marked):
+    """For merges that are not all that SentencePiece would make."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._tokenizers = _Tokenizers(vocabulary)
+
+    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+        return self._tokenizers.encode_batch(texts, threads)

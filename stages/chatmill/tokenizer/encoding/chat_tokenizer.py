@@ -1,0 +1,215 @@
+"""The tokenizer at run time: one class for every type.
+
+Text can never give a control id, whatever it says: control tokens are named by segments of a conversation alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple, overload
+
+import numpy as np
+
+from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.template import Loss, Segment, Template, segments, spans
+from chatmill.tokenizer.encoding.backends import backend
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+MAX_RUN = 100_000  # equal characters, or blanks; tiktoken overflows its stack at about a million
+OPENING = "<|"  # of every control token's name, and of nothing else in escaped text
+CHUNK = 250_000  # characters that are encoded in one go
+
+
+class Encoded(NamedTuple):
+    """Conversations in a row: conversation i is [offsets[i], offsets[i + 1])."""
+
+    ids: np.ndarray  # uint16, or uint32 where the vocabulary needs it
+    loss: np.ndarray  # uint8, of template.Loss
+    offsets: np.ndarray  # int64
+
+
+class ChatTokenizer:
+    """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless.
+
+    `leading_space` says that the models of a tokenizer made elsewhere know text with a space before it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, leading_space: bool = False) -> None:
+        if not vocabulary.lossless:
+            raise ValueError("the tokenizer changes text, or has no token for some: tokens are not its bytes")
+        self.vocabulary, self.leading_space = vocabulary, leading_space
+        self._backend = backend(vocabulary)
+
+    @property
+    def vocab_size(self) -> int:
+        """All ids, control and unused ones included: a multiple of 64."""
+        return len(self.vocabulary.tokens)
+
+    @property
+    def num_text(self) -> int:
+        """How many ids are text; in chatmill's own vocabularies, those below it."""
+        return self.vocabulary.num_text
+
+    @cached_property
+    def is_text(self) -> np.ndarray:
+        """(V,) bool: whether text can give an id."""
+        return np.array([kind < Kind.CONTROL for kind in self.vocabulary.kinds])
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Name to id of each control token."""
+        return self.vocabulary.special
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers that give equal ids, wherever they were read from."""
+        return self.vocabulary.fingerprint
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """The exact bytes of each id; of control and unused ids, their names."""
+        return list(self.vocabulary.tokens)
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """The smallest type that holds every id."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        return np.array([len(token) for token in self.vocabulary.tokens], dtype=np.int64)
+
+    @overload
+    def encode(
+        self, text: str, *, prepend: int | None = ..., append: int | None = ..., threads: int = ...
+    ) -> list[int]: ...
+    @overload
+    def encode(
+        self, text: list[str], *, prepend: int | None = ..., append: int | None = ..., threads: int = ...
+    ) -> list[list[int]]: ...
+    def encode(
+        self, text: str | list[str], *, prepend: int | None = None, append: int | None = None, threads: int = 1
+    ) -> list[int] | list[list[int]]:
+        """The ids of a text, or of each text of a list, between two ids of your own.
+
+        Raises ValueError for lone surrogates, which no bytes stand for, and for runs of over 100,000 equal characters.
+        """
+        if isinstance(text, str):
+            return self.encode([text], prepend=prepend, append=append)[0]
+        for one in text:
+            check_text(one)
+        encoded = self._backend.encode_batch(text, threads)
+        for ids in encoded:
+            ids[:0] = [] if prepend is None else [prepend]
+            ids += [] if append is None else [append]
+        return encoded
+
+    def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[Loss]]:
+        """The ids of joined segments and what each counts in training; a token has the loss of its first byte."""
+        ids: list[int] = []
+        losses: list[Loss] = []
+        for span in spans(parts):
+            if span[0].control:
+                ids.append(self._control(span[0].text))
+                losses.append(span[0].loss)
+                continue
+            by_byte = [segment.loss for segment in span for _ in segment.text.encode()]
+            position = 0
+            for i in self.encode("".join(segment.text for segment in span)):
+                ids.append(i)
+                losses.append(by_byte[position])
+                position += len(self.token_bytes[i])
+        return ids, losses
+
+    def encode_conversation(
+        self, conversation: Conversation, template: Template = "chatml"
+    ) -> tuple[list[int], list[bool]]:
+        """The ids of a conversation, `<|bos|>` included, and the mask of those that are trained."""
+        ids, losses = self.encode_segments(segments(conversation, template))
+        return ids, [loss == Loss.TRAINED for loss in losses]
+
+    def encode_conversations(self, conversations: Sequence[list[Segment]], threads: int = 1) -> Encoded:
+        """What `encode_segments` gives for each, much faster."""
+        chunks = list(_chunks(conversations))
+        if threads == 1:
+            parts = list(map(self._encode_chunk, chunks))
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                parts = list(pool.map(self._encode_chunk, chunks))
+        starts = np.cumsum([0, *(len(part.ids) for part in parts)])
+        return Encoded(
+            np.concatenate([np.empty(0, self.dtype), *(part.ids for part in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(part.loss for part in parts)]),
+            np.concatenate([[0], *(part.offsets[1:] + start for part, start in zip(parts, starts, strict=False))]),
+        )
+
+    def _encode_chunk(self, conversations: list[list[Segment]]) -> Encoded:
+        """Segments and tokens cover the same bytes, so the bytes tell how many tokens begin in each segment."""
+        parts = list(chain.from_iterable(conversations))
+        texts = [segment.text for segment in parts]
+        ids = self._encode_parts(parts, "".join(texts)).astype(self.dtype, copy=False)
+        ends = np.cumsum([len(text) if text.isascii() else len(text.encode()) for text in texts], dtype=np.int64)
+        stops = self._lengths.take(ids).cumsum()
+        assert stops[-1:] == ends[-1:], "tokens do not cover the text"
+        losses = np.frombuffer(bytes([segment.loss for segment in parts]), np.uint8)
+        begun = stops.searchsorted(ends) + (ends > 0)  # tokens that begin before the end of each segment
+        loss = np.repeat(losses, np.diff(begun, prepend=0))
+        borders = np.cumsum([0, *map(len, conversations)])
+        return Encoded(ids, loss, np.concatenate([[0], begun])[borders])
+
+    def _encode_parts(self, parts: list[Segment], text: str) -> np.ndarray:
+        """The ids of segments, of which `text` is all: in one call where every `<|` in it begins a control token."""
+        check_text(text)
+        controls = [segment.text for segment in parts if segment.control]
+        names = set(controls)
+        for name in names:
+            self._control(name)
+        if text.count(OPENING) == len(controls) and all(name.startswith(OPENING) for name in names):
+            return self._backend.encode_marked(text, names)
+        return np.array(self.encode_segments(parts)[0], np.int64)
+
+    def _control(self, name: str) -> int:
+        if name not in self.special:
+            raise ValueError(f"the tokenizer has no control token {name}: add it by train_tokenizer.type: pretrained")
+        return self.special[name]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, control tokens as their names; what is no UTF-8 becomes U+FFFD."""
+        return self.decode_bytes(ids).decode(errors="replace")
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The exact bytes of ids, control tokens as their names."""
+        return b"".join(map(self.token_bytes.__getitem__, ids))
+
+
+def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segment]]]:
+    chunk: list[list[Segment]] = []
+    size = 0
+    for conversation in conversations:
+        chunk.append(conversation)
+        size += sum(len(segment.text) for segment in conversation)
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError for text that has no bytes, and for runs that tiktoken cannot take."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            place = f"{text[error.start]!r} at character {error.start}"
+            raise ValueError(f"text holds half of a surrogate pair, {place}, which is no Unicode text") from error
+    half = MAX_RUN // 2  # a longer run fills one of these stretches
+    for start in range(0, len(text) - half + 1, half) if len(text) > MAX_RUN else ():
+        run = None if text[start].isspace() else text[start]  # what `strip` takes off: any blank, or that character
+        if text[start : start + half].strip(run):
+            continue
+        before, after = text[max(0, start - MAX_RUN) : start], text[start : start + 2 * MAX_RUN]
+        if len(before) - len(before.rstrip(run)) + len(after) - len(after.lstrip(run)) > MAX_RUN:
+            what = "blanks" if run is None else f"{run!r}"
+            raise ValueError(f"text holds a run of over {MAX_RUN:,} {what} near character {start}: shorten it")

@@ -1,0 +1,76 @@
+"""Whether every export of a tokenizer gives the ids that its own algorithm gives."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
+
+from chatmill.pipeline.progress import progress
+from chatmill.tokenizer.encoding.chat_tokenizer import check_text
+from chatmill.tokenizer.encoding.ranks import encoding
+from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.formats.binary import open_binary
+from chatmill.tokenizer.formats.tiktoken_files import read_tiktoken
+from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+def read_texts(file: Path) -> list[str]:
+    """The lines of a text, each once. Raises ValueError where it is not UTF-8, or holds what no tokenizer takes."""
+    try:
+        lines = file.read_bytes().decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            check_text(line)
+        except ValueError as error:
+            raise ValueError(f"{file}:{number}: {error}") from error
+    return list(dict.fromkeys(lines))
+
+
+def runtimes(folder: Path) -> dict[str, Encode]:
+    """What reads each export that is in a folder, by the file's name; names of control tokens in text are text."""
+    readers = {
+        "tokenizer.bin": _binary,
+        "tokenizer.pkl": lambda file: encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
+        "tokenizer.tiktoken": lambda file: encoding(read_tiktoken(file)).encode_ordinary_batch,
+        "tokenizer.json": _tokenizers,
+        "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
+    }
+    return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}
+
+
+def _binary(file: Path) -> Encode:
+    binary = open_binary(file)
+    return lambda texts: [binary.encode(text) for text in progress(texts, file.name, unit=" texts")]
+
+
+def _tokenizers(file: Path) -> Encode:
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.encode_special_tokens = True
+    return lambda texts: [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def compare(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Iterator[str]:
+    """For each export, one line: on how many texts its ids are equal, and the first on which they are not."""
+    encoder = Encoder(vocabulary)
+    expected = {text: encoder.encode(text) for text in progress(texts, "its own algorithm", unit=" texts")}
+    for name, encode in runtimes(folder).items():
+        taken = without_names(texts, vocabulary) if name == "tokenizer.json" else list(texts)
+        differing = [text for text, ids in zip(taken, encode(taken), strict=True) if ids != expected[text]]
+        remark = f"; not on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""
+        if len(taken) < len(texts):
+            remark += f"; {len(texts) - len(taken):,} that name a control token are left out"
+        yield f"{name:20} equal on {len(taken) - len(differing):,} texts{remark}"
+
+
+def without_names(texts: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+    """The texts that name no control token: from a tokenizer.json, some readers take the name for the token."""
+    kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    names = "|".join(re.escape(token.decode()) for token, kind in kinds if kind >= Kind.CONTROL)
+    return [text for text in texts if not names or not re.search(names, text)]

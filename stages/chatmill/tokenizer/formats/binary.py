@@ -1,0 +1,282 @@
+r"""tokenizer.bin: a whole tokenizer in one file that is mapped, not parsed.
+
+Little-endian, as the bytes lie (V tokens, M merges):
+
+    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (or of what a tokenizer made
+                                                                                     elsewhere has; 2^32-1: nothing)
+    V times:  f32 score   u32 length   the token's bytes
+    ---------------------------------------------------------- sequential readers (qwen3.c) end here
+    u32 x (V + 1)      offsets: where each record starts, and where the last one ends
+    u8 x V             kinds
+    u32 x 2 x M        merges: pairs of ids, by rank
+    ---------------------------------------------------------- the index starts here
+    JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}, and
+                       "steps", of chatmill.tokenizer.vocabulary.steps, where there are any
+    8 bytes x B        checksums: blake2b of each 4,096 bytes of all that precedes the index
+    ---------------------------------------------------------- footer, 48 bytes
+    8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
+    16 bytes              checksum: blake2b of the index and the footer up to here
+
+Opening checks the footer and the index. The file is mapped when first touched, and so is each block checked.
+"""
+
+import json
+import mmap
+import struct
+from functools import cached_property
+from hashlib import blake2b
+from io import FileIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from chatmill.conversation.chatml import BOS, END
+from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.formats.llama2c import RECORD, longest_token, records
+from chatmill.tokenizer.formats.soundness import check
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+MAGIC = b"chatmill"
+VERSION = 1
+BLOCK = 4096  # bytes under one checksum
+NO_ID = 2**32 - 1
+STARTS = (BOS, "<s>", "<|begin_of_text|>", "[CLS]", "<|endoftext|>")  # names of the token before a text, best first
+ENDS = (END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
+
+_HEADER = struct.Struct("<III")
+_FOOTER = struct.Struct("<8sIQIII")
+_SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
+_SCORED = RECORD.size  # bytes before those of a token
+_SUM, _SEAL = 8, 16  # bytes of a block's and of the footer's checksum
+
+
+def write_binary(vocabulary: Vocabulary, file: Path) -> None:
+    """Write the tokenizer; `read_binary` is the inverse. Equal vocabularies give equal bytes."""
+    rows, special = records(vocabulary), vocabulary.special
+    starts = list(accumulate(map(len, rows), initial=_HEADER.size))
+    body = b"".join(
+        [
+            _HEADER.pack(longest_token(vocabulary), *(_first_of(special, names) for names in (STARTS, ENDS))),
+            *rows,
+            struct.pack(f"<{len(starts)}I", *starts),
+            bytes(vocabulary.kinds),
+            *(_SPAN.pack(*pair) for pair in vocabulary.merges),
+        ]
+    )
+    description = {
+        "algorithm": vocabulary.algorithm,
+        "controls": special,
+        "fingerprint": vocabulary.fingerprint,
+        "pattern": vocabulary.pattern,
+        "type": vocabulary.type,
+    }
+    if vocabulary.steps is not None:
+        description["steps"] = vocabulary.steps
+    text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
+    sums = b"".join(_checksum(body[start : start + BLOCK], _SUM) for start in range(0, len(body), BLOCK))
+    footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
+    file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _SEAL))
+
+
+def _first_of(special: dict[str, int], names: tuple[str, ...]) -> int:
+    return next((special[name] for name in names if name in special), NO_ID)
+
+
+def read_binary(file: Path) -> Vocabulary:
+    """The vocabulary in a file that `write_binary` wrote, all of it checked."""
+    with open_binary(file) as binary:
+        return binary.vocabulary()
+
+
+def open_binary(file: Path) -> "BinaryTokenizer":
+    """A tokenizer.bin, its footer and index checked. Raises ValueError where they are not whole."""
+    stream = FileIO(file)
+    try:
+        return BinaryTokenizer(file, stream)
+    except ValueError:
+        stream.close()
+        raise
+
+
+class Header(NamedTuple):
+    """What sequential readers need before the records."""
+
+    longest_token: int
+    bos: int
+    end: int
+
+
+class BinaryTokenizer:
+    """A mapped tokenizer.bin: any token in constant time, without reading the rest.
+
+    Raises ValueError, when first touched, where it was altered.
+    """
+
+    def __init__(self, file: Path, stream: FileIO) -> None:
+        self.file, self._stream = file, stream
+        self._map: mmap.mmap | None = None
+        self._read_index()
+        self._touched = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
+
+    @cached_property
+    def header(self) -> Header:
+        """The longest token's bytes, and the ids of the tokens before and after a text."""
+        self._check(0, _HEADER.size)
+        return Header(*_HEADER.unpack_from(self._map))
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Name to id of each control token."""
+        return dict(self._description["controls"])
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes of a token; of a control or unused token, its name."""
+        if not 0 <= index < self.vocab_size or not self._touched[index]:
+            self._touch(index)
+        starts = self._starts
+        return self._map[starts[index] + _SCORED : starts[index + 1]]
+
+    def score(self, index: int) -> float:
+        """The score of a token."""
+        self._touch(index)
+        return RECORD.unpack_from(self._map, self._starts[index])[0]
+
+    def kind(self, index: int) -> Kind:
+        """What an id stands for."""
+        self._touch(index)
+        return Kind(self._map[self._kinds + index])
+
+    def vocabulary(self) -> Vocabulary:
+        """All of it. Raises ValueError where the content does not have the fingerprint that the index names."""
+        self._check(self._merges, self._index)
+        ids, about = range(self.vocab_size), self._description
+        vocabulary = Vocabulary(
+            type=about["type"],
+            algorithm=about["algorithm"],
+            pattern=about["pattern"],
+            tokens=tuple(map(self.token_bytes, ids)),
+            kinds=tuple(map(self.kind, ids)),
+            scores=tuple(map(self.score, ids)),
+            merges=tuple(_SPAN.iter_unpack(self._map[self._merges : self._index])),
+            steps=about.get("steps"),
+        )
+        try:
+            same = vocabulary.fingerprint == about["fingerprint"]
+        except UnicodeDecodeError as error:
+            raise _error(self.file, f"the name of a control token is no UTF-8: {error}") from error
+        if not same:
+            raise _error(self.file, "its content has another fingerprint than its index names")
+        return vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        """Text to ids by the algorithm that the index names: equal to the original's, and slow."""
+        return self._encoder.encode(text)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        vocabulary = self.vocabulary()
+        try:
+            check(vocabulary)
+        except ValueError as error:
+            raise _error(self.file, str(error)) from error
+        return Encoder(vocabulary)
+
+    def verify(self) -> None:
+        """Check every block."""
+        self._check(0, self._index)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._stream.close()
+        if self._map is not None:
+            self._starts.release()
+            self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_index(self) -> None:
+        """Check the footer and the index, and learn from them where everything lies."""
+        size = self._stream.seek(0, 2)
+        if size < _HEADER.size + _FOOTER.size + _SEAL:
+            raise _error(self.file, "too short for a tokenizer")
+        footer = self._read(size - _FOOTER.size - _SEAL, size)
+        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(footer)
+        if magic != MAGIC:
+            raise _error(self.file, "no footer: it is cut, or another program's file")
+        if version != VERSION:
+            raise _error(self.file, f"version {version} of the format, but this chatmill reads {VERSION}")
+        index = self._read(min(self._index, size), size)
+        if _checksum(index[:-_SEAL], _SEAL) != index[-_SEAL:]:
+            raise _error(self.file, "its index is damaged")
+        self._merges = self._index - 8 * merges
+        self._kinds = self._merges - self.vocab_size
+        self._offsets = self._kinds - 4 * (self.vocab_size + 1)
+        blocks = -(-self._index // BLOCK)
+        if self._offsets < _HEADER.size or length + blocks * _SUM + len(footer) != len(index):
+            raise _error(self.file, "its index is not of this format")
+        self._text, self._sums = index[:length], index[length:]
+        self._checked = bytearray(blocks)
+
+    def _read(self, start: int, stop: int) -> bytes:
+        self._stream.seek(start)
+        return self._stream.read(stop - start)
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        """What the index says in JSON, of the right types."""
+        try:
+            about = json.loads(self._text)
+            texts = [about[name] for name in ("type", "algorithm", "fingerprint")]
+            texts += [text for text in (about["pattern"], about.get("steps")) if text is not None]
+            if not isinstance(about["controls"], dict) or not all(isinstance(text, str) for text in texts):
+                raise TypeError("a value of another type")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _error(self.file, f"its index is not of this format ({error})") from error
+        return about
+
+    def _map_file(self) -> None:
+        with self._stream as stream:
+            if stream.seek(0, 2) < self._index:
+                raise _error(self.file, "it was cut after it was opened")
+            self._map = mmap.mmap(stream.fileno(), self._index, access=mmap.ACCESS_READ)
+        self._starts = memoryview(self._map)[self._offsets : self._kinds].cast("I")  # the offsets of the records
+
+    def _touch(self, index: int) -> None:
+        """Check the blocks that hold a token, and that they agree, unless they were checked before."""
+        if not 0 <= index < self.vocab_size:
+            raise IndexError(f"{self.file}: no token {index}: there are {self.vocab_size}")
+        if self._touched[index]:
+            return
+        offset, kind = self._offsets + 4 * index, self._kinds + index
+        self._check(offset, offset + _SPAN.size)
+        self._check(kind, kind + 1)
+        start, stop = _SPAN.unpack_from(self._map, offset)
+        if not _HEADER.size <= start <= stop - RECORD.size <= self._offsets - RECORD.size:
+            raise _error(self.file, f"token {index} lies outside the records")
+        self._check(start, stop)
+        if RECORD.unpack_from(self._map, start)[1] != stop - start - RECORD.size or self._map[kind] > max(Kind):
+            raise _error(self.file, f"the record of token {index} is not of this format")
+        self._touched[index] = 1
+
+    def _check(self, start: int, stop: int) -> None:
+        """Compare the checksums of all blocks in [start, stop) that were not compared before."""
+        if self._map is None:
+            self._map_file()
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            if not self._checked[block]:
+                first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
+                if _checksum(self._map[first:last], _SUM) != self._sums[block * _SUM : (block + 1) * _SUM]:
+                    raise _error(self.file, f"damaged in bytes {first} to {last - 1}")
+                self._checked[block] = 1
+
+
+def _error(file: Path, problem: str) -> ValueError:
+    return ValueError(f"{file}: not a whole tokenizer.bin: {problem}: export the tokenizer anew")
+
+
+def _checksum(data: bytes, size: int) -> bytes:
+    return blake2b(data, digest_size=size).digest()

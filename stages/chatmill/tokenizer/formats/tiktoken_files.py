@@ -1,0 +1,101 @@
+"""tokenizer.tiktoken: a token in base64 and its rank on each line, as OpenAI publishes its tokenizers.
+
+    IQ== 0
+    Ig== 1
+
+The lines say neither how text is cut nor which special tokens there are; that stands in a file of the same name with
+`.json` behind it: `{"name": …, "pattern": …, "special_tokens": {name: id}}`. Published files that lack it are known by
+their names.
+"""
+
+import base64
+import binascii
+import json
+from pathlib import Path
+
+from chatmill.tokenizer.encoding.ranks import encoding_name, from_ranks, names_of, ranks_of, refusal
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+_ENDOFTEXT = "<|endoftext|>"
+_FILL = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+_QWEN = (_ENDOFTEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{k}|>" for k in range(205)))
+PUBLISHED = {  # pattern and special tokens of the files that their makers publish without either
+    "gpt2": ("gpt2", {_ENDOFTEXT: 50256}),
+    "r50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
+    "p50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
+    "cl100k_base": (
+        "cl100k",
+        {_ENDOFTEXT: 100257, "<|endofprompt|>": 100276} | {name: 100258 + k for k, name in enumerate(_FILL)},
+    ),
+    "o200k_base": ("o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
+    "qwen": ("qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
+}
+
+
+def description_file(file: Path) -> Path:
+    """Where the pattern and the special tokens of a file of ranks stand."""
+    return file.with_name(f"{file.name}.json")
+
+
+def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
+    """Write ranks and description; `read_tiktoken` inverts it. Raises ValueError where tiktoken cannot express it."""
+    reason = refusal(vocabulary)
+    if reason is not None:
+        raise ValueError(reason)
+    ranks = ranks_of(vocabulary)
+    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks.items()))
+    description = {
+        "name": encoding_name(vocabulary),
+        "pattern": vocabulary.pattern,
+        "special_tokens": names_of(vocabulary),
+    }
+    content = json.dumps(description, ensure_ascii=False, indent=1)
+    description_file(file).write_text(content + "\n", encoding="utf-8", newline="\n")
+
+
+def read_tiktoken(file: Path) -> Vocabulary:
+    """The vocabulary in a file of ranks. Raises ValueError with the line where it is none."""
+    ranks = _read_ranks(file)
+    name, pattern, special = _read_description(file)
+    try:
+        return from_ranks(name, pattern, ranks, special)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _read_ranks(file: Path) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        if not line:
+            continue
+        try:
+            encoded, rank = line.split(b" ")
+            token = base64.b64decode(encoded, validate=True)
+            if not token or token in ranks or not rank.isdigit():
+                raise ValueError("an empty token, one that stood before, or no rank")
+            ranks[token] = int(rank)
+        except (ValueError, binascii.Error) as error:
+            raise ValueError(f"{file}:{number}: not a token in base64 and its rank: {line[:60]!r}: {error}") from error
+    return ranks
+
+
+def _read_description(file: Path) -> tuple[str, str, dict[str, int]]:
+    description = description_file(file)
+    if not description.exists():
+        published = file.name.split(".")[0]
+        if published not in PUBLISHED:
+            raise ValueError(
+                f"{file}: ranks do not say how text is cut: write {description.name} beside it, with name, pattern and "
+                f"special_tokens, or give it a name that is known: {', '.join(PUBLISHED)}"
+            )
+        pattern, special = PUBLISHED[published]
+        return published, PATTERNS[pattern], special
+    try:
+        content = json.loads(description.read_bytes())
+        name, pattern, special = content["name"], content["pattern"], content["special_tokens"]
+        if not (isinstance(name, str) and isinstance(pattern, str) and all(type(i) is int for i in special.values())):
+            raise TypeError("a value of another type")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{description}: expected name, pattern and special_tokens: {error}") from error
+    return name, pattern, special

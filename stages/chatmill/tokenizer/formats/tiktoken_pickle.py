@@ -1,0 +1,116 @@
+"""tokenizer.pkl: a pickled `tiktoken.Encoding`, as nanochat loads it.
+
+Loading a pickle runs what it says. So it is never loaded here: its opcodes are interpreted, those alone that a pickled
+encoding consists of, and they build nothing but strings, numbers and dictionaries.
+"""
+
+import pickle
+import pickletools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chatmill.tokenizer.encoding.ranks import encoding, from_ranks
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+PROTOCOL = 4
+_CONSTANTS = {"SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BININT", "BININT1", "BININT2"}
+_CLASS = object()  # stands for tiktoken.Encoding
+_FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens": dict}
+
+
+@dataclass(eq=False)
+class _Object:
+    """An encoding that does nothing."""
+
+    state: Any = None
+
+
+def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
+    """Write the pickle; `read_tiktoken_pickle` is the inverse. Raises ValueError where tiktoken cannot express it."""
+    file.write_bytes(pickle.dumps(encoding(vocabulary), protocol=PROTOCOL))
+
+
+def read_tiktoken_pickle(file: Path) -> Vocabulary:
+    """The vocabulary in a pickled `tiktoken.Encoding`, without unpickling it."""
+    try:
+        state = _interpret(file.read_bytes())
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: not a pickled tiktoken.Encoding: {error}") from error
+    try:
+        return from_ranks(state["name"], state["pat_str"], state["mergeable_ranks"], state["special_tokens"])
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _interpret(data: bytes) -> dict[str, Any]:
+    """The four values of the encoding that a pickle describes."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    for opcode, argument, position in pickletools.genops(data):
+        match opcode.name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case name if name in _CONSTANTS:
+                stack.append(argument)
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "MARK":
+                marks.append(len(stack))
+            case "SETITEMS":
+                items = _cut(stack, marks.pop())
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            case "SETITEM":
+                key, value = _cut(stack, -2)
+                stack[-1].update([(key, value)])
+            case "GLOBAL":
+                stack.append(_find(argument))
+            case "STACK_GLOBAL":
+                stack.append(_find(" ".join(_cut(stack, -2))))
+            case "NEWOBJ":
+                if _cut(stack, -2) != [_CLASS, ()]:
+                    raise ValueError(f"an object of another class at byte {position}")
+                stack.append(_Object())
+            case "BUILD":
+                (state,) = _cut(stack, -1)
+                stack[-1].state = state
+            case _:
+                raise ValueError(f"opcode {opcode.name} at byte {position} has no place in one")
+    (result,) = stack
+    return _checked(result.state)
+
+
+def _cut(stack: list[Any], place: int) -> list[Any]:
+    """The items from `place` on, taken off the stack."""
+    items = stack[place:]
+    del stack[place:]
+    return items
+
+
+def _find(name: str) -> object:
+    if name != "tiktoken.core Encoding":
+        raise ValueError(f"it asks for {name.replace(' ', '.')}")
+    return _CLASS
+
+
+def _checked(state: Any) -> dict[str, Any]:
+    """The state, of the right types throughout."""
+    if not isinstance(state, dict):
+        raise ValueError(
+            f"its state is {state!r:.40}, a name to look up elsewhere" if isinstance(state, str) else "no state"
+        )
+    if {key: type(value) for key, value in state.items()} != _FIELDS:
+        raise ValueError(f"its state holds {', '.join(map(repr, state))[:80]}; expected {', '.join(_FIELDS)}")
+    for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
+        if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
+            raise ValueError(f"{field} maps something else than {expected.__name__} to int")
+    return state

@@ -1,0 +1,97 @@
+"""The tokenizer's folder: what stands in it, and what every tokenizer gets beside its text tokens.
+
+tokenizer.json            canonical
+chatmill_tokenizer.json   type, algorithm, pattern, control tokens, sizes, fingerprint
+tokenizer.model           of SentencePiece types
+manifest.json
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.tokenizer.vocabulary.sentencepiece_model import refusal, to_model
+from chatmill.tokenizer.vocabulary.tokenizer_json import UNUSED, piece_of, read_tokenizer_json, write_tokenizer_json
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
+
+CANONICAL, DESCRIPTION, MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
+MULTIPLE = 64  # of which every vocabulary's size is one
+FORMAT = 1
+
+
+def check_special_tokens(names: Sequence[str]) -> None:
+    """Raise ValueError unless each is `<|name|>`, once, and not chatmill's own."""
+    for name in names:
+        if not re.fullmatch(r"<\|\w+\|>", name):
+            raise ValueError(f"special token {name!r} must look like <|name|>")
+        if name in CONTROL_TOKENS or name.startswith(UNUSED):
+            raise ValueError(f"special token {name!r} is chatmill's own: choose another name")
+    if len(set(names)) < len(names):
+        raise ValueError("a special token is named twice")
+
+
+def complete(text: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
+    """The vocabulary with the control tokens that it lacks, and unused ids up to a multiple of 64.
+
+    They take the ids that are unused, then new ones: no id changes its meaning. SentencePiece has an id for unknown
+    text, which never occurs here: where it has no name of its own it is an unused one, so there is one.
+    """
+    tokens, kinds, scores = list(text.tokens), list(text.kinds), list(text.scores)
+    spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
+    controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in text.special]
+    for i, name in zip(spare, controls, strict=False):
+        tokens[i], kinds[i] = name.encode(), Kind.CONTROL
+    texts = {piece_of(text, i) for i in text.text_ids}
+    if taken := [name for name in controls if name in texts]:
+        raise ValueError(f"the control token {taken[0]} is a token of text in it: use another tokenizer")
+    added = controls[len(spare) :]
+    needed = int(text.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
+    num_unused = needed + -(len(tokens) + len(added) + needed) % MULTIPLE
+    names = (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in text.tokens)
+    return replace(
+        text,
+        tokens=(*tokens, *(name.encode() for name in added), *islice(names, num_unused)),
+        kinds=(*kinds, *[Kind.CONTROL] * len(added), *[Kind.UNUSED] * num_unused),
+        scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
+    )
+
+
+def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write a complete vocabulary; `read_folder` is the inverse."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer_json(vocabulary, folder / CANONICAL)
+    description = {
+        "format": FORMAT,
+        "type": vocabulary.type,
+        "algorithm": vocabulary.algorithm,
+        "pattern": vocabulary.pattern,
+        "controls": vocabulary.special,
+        "num_text": vocabulary.num_text,
+        "vocab_size": len(vocabulary.tokens),
+        "fingerprint": vocabulary.fingerprint,
+    }
+    text = json.dumps(description, ensure_ascii=False, indent=1) + "\n"
+    (folder / DESCRIPTION).write_text(text, encoding="utf-8")
+    if refusal(vocabulary) is None:
+        (folder / MODEL).write_bytes(to_model(vocabulary))
+    write_manifest(folder, kind="tokenizer", fingerprint=vocabulary.fingerprint)
+
+
+def read_folder(folder: Path) -> Vocabulary:
+    """The vocabulary of a folder. Raises ValueError where a file is missing, damaged, or from another tokenizer."""
+    check_manifest(folder)
+    file = folder / DESCRIPTION
+    try:
+        description = json.loads(file.read_text(encoding="utf-8"))
+        type, expected = description["type"], description["fingerprint"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: not chatmill's description of a tokenizer: {error}") from error
+    vocabulary = read_tokenizer_json(folder / CANONICAL, type)
+    if vocabulary.fingerprint != expected:
+        raise ValueError(f"{folder / CANONICAL} is not the tokenizer that {file} describes: make the folder anew")
+    return vocabulary

@@ -1,0 +1,139 @@
+"""tokenizer.model: SentencePiece's own file, a protocol buffer of pieces with their scores.
+
+Pieces stand in the order of their ids. chatmill's own are bytes and text, then control tokens, then unused ones, the
+first of which is SentencePiece's piece for unknown text; with a piece for every byte, it never occurs.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+
+from chatmill.tokenizer.vocabulary.steps import normalizer_spec, sentencepiece_steps
+from chatmill.tokenizer.vocabulary.tokenizer_json import UNUSED, piece_of, sentencepiece_entry
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Pair, Vocabulary, check_lengths, rank_scores
+
+_PIECE = ModelProto.SentencePiece
+_TYPES = {
+    Kind.NORMAL: _PIECE.NORMAL,
+    Kind.FALLBACK: _PIECE.BYTE,
+    Kind.CONTROL: _PIECE.CONTROL,
+    Kind.UNUSED: _PIECE.UNUSED,
+    Kind.UNKNOWN: _PIECE.UNKNOWN,
+}
+_KINDS = {type: kind for kind, type in _TYPES.items()}
+
+
+def refusal(vocabulary: Vocabulary) -> str | None:
+    """Why there is no such model; None where there is one."""
+    if vocabulary.spelling != "marked":
+        return f"a {vocabulary.type} tokenizer is no SentencePiece model"
+    if not {Kind.UNKNOWN, Kind.UNUSED} & set(vocabulary.kinds):
+        return "SentencePiece needs an id for unknown text, and this tokenizer has none to spare"
+    if (
+        vocabulary.algorithm == "merge"
+        and _merges(vocabulary.tokens, vocabulary.kinds, vocabulary.scores) != vocabulary.merges
+    ):
+        return "SentencePiece joins whatever gives the best token, and this tokenizer has merges of its own"
+    try:
+        normalizer_spec(vocabulary.steps)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def to_model(vocabulary: Vocabulary) -> bytes:
+    """The file's content. Raises ValueError where there is none."""
+    model = ModelProto(normalizer_spec=normalizer_spec(vocabulary.steps))
+    for i, (kind, score) in enumerate(zip(vocabulary.kinds, vocabulary.scores, strict=True)):
+        model.pieces.add(piece=piece_of(vocabulary, i), score=score, type=_TYPES[kind])
+    unknown = unknown_id(vocabulary)
+    model.pieces[unknown].type = _PIECE.UNKNOWN
+    spec = model.trainer_spec
+    spec.model_type = TrainerSpec.UNIGRAM if vocabulary.algorithm == "viterbi" else TrainerSpec.BPE
+    spec.vocab_size = len(vocabulary.tokens)
+    spec.byte_fallback = Kind.FALLBACK in vocabulary.kinds
+    names = [vocabulary.special.get(name, -1) for name in ("<s>", "</s>", "<pad>")]
+    spec.unk_id, (spec.bos_id, spec.eos_id, spec.pad_id) = unknown, names
+    spec.unk_piece = model.pieces[unknown].piece
+    return model.SerializeToString(deterministic=True)
+
+
+def unknown_id(vocabulary: Vocabulary) -> int:
+    """The id for unknown text: the vocabulary's own, or one that is unused."""
+    return vocabulary.kinds.index(Kind.UNKNOWN if Kind.UNKNOWN in vocabulary.kinds else Kind.UNUSED)
+
+
+def read_model(file: Path) -> Vocabulary:
+    """The vocabulary of a model. Raises ValueError where it is damaged, or needs what only SentencePiece has."""
+    try:
+        return from_model(ModelProto.FromString(file.read_bytes()))
+    except DecodeError as error:
+        raise ValueError(f"{file}: not a SentencePiece model: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def from_model(model: ModelProto) -> Vocabulary:
+    """The vocabulary in a model. Raises ValueError where it is damaged, or needs what only SentencePiece has."""
+    normalizer, kind = model.normalizer_spec, model.trainer_spec.model_type
+    if kind not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE) or model.trainer_spec.treat_whitespace_as_suffix:
+        raise ValueError("only unigram and BPE models with blanks before words are known")
+    if not model.pieces or not normalizer.escape_whitespaces:
+        raise ValueError("it has no pieces, or writes blanks as they are")
+    tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
+    check_lengths(tokens)
+    if kinds.count(Kind.FALLBACK) not in (0, 256):
+        raise ValueError("it has pieces for some bytes, and not for all")
+    if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
+        raise ValueError("it has pieces for bytes and does not fall back on them, or the other way round")
+    if kind == TrainerSpec.BPE:
+        _check_joined(tokens, kinds)
+    if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
+        raise ValueError("it has neither pieces for bytes nor one for unknown text")
+    steps = sentencepiece_steps(normalizer)
+    if kind == TrainerSpec.UNIGRAM:
+        scores = tuple(
+            piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in zip(model.pieces, kinds, strict=True)
+        )
+        return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
+    scores = [piece.score for piece in model.pieces]
+    merges = _merges(tokens, kinds, scores)
+    return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
+
+
+def _entry(piece: _PIECE) -> tuple[bytes, Kind]:
+    if not isinstance(piece.piece, str):
+        raise ValueError(f"its piece {piece.piece!r:.80} is no UTF-8")
+    if piece.type not in _KINDS:
+        raise ValueError(f"its piece {piece.piece!r} is user-defined, which only SentencePiece knows")
+    kind = _KINDS[piece.type]
+    if kind == Kind.NORMAL and " " in piece.piece:
+        raise ValueError(f"its piece {piece.piece!r:.80} holds a blank, where U+2581 stands for it")
+    if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED):
+        kind = Kind.UNUSED
+    return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
+
+
+def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
+    """Raise ValueError for pieces that SentencePiece joins in ways that merges cannot say."""
+    if any(
+        kind == Kind.UNUSED and not token.startswith(UNUSED.encode()) for token, kind in zip(tokens, kinds, strict=True)
+    ):
+        raise ValueError("it has pieces that are not used, of which it yet makes others")
+    texts = [token.decode() for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.NORMAL]
+    single = {text for text in texts if len(text) == 1}
+    lone = next((text for text in texts if not single.issuperset(text)), None)
+    if lone is not None:
+        raise ValueError(f"its piece {lone!r:.80} has a character that is no piece")
+
+
+def _merges(tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float] | None = None) -> tuple[Pair, ...]:
+    """Every pair of tokens that makes another, the best score first: SentencePiece joins whatever gives that."""
+    ids = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind == Kind.NORMAL}
+    merges: list[Pair] = []
+    for token in sorted(ids, key=lambda token: -scores[ids[token]]) if scores else ids:
+        splits = ((token[:i], token[i:]) for i in range(1, len(token)))
+        merges += sorted((ids[left], ids[right]) for left, right in splits if left in ids and right in ids)
+    return tuple(merges)

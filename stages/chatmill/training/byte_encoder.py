@@ -1,0 +1,169 @@
+"""A token's embedding made from its bytes: by a tiny transformer, and by what is known of the bytes' n-grams.
+
+Stretches of one to four bytes, and the token as a whole, have rows in a table of fixed size, found by hashing, which
+are added up, as in fastText (arXiv:1607.04606). They learn fast; the transformer knows where in a token they stand.
+
+Shapes: V vocabulary, N tokens, L places of a token (its bytes between two marks), G n-grams of them, W channels within,
+C channels of the embedding, D head size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.model.chat_model import ChatModel
+from chatmill.model.layers import Layer
+from chatmill.model.ngrams import mixed
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+START = 256  # and what kind of token it is: normal, continuation, fallback
+END, FILL = START + 3, START + 4
+SYMBOLS = START + 5
+_SALTS = (1 << 20, 1 << 21, 1 << 22)  # which tell n-grams of different kinds apart
+GROUPS = 3  # of tokens of like length, so that few places are filled up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteEncoderShape:
+    """How large the network is that reads a token's bytes."""
+
+    width: int = 64  # channels
+    layers: int = 2
+    longest: int = 32  # bytes of a token; what follows them is not read
+    ngrams: int = 4  # bytes of the longest n-gram; 0 for none, and then of the whole token neither
+    slots: int = 16384  # rows that n-grams share
+    features: int = 0  # of the token as a whole, between its bytes and its embedding; 0 for none
+
+    def config(self) -> ModelConfig:
+        """The shape of its layers, which see up to `longest` bytes and two marks."""
+        return ModelConfig.from_depth(
+            self.layers, vocab_size=SYMBOLS, context=self.longest + 2, width=self.width, heads=-(-self.width // 32)
+        )
+
+
+def spell(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -> Tensor:
+    """(N, L) int64: `b"ab"` is `[START, 97, 98, END]`, and FILL up to the longest of them.
+
+    Raises ValueError for an empty token: nothing can be read from it.
+    """
+    if b"" in tokens:
+        raise ValueError(f"{tokens.count(b'')} of {len(tokens)} tokens of the vocabulary are empty: no bytes to read")
+    read = [token[:longest] for token in tokens]
+    spelled = torch.full((len(read), 2 + max(map(len, read), default=0)), FILL)
+    for row, token, kind in zip(spelled, read, kinds, strict=True):
+        row[: len(token) + 2] = torch.tensor([START + kind, *token, END])
+    return spelled
+
+
+class ByteEncoder(nn.Module):
+    """From the bytes of tokens to their embeddings."""
+
+    def __init__(self, shape: ByteEncoderShape, hidden_size: int) -> None:
+        super().__init__()
+        self.shape, config = shape, shape.config()
+        self.embed_bytes = nn.Embedding(SYMBOLS, shape.width)
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width)
+        if shape.features:
+            self.gate_proj = nn.Linear(shape.width, shape.features, bias=False)
+            self.up_proj = nn.Linear(shape.width, shape.features, bias=False)
+        self.embed_out = nn.Linear(shape.features + 1 if shape.features else shape.width, hidden_size, bias=False)
+        if shape.ngrams:
+            self.embed_ngrams = nn.Embedding(shape.slots, hidden_size)
+        frequencies = 100.0 ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
+        angles = torch.arange(shape.longest + 2)[:, None] * frequencies
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def read(self, spelled: Tensor) -> Tensor:
+        """(N, L) int64 -> (N, W) or, where there are features, (N, features + 1), of which the last is always 1."""
+        is_read = spelled != FILL
+        rotary = self.cos[: spelled.shape[1]], self.sin[: spelled.shape[1]]  # (L, D/2)
+        x = self.embed_bytes(spelled)
+        for layer in self.layers:
+            x = layer(x, rotary, is_read[:, None, None].expand(-1, 1, spelled.shape[1], -1), None)
+        x = (self.norm(x) * is_read[..., None]).sum(dim=1) / is_read.sum(dim=1, keepdim=True)
+        if not self.shape.features:
+            return x * self.shape.width**-0.5
+        x = F.silu(self.gate_proj(x)) * self.up_proj(x)
+        return F.pad(x * self.shape.features**-0.5, (0, 1), value=1.0)
+
+    def forward(self, spelled: Tensor) -> Tensor:
+        """(N, L) int64 -> (N, C)."""
+        x = self.embed_out(self.read(spelled))
+        if self.shape.ngrams:
+            hashes, count = hashed(spelled, self.shape.ngrams)
+            shares = (hashes >= 0) * count[:, None] ** -0.5
+            slots, table = hashes.clamp(min=0) % self.shape.slots, self.embed_ngrams.weight
+            x = x + F.embedding_bag(slots, table, mode="sum", per_sample_weights=shares.to(table.dtype))
+        return x
+
+
+def hashed(spelled: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """(N, L) int64 -> (N, G) int64, the hash of each n-gram or -1, and (N,) how many there are.
+
+    N-grams are of small letters, so that a word in capitals is known from the same word without; as they are, there are
+    the single symbols and the whole token.
+    """
+    small = torch.where((spelled >= ord("A")) & (spelled <= ord("Z")), spelled + 32, spelled)
+    is_read = spelled != FILL
+    found, state = [torch.where(is_read, mixed(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
+    for length in range(1, longest + 1):
+        state = mixed(state[:, : spelled.shape[1] - length + 1] + small[:, length - 1 :])
+        found.append(torch.where(is_read[:, length - 1 :], state, -1))
+    found += [_whole(small, _SALTS[1]), _whole(spelled, _SALTS[2])]
+    hashes = torch.cat(found, dim=1)
+    return hashes, (hashes >= 0).sum(dim=1)
+
+
+def _whole(spelled: Tensor, salt: int) -> Tensor:
+    """(N, L) -> (N, 1): the hash of all symbols."""
+    state = torch.full_like(spelled[:, 0], salt)
+    for symbol in spelled.unbind(dim=1):
+        state = torch.where(symbol != FILL, mixed(state + symbol), state)
+    return state[:, None]
+
+
+class ByteEmbedding(nn.Module):
+    """The embedding of a whole vocabulary, in place of a table: of text from its bytes, of all other tokens a row."""
+
+    def __init__(self, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.encoder = encoder
+        text = sorted(vocabulary.text_ids, key=lambda i: len(vocabulary.tokens[i]))
+        other = sorted(set(range(len(vocabulary.tokens))) - set(text))
+        self.embed_other = nn.Parameter(torch.empty(len(other), encoder.embed_out.out_features))
+        self.other = other
+        self.register_buffer("order", torch.tensor([*text, *other]).argsort(), persistent=False)
+        for group in range(GROUPS):
+            part = text[group * len(text) // GROUPS : (group + 1) * len(text) // GROUPS]
+            entries = [vocabulary.tokens[i] for i in part], [vocabulary.kinds[i] for i in part]
+            self.register_buffer(f"spelled_{group}", spell(*entries, encoder.shape.longest), persistent=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, C): the table that stands for it."""
+        text = [self.encoder(getattr(self, f"spelled_{group}")) for group in range(GROUPS)]
+        return torch.cat([*text, self.embed_other])[self.order]
+
+
+def plug(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
+    """Have a model's embeddings made from bytes; tokens that are no text keep their rows. `tabulate` inverts it."""
+    embedding = ByteEmbedding(encoder, vocabulary)
+    with torch.no_grad():
+        embedding.embed_other.copy_(model.model.embed_tokens.weight[embedding.other])
+    model.model.embed_tokens = embedding
+
+
+def tabulate(model: ChatModel) -> ByteEncoder | None:
+    """Put the table in the place of embeddings made from bytes; gives the network that made them, if one did."""
+    embedding = model.model.embed_tokens
+    if not isinstance(embedding, ByteEmbedding):
+        return None
+    with torch.no_grad():
+        model.model.embed_tokens = nn.Embedding.from_pretrained(embedding.weight, freeze=False)
+    return embedding.encoder

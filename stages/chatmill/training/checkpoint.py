@@ -1,0 +1,176 @@
+"""Where a long run goes on after it was killed: the same parameters, inputs, code and machine find the same folder.
+
+    .cache/resume/<fingerprint>/<number>-<sha256 of the file>.pt
+
+The last two states are kept, so that a damaged one costs no more than the steps between them.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chatmill.pipeline.stage import SCRATCH
+
+TERMINATED = 128 + signal.SIGTERM  # the exit code of a process that ended because it was asked to
+_KEPT = 2
+_FORGOTTEN_AFTER = 7 * 24 * 3600  # seconds without a save, after which a run is not expected to go on
+_NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.pt")
+
+
+def fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
+    """sha256 of all that a run's result follows from: parameters, input files, loaded code and the kind of machine."""
+    loaded = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    code = sorted({file for name, file in loaded.items() if file and name.split(".")[0] in ("__main__", "chatmill")})
+    digest = hashlib.sha256(json.dumps([parameters, _machine()], sort_keys=True).encode())
+    for file in [*inputs, *map(Path, code)]:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _machine() -> list[Any]:
+    """What decides in which order and precision numbers are added up."""
+    abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), abilities, device]
+
+
+class Checkpoint:
+    """States on disk, in the scratch folder at the top, which neither git nor DVC sees.
+
+    What goes wrong with one is told in a sentence, and the run goes on.
+    """
+
+    def __init__(self, name: str, tell: Callable[[str], None] | None = None) -> None:
+        self.folder = Path(os.environ.get("DVC_ROOT", "."), SCRATCH, "resume", name)
+        self.tell = tell or _tell
+        self.failed = False
+
+    def save(self, state: Any) -> bool:
+        """Whether the state is on disk, whole; a process killed meanwhile leaves the former ones."""
+        part = self.folder / "part"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sha256 = _write(state, part)
+            files = self._files()
+            part.replace(self.folder / f"{_number(files[-1]) + 1 if files else 1}-{sha256}.pt")
+            _flush(self.folder)
+            for file in files[: 1 - _KEPT]:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            self._tell_once(error)
+            with suppress(OSError):
+                part.unlink()
+            return False
+        self.failed = False
+        return True
+
+    def load(self) -> Any | None:
+        """The last whole state, on the CPU; None where there is none."""
+        for file in reversed(self._files()):
+            with file.open("rb") as stream:
+                if hashlib.file_digest(stream, "sha256").hexdigest() == _NAME.fullmatch(file.name)[2]:
+                    stream.seek(0)
+                    return torch.load(stream, map_location="cpu", weights_only=True)
+            file.unlink(missing_ok=True)
+            self.tell(f"{file} is damaged: the run goes on from the state before it, or else from the start")
+        return None
+
+    def remove(self) -> None:
+        """Forget it, as the run is done; and the runs that nobody went on with."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # another run may do the same, or still need the folder
+            for folder in self.folder.parent.iterdir():
+                if folder.stat().st_mtime < time.time() - _FORGOTTEN_AFTER:
+                    shutil.rmtree(folder, ignore_errors=True)
+            self.folder.parent.rmdir()
+
+    def _files(self) -> list[Path]:
+        """The states, the last one last."""
+        return sorted((file for file in self.folder.glob("*.pt") if _NAME.fullmatch(file.name)), key=_number)
+
+    def _tell_once(self, error: OSError) -> None:
+        if not self.failed:
+            reason = error.strerror[0].lower() + error.strerror[1:]
+            self.tell(f"{self.folder}: {reason}: training goes on, but if killed begins again at an older state")
+        self.failed = True
+
+
+class _Digested:
+    """A file that is hashed as it is written; what fails is kept, as torch buries an error under one of its own."""
+
+    def __init__(self, file: RawIOBase) -> None:
+        self.file, self.digest, self.size, self.error = file, hashlib.sha256(), 0, None
+
+    def write(self, content: Any) -> int:
+        """Take all bytes, whether they fit or not: the size counts both."""
+        rest = memoryview(content).cast("B")
+        length = rest.nbytes
+        self.size += length
+        self.digest.update(rest)
+        try:
+            while rest and self.error is None:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            self.error = error
+        return length
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def _write(state: Any, place: Path) -> str:
+    """The sha256 of what is then on disk. Raises OSError where there is no room."""
+    with place.open("wb", buffering=0) as file:
+        digested = _Digested(file)
+        torch.save(state, digested)
+        if digested.error:
+            reason = f"{digested.error.strerror} for a state of {digested.size / 1e6:,.1f} MB"
+            raise OSError(digested.error.errno, reason)
+        os.fsync(file.fileno())
+    return digested.digest.hexdigest()
+
+
+def _number(file: Path) -> int:
+    return int(file.name.split("-")[0])
+
+
+def _flush(folder: Path) -> None:
+    """Make the names in a folder outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@contextmanager
+def asked_to_end() -> Iterator[threading.Event]:
+    """An event that is set by SIGTERM, so that a step can be finished and saved; a second one ends the process."""
+    asked = threading.Event()
+
+    def ask(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, former)
+        asked.set()
+
+    former = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, former)

@@ -1,0 +1,52 @@
+"""What is seen of a run while it trains: a progress bar on a terminal, with what was reached and how fast."""
+
+import time
+from functools import cached_property
+
+from chatmill.pipeline.progress import bar
+from chatmill.training.estimate import flops_per_token, peak_flops
+from chatmill.training.trainer import Sums, Trainer
+
+
+class Display:
+    """The progress bar of the process that leads; `rows` are those of a step, of `row_length` tokens each."""
+
+    def __init__(self, trainer: Trainer, rows: int, row_length: int) -> None:
+        self.trainer, self.rows, self.row_length = trainer, rows, row_length
+        self.bar = bar(trainer.steps, "train", unit=" steps") if trainer.group.leads else None
+
+    def __enter__(self) -> "Display":
+        if self.bar is not None:
+            self.bar.update(self.trainer.done)
+        self.first, self.start = self.trainer.done, time.monotonic()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def update(self) -> None:
+        """A step is done."""
+        if self.bar is not None:
+            self.bar.update()
+
+    def describe(self, sums: Sums) -> None:
+        """Show what was reached since the last time."""
+        if self.bar is not None and not self.bar.disable:
+            tokens = (self.trainer.done - self.first) * self.rows * self.row_length
+            speed = tokens / (time.monotonic() - self.start)
+            bits = "" if sums.bits_per_byte is None else f"{sums.bits_per_byte:.3f} bits/byte, "
+            share = f", MFU {self.flops * speed / self.peak:.0%}" if self.peak else ""
+            self.bar.set_postfix_str(f"loss {sums.loss:.3f}, {bits}{speed:,.0f} tokens/s{share}")
+
+    @cached_property
+    def flops(self) -> int:
+        """Operations a token."""
+        return flops_per_token(self.trainer.model.config, self.row_length)
+
+    @cached_property
+    def peak(self) -> float | None:
+        """The most operations a second of all processes."""
+        group = self.trainer.group
+        most = peak_flops(group.device, self.trainer.precision)
+        return most and most * group.size

@@ -1,0 +1,259 @@
+"""Several processes that train one model: each computes its part of every step, and sums run over all of them.
+
+They are started by `launch` on one machine, or by torchrun on one or many; both tell a process who it is by the
+environment (RANK, WORLD_SIZE, LOCAL_RANK).
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.utils._pytree import tree_map_only
+from tqdm import tqdm
+
+from chatmill.model.chat_model import ChatModel
+from chatmill.model.layers import Layer
+from chatmill.pipeline.stage import die_with_parent
+from chatmill.training.checkpoint import TERMINATED
+
+DeviceKind = Literal["cpu", "cuda"]
+_LOST = ("gloo", "Connection", "Socket", "NCCL")  # what errors of a broken connection name
+
+
+class LostContactError(ValueError):
+    """Another process ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All processes that train together, seen from one of them; alone, every sum is what it was."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+    beside: int = 1  # processes that share the device's memory, this one included
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and shows what all have."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of what all processes have, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def total(self, number: float) -> float:
+        """The sum of one number of each process."""
+        return (
+            self.sum(torch.tensor(number, dtype=torch.float64, device=self.device)).item() if self.size > 1 else number
+        )
+
+    def sum_gradients(self, weights: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients of all processes, at once; those of sharded weights were added up on their way."""
+        gradients = [weight.grad for weight in weights if not isinstance(weight, DTensor)]
+        if self.size == 1 or not gradients:
+            return
+        flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def share(self, value: Any) -> Any:
+        """What the first process has, in all; its tensors, one after another, on the CPU."""
+        if self.size == 1:
+            return value
+        outline = [tree_map_only(Tensor, lambda x: x.to("meta"), value) if self.leads else None]
+        dist.broadcast_object_list(outline, device=self.device)
+        return tree_map_only(Tensor, self._share_tensor, value if self.leads else outline[0])
+
+    def whole(self, value: Any) -> Any:
+        """The same with its tensors on the CPU, whole in the first process, where each process has parts of them."""
+        return tree_map_only(Tensor, self._whole_tensor, value)
+
+    def _share_tensor(self, tensor: Tensor) -> Tensor:
+        place = tensor.to(self.device) if self.leads else torch.empty_like(tensor, device=self.device)
+        dist.broadcast(place, 0)
+        return place.cpu()
+
+    def _whole_tensor(self, tensor: Tensor) -> Tensor | None:
+        tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return tensor.cpu() if self.leads else None
+
+
+ALONE = Group(torch.device("cpu"))
+
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
+    """What was asked for; for `auto` the GPU, where there is one."""
+    able = torch.cuda.is_available()
+    if asked == "cuda" and not able:
+        raise ValueError("train_model.device = cuda: PyTorch finds no GPU: set cpu, or auto")
+    return "cuda" if able and asked != "cpu" else "cpu"
+
+
+def choose_processes(asked: int | Literal["auto"], device: DeviceKind) -> int:
+    """How many processes to start: for `auto` one for each GPU, or one."""
+    if asked == "auto":
+        return torch.cuda.device_count() if device == "cuda" else 1
+    return asked
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several that were started to train together."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+@contextmanager
+def joined(kind: DeviceKind) -> Iterator[Group]:
+    """The group of which the environment says that this process belongs to it, or this process alone.
+
+    Raises LostContactError where another one ends before its time.
+    """
+    device = _own_device(kind)
+    size = int(os.environ["WORLD_SIZE"]) if is_launched() else 1
+    if size == 1:
+        yield Group(device)
+        return
+    try:
+        gpu = device if kind == "cuda" else None
+        dist.init_process_group("nccl" if gpu else "gloo", device_id=gpu)
+        beside = int(os.environ.get("LOCAL_WORLD_SIZE", size)) if kind == "cpu" else 1
+        yield Group(device, dist.get_rank(), size, beside)
+    except RuntimeError as error:
+        if any(word in str(error) for word in _LOST):
+            raise LostContactError(f"process {os.environ['RANK']} of {size} lost contact to the others") from error
+        raise
+    dist.destroy_process_group()
+
+
+def _own_device(kind: DeviceKind) -> torch.device:
+    if kind == "cpu":
+        return torch.device("cpu")
+    number, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if number >= count:
+        raise ValueError(f"process {number + 1} of this machine has no GPU, there are {count}: start {count} processes")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
+    """Leave each process its part of every weight; those of a layer are gathered for as long as it computes."""
+    mesh = init_device_mesh(group.device.type, (group.size,))
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    if compiled:
+        for layer in layers:
+            layer.compile(dynamic=False)
+    for module in (*layers, model):
+        fully_shard(module, mesh=mesh)
+        module.set_force_sum_reduction_for_comms(True)  # gloo can do no other
+        module.set_gradient_divide_factor(1.0)
+
+
+def part_like(whole: Tensor, weight: Tensor) -> Tensor:
+    """The part of a whole tensor that a process holds that holds a part of `weight`; of weights in a stack likewise."""
+    if not isinstance(weight, DTensor) or not whole.ndim:
+        return whole
+    placements = [Shard(placement.dim + whole.ndim - weight.ndim) for placement in weight.placements]
+    return distribute_tensor(whole.to(weight.device), weight.device_mesh, placements, src_data_rank=None)
+
+
+def load_weights(model: ChatModel, weights: Mapping[str, Tensor]) -> None:
+    """Set a model's weights, which may be sharded, from whole ones."""
+    model.load_state_dict({name: part_like(weights[name], weight) for name, weight in model.state_dict().items()})
+
+
+def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) -> None:
+    """Call `work` in so many processes on this machine. Raises ValueError where one of them fails."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    workers: dict[Connection, BaseProcess] = {}
+    for rank in range(processes):
+        receiver, sender = context.Pipe(duplex=False)
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the one above; else the first process would open another
+        }
+        worker = context.Process(target=_work, args=(sender, environment, work, arguments), daemon=True)
+        worker.start()
+        sender.close()
+        workers[receiver] = worker
+    try:
+        with _handing_on_sigterm(workers.values()):
+            _wait_for(workers)
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.join()
+
+
+def _work(sender: Connection, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    """A process of `launch`; it tells the parent of a mistake and stays, so that no other sees a broken contact."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
+    tqdm.set_lock(threading.RLock())  # its own would outlive a process that is killed, which Python warns of
+    os.environ.update(environment)
+    try:
+        work(*arguments)
+    except LostContactError:
+        threading.Event().wait()
+    except (ValueError, OSError) as error:
+        sender.send(error)
+        threading.Event().wait()
+
+
+@contextmanager
+def _handing_on_sigterm(workers: Iterable[BaseProcess]) -> Iterator[None]:
+    """Who asks the parent to end asks all; a second time ends it, and them with it."""
+
+    def hand_on(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, former)
+        for worker in workers:
+            worker.terminate()
+
+    former = signal.signal(signal.SIGTERM, hand_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _wait_for(workers: dict[Connection, BaseProcess]) -> None:
+    """Return when all have ended well, exit when they were asked to end; raise the first error."""
+    running = dict(workers)
+    while running:
+        for receiver in wait(list(running)):
+            worker = running.pop(receiver)
+            try:
+                raise receiver.recv()
+            except EOFError:
+                worker.join()
+            if worker.exitcode not in (0, TERMINATED):
+                raise ValueError(_ended(list(workers.values()).index(worker), len(workers), worker.exitcode))
+    if any(worker.exitcode for worker in workers.values()):
+        sys.exit(TERMINATED)
+
+
+def _ended(rank: int, size: int, code: int) -> str:
+    if code == -signal.SIGKILL:
+        return f"process {rank} of {size} was killed: where memory ran out, lower train_model.processes or batch_size"
+    return f"process {rank} of {size} ended with code {code}, see above"

@@ -1,0 +1,156 @@
+"""What a training run takes, told before its first step: operations and memory.
+
+Shapes: B rows computed together, T tokens of a row, C channels, I channels within feed-forward, V vocabulary.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from chatmill.checkpoints.configuration import ModelConfig
+
+_PEAKS = {  # 1e12 operations a second, as makers tell them for dense products: of bfloat16, of float32
+    "GB200": (2500, 80),
+    "B200": (2250, 75),
+    "GH200": (989, 67),
+    "H200": (989, 67),
+    "H100 PCIe": (756, 51),
+    "H100": (989, 67),
+    "A100": (312, 19.5),
+    "L40S": (362, 91.6),
+    "L4": (121, 30.3),
+    "A10": (125, 31.2),
+    "RTX 4090": (165, 82.6),
+    "RTX 3090": (71, 35.6),
+    "MI300X": (1307, 163),
+}
+_TRIALS, _SIDE = 5, 1024  # products of square matrices that a processor is measured by
+
+_LIBRARIES = 90e6  # bytes that the first step loads and keeps, whatever the model
+_A_TOKEN = 21  # numbers of C channels that a layer keeps of a token for its gradient
+_FORWARD = 4  # and of I channels
+_LOGITS = 12  # bytes for each logit: itself, its logarithm, its gradient
+_WHITENED = {"float32": 40, "bfloat16": 28}  # bytes for each weight that Muon handles at a time
+_USED_UP = ("can't allocate memory", "bad_alloc", "out of memory")  # what torch's other errors say
+
+
+def num_weights(config: ModelConfig) -> tuple[int, int]:
+    """Those of the layers' matrices, and all others."""
+    width, size = config.hidden_size, config.head_dim
+    heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads
+    layer = width * (size * heads + 3 * config.intermediate_size)
+    embeddings = config.vocab_size * width * (1 if config.tie_word_embeddings else 2)
+    gains = 2 * width + (2 * size if config.variant.qk_norm else 0)
+    return config.num_hidden_layers * layer, embeddings + config.num_hidden_layers * gains + width
+
+
+def flops_per_token(config: ModelConfig, context: int) -> int:
+    """Operations that a trained token takes: 6 for each weight it meets, and 12 C T for each layer's attention.
+
+    The convention of MFU (arXiv:2204.02311, appendix B): all of the past counts, though half of it is masked.
+    """
+    matrices, _ = num_weights(config)
+    attended = config.num_hidden_layers * config.num_attention_heads * config.head_dim * context
+    return 6 * (matrices + config.vocab_size * config.hidden_size) + 12 * attended
+
+
+def peak_flops(device: torch.device, precision: Literal["float32", "bfloat16"]) -> float | None:
+    """The most operations a second: of a processor, as a matrix product reaches them; None of an unknown GPU."""
+    if device.type == "cpu":
+        return _measured(getattr(torch, precision))
+    name = torch.cuda.get_device_name(device)
+    peaks = next((peaks for known, peaks in _PEAKS.items() if known in name), None)
+    return peaks and 1e12 * peaks[precision == "float32"]
+
+
+def _measured(kind: torch.dtype) -> float:
+    """Of the best trial; the first, which prepares, is none."""
+    matrix, times = torch.ones(_SIDE, _SIDE, dtype=kind), []
+    for _ in range(_TRIALS):
+        start = time.perf_counter()
+        torch.mm(matrix, matrix)
+        times.append(time.perf_counter() - start)
+    return 2 * _SIDE**3 / min(times[1:])
+
+
+def memory_needed(
+    config: ModelConfig, rows: int, row_length: int, precision: Literal["float32", "bfloat16"], shards: int = 1
+) -> int:
+    """Bytes at the peak of a step of `rows` rows at once, beyond a process that has loaded torch.
+
+    Weights, gradients and the optimiser's state are spread over `shards` processes.
+    """
+    matrices, others = num_weights(config)
+    kept = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
+    size, width = config.head_dim, config.hidden_size
+    layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
+    whitened = _WHITENED[precision] * config.num_hidden_layers * layer
+    activations = 4 * config.num_hidden_layers * (_A_TOKEN * width + _FORWARD * config.intermediate_size)
+    batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
+    return int(_LIBRARIES + kept + max(whitened, batch))
+
+
+def check_memory(needed: Callable[[int], int], depth: int, available: int) -> None:
+    """Raises ValueError where `needed`, the bytes for a depth, is more than what is available."""
+    if needed(depth) <= available:
+        return
+    largest = next((lower for lower in range(depth, 0, -1) if needed(lower) <= available), None)
+    fits = f"depth {largest} is the largest that fits" if largest else "no depth fits"
+    raise ValueError(
+        f"train_model.depth = {depth} needs about {_gigabytes(needed(depth))} of memory, and {_gigabytes(available)} "
+        f"are free: {fits}; or lower context or batch_size"
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free: of a GPU, or of the machine and the control groups that hold this process."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return min(_machine_memory(), *control_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+
+
+def _machine_memory() -> int:
+    """Bytes that programs can still have; where the system does not tell, all that there are."""
+    file = Path("/proc/meminfo")
+    if not file.exists():
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    lines = dict(line.split(":") for line in file.read_text().splitlines())
+    return 1024 * int(lines["MemAvailable"].split()[0])
+
+
+def control_groups(process: Path, root: Path) -> Iterator[int]:
+    """Bytes that each memory limit above a process leaves, version 1 and 2; cached files count as free."""
+    for line in process.read_text().splitlines() if process.exists() else ():
+        _, controller, path = line.split(":", 2)
+        if controller in ("", "memory"):
+            group = Path(path.lstrip("/"))
+            for folder in (root / controller / part for part in (group, *group.parents)):
+                yield from _room(folder)
+
+
+def _room(folder: Path) -> Iterator[int]:
+    for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        if (folder / limit).exists() and (most := (folder / limit).read_text().strip()) != "max":
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+            yield int(most) - int((folder / usage).read_text()) + cached
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Raises ValueError where Python or torch finds that memory is used up."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _USED_UP):
+            raise
+        raise ValueError("memory is used up: lower train_model.depth, context or batch_size") from error

@@ -1,0 +1,80 @@
+"""Whether training still goes well, and what the model was reading when it did not."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.training.packing import Feed
+
+_REMEMBERED = 64  # steps that a loss is compared with
+_ENOUGH = 16  # of them; before, a loss is compared with the first
+_SPREADS = 8.0  # median deviations over the median; ordinary steps, of 1,000 tokens too, stayed below 5.4
+_NATS = 1.0  # and at least so much over it
+_PATIENCE = 10  # steps that a spike may last: most are one hard batch, and gone with it
+_NAMED, _QUOTED, _WORDS = 20, 3, 48  # conversations, those with their first words, and characters of these
+
+
+class LossWatch:
+    """Stops a run whose loss is no number, or rose suddenly and stays there."""
+
+    def __init__(self) -> None:
+        self.losses: deque[float] = deque(maxlen=_REMEMBERED)
+        self.spike: list[tuple[int, float, str]] = []  # steps, losses and documents since it began
+
+    def check(self, step: int, loss: float, documents: Callable[[], str]) -> None:
+        """Note a step's loss; raises ValueError where training is lost. `documents` tells what the step learnt from."""
+        if not math.isfinite(loss):
+            raise ValueError(_advice(f"step {step}: the loss is {loss}", documents()))
+        if loss <= self.limit():
+            self.losses.append(loss)
+            self.spike = []
+            return
+        self.spike.append((step, loss, "" if self.spike else documents()))
+        if len(self.spike) > _PATIENCE:
+            first, height, read = self.spike[0]
+            change = f"rose from {median(self.losses):.2f} to {height:.2f} and is {loss:.2f} {_PATIENCE} steps later"
+            raise ValueError(_advice(f"step {first}: the loss {change}", read))
+
+    def limit(self) -> float:
+        """The loss above which a step is a spike."""
+        if len(self.losses) < _ENOUGH:
+            return self.losses[0] + _NATS if self.losses else math.inf
+        middle = median(self.losses)
+        spread = median(abs(loss - middle) for loss in self.losses)
+        return middle + max(_NATS, _SPREADS * spread)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` goes on from."""
+        return {"losses": list(self.losses), "spike": self.spike}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken."""
+        self.losses.extend(state["losses"])
+        self.spike = state["spike"]
+
+
+def _advice(problem: str, documents: str) -> str:
+    return f"{problem}: lower train_model.learning_rate, or look at what the step learnt from: {documents}"
+
+
+def name_documents(feed: Feed, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
+    """The conversations of rows, longest first, by their lines in the split's file; the first also by what they say."""
+    members = np.concatenate(rows)
+    members = members[np.argsort(-feed.pieces.lengths[members], kind="stable")]
+    numbers = np.searchsorted(feed.split.offsets, feed.pieces.starts[members], side="right") - 1
+    names = [f"{i + 1} {_first_words(feed, i, vocabulary)!r}" for i in numbers[:_QUOTED]]
+    names += [f"{i + 1}" for i in numbers[_QUOTED:_NAMED]]
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return f"lines {', '.join(names)}{more} of train.jsonl"
+
+
+def _first_words(feed: Feed, number: int, vocabulary: Vocabulary) -> str:
+    begin, end = feed.split.offsets[number : number + 2]
+    ids = feed.split.ids[begin : min(end, begin + _WORDS)]
+    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL)
+    return " ".join(text.decode(errors="replace").split())[:_WORDS]

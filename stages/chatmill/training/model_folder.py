@@ -1,0 +1,94 @@
+"""A trained model as a folder: what Hugging Face's libraries read, and the network that made its embeddings, if any.
+
+model.safetensors         the weights; of embeddings made from bytes, the table that stands for them
+config.json               the shape; its section `chatmill` says how the model was trained
+byte_encoder.safetensors  the network from bytes to embeddings; its shape is `chatmill.byte_encoder`
+"""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from chatmill.checkpoints.architectures import to_hugging_face
+from chatmill.checkpoints.weights import SUFFIXES
+from chatmill.conversation.chatml import BOS, END, PAD
+from chatmill.model.chat_model import ChatModel
+from chatmill.pipeline.manifest import NAME, write_manifest
+from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
+
+ENCODER = "byte_encoder.safetensors"
+
+
+def write_model(
+    folder: Path,
+    model: ChatModel,
+    tokenizer: Path,
+    vocabulary: Vocabulary,
+    made: dict[str, Any],
+    encoder: ByteEncoder | None = None,
+) -> None:
+    """The model, with the tokenizer of that folder beside it; `made` says how it was trained, and by which template."""
+    folder.mkdir()
+    write_huggingface(tokenizer, folder, made["template"])
+    ids = {f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", END), ("pad", PAD))}
+    made = {"fingerprint": vocabulary.fingerprint, **made}
+    if encoder is not None:
+        made["byte_encoder"] = asdict(encoder.shape)
+        save_weights(encoder.state_dict(), folder / ENCODER)
+    config = {**to_hugging_face(model.config), **ids, "chatmill": made}
+    for name, content in (("config.json", config), ("generation_config.json", ids)):
+        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save_weights(model.state_dict(), folder / "model.safetensors")
+    write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
+
+
+def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabulary, encoder: ByteEncoder) -> None:
+    """The model with all that lies beside the weights of the folder it came from, and the network of its embeddings."""
+    folder.mkdir()
+    for file in source.iterdir():
+        if file.is_file() and file.name != NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
+            shutil.copyfile(file, folder / file.name)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    made = {"fingerprint": vocabulary.fingerprint, **config.get("chatmill", {}), "byte_encoder": asdict(encoder.shape)}
+    config.pop("torch_dtype", None)  # the older name
+    config |= {"dtype": "float32", "tie_word_embeddings": model.config.tie_word_embeddings, "chatmill": made}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    save_weights(encoder.state_dict(), folder / ENCODER)
+    save_weights(model.state_dict(), folder / "model.safetensors")
+    write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
+
+
+def save_weights(weights: dict[str, Tensor], file: Path) -> None:
+    """Tensors as safetensors. Raises ValueError where they cannot be written."""
+    try:
+        save_file(weights, file, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise ValueError(f"{file.parent}: the weights cannot be written: {error}") from error
+
+
+def read_byte_encoder(folder: Path) -> ByteEncoder | None:
+    """The network from bytes to embeddings in a model's folder; None where it has none.
+
+    Raises ValueError where it is damaged.
+    """
+    file = folder / ENCODER
+    if not file.exists():
+        return None
+    try:
+        made = json.loads((folder / "config.json").read_text(encoding="utf-8"))["chatmill"]
+        weights = load_file(file)
+        encoder = ByteEncoder(ByteEncoderShape(**made["byte_encoder"]), weights["embed_out.weight"].shape[0])
+        encoder.load_state_dict(weights)
+    except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file}: not the network that config.json describes: {' '.join(str(error).split())}"
+        ) from error
+    return encoder.eval()

@@ -1,0 +1,45 @@
+"""What a model answers, at a glance: the questions are the first of a split, as ids, and no tokenizer is needed."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+
+from chatmill.conversation.chatml import END
+from chatmill.conversation.template import Loss
+from chatmill.encoded.token_files import Split
+from chatmill.model.chat_model import ChatModel
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+_LONGEST = 256  # tokens of a question, those before its answer
+_ANSWER = 24  # tokens
+
+
+def sample_answers(model: ChatModel, split: Split, vocabulary: Vocabulary, number: int) -> Iterator[tuple[str, str]]:
+    """So many questions, and the likeliest answers."""
+    for begin, end in islice(zip(split.offsets, split.offsets[1:], strict=False), number):
+        trained = np.flatnonzero(split.loss[begin:end] == Loss.TRAINED)
+        if len(trained):
+            room = min(_LONGEST, model.config.max_position_embeddings - _ANSWER)
+            question = split.ids[begin : begin + trained[0]].tolist()[-max(1, room) :]
+            yield _text(question, vocabulary), _text(_answer(model, question, vocabulary), vocabulary)
+
+
+@torch.inference_mode()
+def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """The likeliest ids, one after another, until the model ends its turn."""
+    allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[END]])
+    length = min(len(question) + _ANSWER, model.config.max_position_embeddings)
+    cache, answer, ids = model.new_cache(1, length), [], list(question)
+    while cache.length + len(ids) < length and (not answer or answer[-1] != vocabulary.special[END]):
+        logits = model(torch.tensor([ids]), cache=cache, last_only=True)[0, -1]
+        ids = [int(allowed[logits[allowed].argmax()])]
+        answer += ids
+    return answer
+
+
+def _text(ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    """On one line, without control tokens."""
+    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL).decode(errors="replace")
+    return " ".join(text.split())

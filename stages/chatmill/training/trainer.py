@@ -1,0 +1,187 @@
+"""What a training step is made of: the loss of its batches, and how the machine at hand computes it best.
+
+Shapes: B rows, T tokens of a row, V vocabulary.
+"""
+
+import ctypes
+import importlib.util
+import math
+import shutil
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from chatmill.conversation.template import Loss
+from chatmill.model.attention import within_conversations
+from chatmill.model.chat_model import ChatModel
+from chatmill.training.distributed import ALONE, DeviceKind, Group, load_weights
+from chatmill.training.optimizer import Optimizer, rate_at
+from chatmill.training.packing import Batch
+
+Precision = Literal["float32", "bfloat16"]
+_WORTH_COMPILING = 1e13  # operations a thread, two and a half minutes: compiling takes 35 s and saves two fifths
+_ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+_WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
+
+
+def choose_precision(asked: Literal["auto", "float32", "bfloat16"], device: DeviceKind = "cpu") -> Precision:
+    """What was asked for; for `auto` bfloat16, where the processor or GPU multiplies it."""
+    if asked != "auto":
+        return asked
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    abilities = torch.cpu.get_capabilities()
+    return "bfloat16" if abilities.get("avx512_bf16") or abilities.get("amx_bf16") else "float32"
+
+
+def choose_compile(
+    asked: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
+) -> bool:
+    """What was asked for; for `auto` whether it pays: with bfloat16, a long run and a compiler; `operations` of one."""
+    if asked != "auto":
+        return asked
+    worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
+    return precision == "bfloat16" and operations > worth and _has_compiler(device)
+
+
+def _has_compiler(device: DeviceKind) -> bool:
+    headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    names = ("gcc", "clang", "cc") if device == "cuda" else ("g++", "clang++")
+    triton = device == "cpu" or importlib.util.find_spec("triton") is not None
+    return headers and triton and any(shutil.which(name) for name in names)
+
+
+def keep_freed_memory() -> None:
+    """Use again what is freed, in place of giving it back and fetching it anew, page by page: a third of a step.
+
+    GNU's C library can be asked for it; with others nothing changes.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for parameter, value in _ALLOCATOR.items():
+            library.mallopt(parameter, value)
+
+
+def compile_repeatably() -> None:
+    """Have compiled code add up in one order: left alone, threads add to an embedding's gradient as they come along."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # which takes time, and changes nothing here
+
+
+class Sums(NamedTuple):
+    """What is added up over batches."""
+
+    weighted_nats: float = 0.0
+    weight: float = 0.0
+    nats: float = 0.0  # of trained text
+    bytes: int = 0  # of trained text
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Both together."""
+        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> "Sums":
+        """From a tensor (4,) of them."""
+        weighted_nats, weight, nats, num_bytes = numbers.tolist()
+        return cls(weighted_nats, weight, nats, int(num_bytes))
+
+    @property
+    def loss(self) -> float:
+        """Weighted mean, in nats a token."""
+        return self.weighted_nats / self.weight
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Of trained text; None where there is none."""
+        return self.nats / (math.log(2) * self.bytes) if self.bytes else None
+
+
+class Trainer:
+    """A model that learns for `steps` steps, or is measured, batch by batch.
+
+    `num_bytes` (V,) are the bytes of text of each id; `prompt_weight` is the loss weight of what the assistant reads.
+    Each process of the group is given batches of its own, as many as the others; what it returns is of all of them.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        optimizer: Optimizer,
+        num_bytes: Tensor,
+        *,
+        steps: int,
+        prompt_weight: float,
+        precision: Precision,
+        compiled: bool,
+        group: Group = ALONE,
+    ) -> None:
+        self.model, self.optimizer, self.group = model, optimizer, group
+        self.num_bytes = num_bytes.to(group.device)
+        self.steps, self.done, self.precision = steps, 0, precision
+        self.weights = torch.zeros(len(Loss))
+        self.weights[Loss.PROMPT], self.weights[Loss.TRAINED] = prompt_weight, 1.0
+        self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
+
+    def step(self, batches: Sequence[Batch]) -> Sums:
+        """Learn from all of the batches at once."""
+        own = sum(self.weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
+        total = self.group.total(own)
+        numbers = self._no_numbers()
+        for batch in batches:
+            weighted, of_batch = self._loss(batch)
+            (weighted / total).backward()
+            numbers += of_batch
+        self.group.sum_gradients(self.model.parameters())
+        sums = Sums.of(self.group.sum(numbers))
+        self.optimizer.step(rate_at(self.done, self.steps))
+        self.done += 1
+        return sums
+
+    @torch.no_grad()
+    def measure(self, batches: Sequence[Batch]) -> Sums:
+        """The same sums, and nothing learnt."""
+        numbers = self._no_numbers()
+        for batch in batches:
+            numbers += self._loss(batch)[1]
+        return Sums.of(self.group.sum(numbers))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` goes on from, in whatever number of processes; whole in the first."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {"done": self.done, **self.group.whole(state)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken."""
+        self.done = state["done"]
+        load_weights(self.model, state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _no_numbers(self) -> Tensor:
+        return torch.zeros(len(Sums._fields), dtype=torch.float64, device=self.group.device)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The weighted nats of a batch, to derive; and all its Sums, (4,) float64."""
+        ids, positions, conversations, targets, loss = (
+            torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
+        )
+        nats, penalty = self.nats(ids, positions, conversations, targets)
+        weights = self.weights.to(self.group.device)[loss]
+        weighted = (nats * weights).sum()
+        num_bytes = self.num_bytes[targets] * (loss == Loss.TRAINED)
+        text = nats.detach()[num_bytes > 0].double().sum()
+        numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
+        if penalty is not None:
+            weighted = weighted + (penalty * weights.sum(dim=1)).sum()
+        return weighted, torch.stack([number.double() for number in numbers])
+
+    def _nats(
+        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Four (B, T) -> (B, T) float32, what each target costs; and the penalty of the model, or of each row."""
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            return self.model.nats(ids, positions, within_conversations(conversations), targets)
