@@ -29,12 +29,12 @@ from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import engines, load, load_engine
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.reading import read_model
-from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import Output, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import files_of
 from chatmill.tokenizer.formats.loading import load as load_tokenizer
 
 DIGITS = 6  # of the numbers in the metrics
@@ -218,6 +218,7 @@ def main(
     prompts: Path,
     model: Path,
     onnx: Path,
+    external: Path,
     samples: Output,
     metrics: Output,
     *,
@@ -225,15 +226,15 @@ def main(
     threads: PositiveInt,
     skill_prompts: PositiveInt,
     engine_prompts: PositiveInt,
-    compare_tokenizers: dict[Path, str],
+    compare_tokenizers: list[Path],
 ) -> None:
     """Read held-back conversations, the model and its export; write answers to the free prompts, and the metrics.
 
     `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing; `compare_tokenizers` are files
-    of other tokenizers, and the checksum of each.
+    of other tokenizers, in the folder `external`.
     """
-    for file, sha256 in compare_tokenizers.items():
-        check_sha256(files_of(file), sha256, "the sum in evaluate.compare_tokenizers", file)
+    for file in compare_tokenizers:
+        check_external(file, external, "evaluate.compare_tokenizers")
     held_back = read_test(test)
     loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, loaded.template.name

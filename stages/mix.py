@@ -19,8 +19,10 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from chatmill.datasets.split import Side, side
+from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import Output, Section, die_with_parent, stage
+from chatmill.pipeline.signatures import Output, Section
+from chatmill.pipeline.stage import stage
 
 PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 
@@ -69,7 +71,8 @@ class Digests(NamedTuple):
 
 def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: bool) -> Digests:
     """The records of a chunk, numbered from 0. Raises ValueError where a line is no record."""
-    sides, sizes, exact, near, owners = bytearray(), [], [], [], []
+    sides, sizes = bytearray(), list[int]()
+    exact, near, owners = list[bytes](), list[bytes](), list[int]()
     for number, line in enumerate(chunk.lines()):
         try:
             record = from_json(line)
@@ -146,7 +149,7 @@ def processes(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if count < 2:
         yield map
         return
-    with multiprocessing.get_context("spawn").Pool(count, die_with_parent) as pool:
+    with scripts_on_path(), multiprocessing.get_context("spawn").Pool(count, die_with_parent) as pool:
         yield pool.imap
 
 

@@ -17,10 +17,9 @@ from chatmill.conversation.chatml import CONTROL_TOKENS
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import refusal, to_model
 from chatmill.tokenizer.vocabulary.tokenizer_json import UNUSED, piece_of, read_tokenizer_json, write_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import MULTIPLE, NO_RANK, Kind, Vocabulary
 
 CANONICAL, DESCRIPTION, MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
-MULTIPLE = 64  # of which every vocabulary's size is one
 FORMAT = 1
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 Pair = tuple[int, int]
+MULTIPLE = 64  # of which every vocabulary's size is one
 PLAIN_CONTINUATION = "##"  # before WordPiece's continuations, where its entries are text and not bytes
 MAX_TOKEN = 1024  # bytes of a token that is read from a file
 NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
