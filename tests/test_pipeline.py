@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,8 @@ import pytest
 import yaml
 
 from chatmill.pipeline.stage import is_output, read_params, sections
+from support.paths import ROOT, SOURCE
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "stages"
 PARAMS = read_params(ROOT / "params.yaml")
 TYPES = sorted(file.stem for file in (SOURCE / "chatmill/tokenizer/types").glob("[!_]*.py"))
 
@@ -219,6 +219,18 @@ def test_top_level_holds_what_the_readme_names_and_nothing_else():
     top = {Path(line).parts[0] for line in listed.splitlines()}
     files = {"dvc.yaml", "params.yaml", "dvc.lock", "pyproject.toml", "README.md", "LICENSE"}
     assert {name for name in top if not name.startswith(".")} == files | {"stages", "data", "tests"}
+
+
+def test_no_test_module_imports_another():
+    """What they share lies in tests/support."""
+    imported = {name for file in (ROOT / "tests").rglob("*.py") for name in imported_names(ast.parse(file.read_text()))}
+    assert not [name for name in imported if re.search(r"\b(test_|conftest\b)", name)]
+
+
+def test_tests_lie_in_folders_named_as_the_packages_they_test():
+    folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("*.py")} - {Path()}
+    others = {folder for folder in folders if not (SOURCE / "chatmill" / folder / "__init__.py").exists()}
+    assert others == {Path("support"), Path("stages"), Path("benchmarks")}
 
 
 @pytest.mark.parametrize(

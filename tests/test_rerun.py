@@ -13,7 +13,7 @@ from dvc.utils import strictyaml
 from dvc.utils.serialize import _yaml
 
 from chatmill.tokenizer.formats.loading import files_of
-from test_foreign_tokenizers import llama_like, ranks_like
+from support.foreign_tokenizers import llama_like, ranks_like
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
 REPORT = ["report"]
