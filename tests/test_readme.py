@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chatmill.pipeline.stage import read_params
+from chatmill.pipeline.parameters import read_params
 from chatmill.tokenizer import load
 from support.paths import ROOT
 from support.serving import serving

@@ -6,20 +6,21 @@ import time
 
 import pytest
 
-from chatmill.pipeline.stage import read_params, whole
 from support.paths import SOURCE
 
 SCRIPT = '''
 """Write a number."""
 import os, sys, time
 from pathlib import Path
-from chatmill.pipeline.stage import Output, PositiveInt, Section, afterwards, stage
+from chatmill.pipeline.parameters import PositiveInt
+from chatmill.pipeline.signatures import Output, Section
+from chatmill.pipeline.stage import on_success, stage
 
 @stage
 def main(raw: Path, out: Output, *, number: PositiveInt, rate: float = 0.5, other: Section) -> None:
     text = raw.read_text()
     out.write_text(f"{text} {number} {rate} {sorted(other)}")
-    afterwards(lambda: print(Path("out.txt").exists(), out.exists()))
+    on_success(lambda: print(Path("out.txt").exists(), out.exists()))
     if text == "wait":
         print("ready", flush=True)
         time.sleep(60)
@@ -51,7 +52,10 @@ def test_files_and_parameters_reach_main(project):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ("{number: 3, colour: red}", "count: params.yaml: unknown parameter count.colour"),
+        (
+            "{number: 3, colour: red}",
+            "count: params.yaml: unknown parameter count.colour: expected one of number, ",
+        ),
         ("{}", "count: params.yaml: missing parameter count.number"),
         ("{number: 0}", "count: params.yaml: count.number = 0: input should be greater than 0"),
         ("{number: 1.5}", "count: params.yaml: count.number = 1.5: input should be a valid integer"),
@@ -98,7 +102,7 @@ def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
     assert not (project / "out.txt").exists()
     (project / "raw.txt").write_text("hello")
     assert run(project).returncode == 0
-    assert [file.name for file in (project / ".cache").iterdir()] == ["locks"]
+    assert {file.name for file in (project / ".cache").iterdir()} == {"checked-params", "locks"}
 
 
 def test_a_stage_dies_with_its_parent(project):
@@ -111,18 +115,6 @@ def test_a_stage_dies_with_its_parent(project):
     parent.kill()
     assert parent.stdout.read() == ""  # the pipe closes when the stage, which holds it too, is gone
     assert not (project / "out.txt").exists()
-
-
-def test_whole_replaces_a_folder_at_once(tmp_path):
-    output = tmp_path / "model"
-    output.mkdir()
-    (output / "old").touch()
-    with whole(output) as place:
-        place.mkdir()
-        (place / "new").touch()
-        assert [file.name for file in output.iterdir()] == ["old"]
-    assert [file.name for file in output.iterdir()] == ["new"]
-    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_two_runs_of_a_stage_take_turns(project):
@@ -142,7 +134,14 @@ def test_two_runs_of_a_stage_take_turns(project):
     assert (project / "out.txt").read_text().startswith("hello")
 
 
-def test_numbers_are_read_as_dvc_reads_them(tmp_path):
-    file = tmp_path / "params.yaml"
-    file.write_text("a: 1e-3\nb: 1E5\nc: -2.5e+3\nd: e3\ne: 1\nf: .5e1\n")
-    assert read_params(file) == {"a": 0.001, "b": 1e5, "c": -2500.0, "d": "e3", "e": 1, "f": 5.0}
+LOOK = """
+    from chatmill.pipeline.processes import SOURCE, scripts_on_path
+    before = SOURCE in sys.path
+    with scripts_on_path():
+        print(before, sys.path[0] == SOURCE)
+    text = raw"""
+
+
+def test_the_scripts_do_not_stand_for_libraries_but_are_found_by_processes_that_are_started(project):
+    (project / "count.py").write_text(SCRIPT.replace("\n    text = raw", LOOK))
+    assert run(project).stdout.splitlines()[0] == "False True"

@@ -197,10 +197,13 @@ def test_a_line_that_is_no_record_is_an_error(tmp_path, line):
 def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED})
     (tmp_path / "params.yaml").write_text(
-        "prepare: {a: {path: x, format: y}}\nmix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true}\n"
+        "prepare: {a: {path: x, format: text}}\nmix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true}\n"
     )
     files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "metrics/mix.json"]
-    subprocess.run([sys.executable, SOURCE / "mix.py", "prepared", *files], cwd=tmp_path, check=True)
+    names = ("--train", "--validation", "--test", "--metrics")
+    named = (part for pair in zip(names, files, strict=True) for part in pair)
+    command = [sys.executable, SOURCE / "mix.py", "--prepared", "prepared", *named]
+    subprocess.run(command, cwd=tmp_path, check=True)
     assert sorted(str(f.relative_to(tmp_path)) for f in tmp_path.glob("[cm]*/**/*")) == sorted(files)
 
 

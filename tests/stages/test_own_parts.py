@@ -19,11 +19,12 @@ from chatmill.model.byte_head import shape_for, spell
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.reading import read_model
 from chatmill.pipeline.manifest import check_manifest
+from support.paths import ANYWHERE
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
 
 CHUNKED = replace(CONFIG, chunking=Chunking())
 TALK = render([Message.plain("user", "How are you?"), Message.plain("assistant", "Fine, naïvely.")])
-EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 1, "engine_prompts": 1, "compare_tokenizers": {}}
+EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 1, "engine_prompts": 1, "compare_tokenizers": []}
 BENCHMARK = {"prompt_tokens": [8, 40], "new_tokens": 4, "repeats": 2, "threads": 1}
 
 
@@ -82,7 +83,7 @@ def test_why_there_is_no_graph_is_written_down(folder):
 
 def test_it_is_evaluated_by_pytorch_alone_and_its_chunks_are_told(folder, tmp_path):
     inputs = (folder / name for name in ("test.jsonl", "free.txt", "model", "onnx"))
-    evaluate.main(*inputs, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
+    evaluate.main(*inputs, ANYWHERE, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
     metrics = json.loads((tmp_path / "evaluate.json").read_text())
     (sample,) = map(json.loads, (tmp_path / "samples.jsonl").read_text().splitlines())
     assert list(metrics["engines"]) == ["pytorch"] and metrics["chunks"]["tokens"] >= 1

@@ -17,7 +17,7 @@ import prepare
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records, render
 from chatmill.datasets.formats.item import Item, Reject
-from support.paths import ROOT, SOURCE
+from support.paths import ANYWHERE, ROOT, SOURCE
 
 PARAMS = ROOT / "params.yaml"
 
@@ -225,7 +225,8 @@ def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
     chat = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")]
     shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
     mix.main(prepared, *chat, tmp_path / "mix.json", prepare=offered(), **shares)
-    train_tokenizer.main(chat[0], tmp_path / "tokenizer", type="byte", vocab_size=320, special_tokens=[], byte={})
+    parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
+    train_tokenizer.main(chat[0], ANYWHERE, tmp_path / "tokenizer", parameters=parameters)
     encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")
     mixed = json.loads((tmp_path / "mix.json").read_text())["conversations"]
     assert sum(mixed.values()) == 30 * len(REAL)

@@ -8,6 +8,7 @@ import export_tokenizer
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.tokenizer.formats.loading import load
+from support.paths import ANYWHERE
 from support.texts import WORDS
 
 TYPES = {
@@ -39,7 +40,7 @@ def export(name, folder):
     kind, section = TYPES[name]
     source, out = folder / "original", folder / "tokenizer"
     parameters = {"type": kind, "vocab_size": 704, "special_tokens": ["<|mood|>"], kind: section}
-    train_tokenizer.main(folder / "chat.jsonl", source, **parameters)
+    train_tokenizer.main(folder / "chat.jsonl", ANYWHERE, source, parameters=parameters)
     export_tokenizer.main(source, out, formats=FORMATS)
     formats = json.loads((out / "formats.json").read_text())
     return SimpleNamespace(name=name, source=source, out=out, original=load(source), formats=formats)

@@ -10,6 +10,7 @@ import train_model
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.tokenizer.vocabulary.files import write_folder
 from chatmill.training.checkpoint import Checkpoint
+from support.paths import ANYWHERE
 from support.tiny import VOCABULARY
 
 SETTINGS = {
@@ -41,7 +42,14 @@ def write_tokens(folder):
 def run(tokens, out, **changes):
     """The stage, called as a function."""
     out.mkdir(exist_ok=True)
-    train_model.main(tokens / "tokens", tokens / "tokenizer", out / "model", out / "train.tsv", **SETTINGS | changes)
+    train_model.main(
+        tokens / "tokens",
+        tokens / "tokenizer",
+        ANYWHERE,
+        out / "model",
+        out / "train.tsv",
+        parameters=SETTINGS | changes,
+    )
     return out
 
 
@@ -49,7 +57,14 @@ def script(tokens, out, **changes):
     """The arguments with which Python runs the stage in a folder, whose params.yaml this writes."""
     out.mkdir(exist_ok=True)
     (out / "params.yaml").write_text(yaml.safe_dump({"train_model": SETTINGS | changes}))
-    return [train_model.__file__, *map(str, (tokens / "tokens", tokens / "tokenizer", "model", "train.tsv"))]
+    files = {
+        "tokens": tokens / "tokens",
+        "tokenizer": tokens / "tokenizer",
+        "external": ANYWHERE,
+        "model": "model",
+        "curve": "train.tsv",
+    }
+    return [train_model.__file__, *(str(part) for name, file in files.items() for part in (f"--{name}", file))]
 
 
 def read_curve(folder):

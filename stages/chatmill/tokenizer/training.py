@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
-from pydantic import BaseModel, Field, create_model, model_validator
+from pydantic import BaseModel, create_model, model_validator
 
 from chatmill.conversation.chatml import CONTROL_TOKENS
 from chatmill.pipeline.parameters import PositiveInt, section_errors, suggest
@@ -26,7 +26,7 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
     """The section train_tokenizer of params.yaml; beside these keys it has a section for each type."""
 
     type: str
-    vocab_size: Annotated[PositiveInt, Field(multiple_of=MULTIPLE)]
+    vocab_size: PositiveInt
     special_tokens: list[str]
     max_bytes: PositiveInt | None = None
 
@@ -57,6 +57,8 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
         section = create_model("Section", **fields)
         if errors := list(section_errors("train_tokenizer", {self.type: self._section}, section)):
             raise ValueError("; ".join(errors))
+        if self.vocab_size % MULTIPLE:
+            raise ValueError(f"train_tokenizer.vocab_size = {self.vocab_size}: expected a multiple of {MULTIPLE}")
         least = -(-(chosen.MINIMUM + self.num_controls) // MULTIPLE) * MULTIPLE
         if self.vocab_size < least:
             raise ValueError(f"train_tokenizer.vocab_size = {self.vocab_size}: {self.type} needs at least {least}")

@@ -14,6 +14,7 @@ from chatmill.tokenizer.vocabulary.files import complete, write_folder
 from chatmill.tokenizer.vocabulary.huggingface import chat_template, write_huggingface
 from support.conversations import TEXT
 from support.exported import write_chat
+from support.paths import ANYWHERE
 from support.texts import REAL, SAMPLE, real_lines
 from support.texts import TEXTS as TEXTS_OF_ALL_KINDS
 
@@ -118,7 +119,8 @@ def genai(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     write_chat(folder / "chat.jsonl")
     chosen = {"type": "bpe", "vocab_size": 704, "special_tokens": [], "max_bytes": None}
-    train_tokenizer.main(folder / "chat.jsonl", folder / "tokenizer", **chosen, bpe={"pattern": request.param})
+    parameters = chosen | {"bpe": {"pattern": request.param}}
+    train_tokenizer.main(folder / "chat.jsonl", ANYWHERE, folder / "tokenizer", parameters=parameters)
     write_huggingface(folder / "tokenizer", folder / "out", "chatml")
     (folder / "out" / "genai_config.json").write_text(json.dumps(GENAI_CONFIG))
     return onnxruntime_genai.Tokenizer(str(folder / "out")), load(folder / "out")
