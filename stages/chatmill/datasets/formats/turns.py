@@ -6,7 +6,8 @@ from typing import Literal
 from chatmill.conversation.chatml import Conversation, Message, Part
 from chatmill.datasets.formats.item import Unusable
 
-Step = tuple[Literal["system", "user", "assistant", "call", "output"], str]
+StepKind = Literal["system", "user", "assistant", "call", "output"]
+Step = tuple[StepKind, str]
 
 
 def pair(question: str, answer: str) -> Conversation:
