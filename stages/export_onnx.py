@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from onnx import ModelProto
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -17,8 +19,10 @@ from chatmill.onnx_export.decoder_graph import Weights
 from chatmill.pipeline import manifest
 from chatmill.pipeline.stage import Output, stage
 
+Build = Callable[[Weights, Mapping[str, Any], Mapping[str, str]], ModelProto]
+
 WEIGHTS = "model.safetensors"
-QUANTIZED = {
+QUANTIZED: dict[str, Build] = {
     "int8": partial(onnx_graph.shared, bits=8),
     "int8_dynamic": onnx_graph.dynamic,
     "int4": partial(onnx_graph.shared, bits=4),
@@ -71,7 +75,7 @@ def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dy
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
     copy_others(model, export)
-    builds = {"onnx": onnx_graph.shared, "onnx_hf": onnx_graph.portable}
+    builds: dict[str, Build] = {"onnx": onnx_graph.shared, "onnx_hf": onnx_graph.portable}
     builds |= {f"onnx_{name}": QUANTIZED[name] for name in quantize}
     for engine, build in builds.items():
         onnx_graph.write(build(weights, config, metadata), export / ONNX_FILES[engine])
