@@ -50,7 +50,9 @@ LOOKUPS = 20_000
 def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Values]:
     """The milliseconds that each engine takes to read a message after none and after the longest history."""
     histories = (0, len(ids) - TURN_TOKENS)
-    times = {(engine.name, history): [] for engine in opened for history in histories}
+    times: dict[tuple[str, int], list[float]] = {
+        (engine.name, history): [] for engine in opened for history in histories
+    }
     for repetition in progress(range(1 + repeats), "time turns"):
         for engine in opened:
             engine.rewind(0)
