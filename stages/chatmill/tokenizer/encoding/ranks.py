@@ -11,7 +11,14 @@ from itertools import count
 import tiktoken
 
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, check_lengths, merges_by_rank, rank_scores
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    Algorithm,
+    Kind,
+    Vocabulary,
+    check_lengths,
+    merges_by_rank,
+    rank_scores,
+)
 
 MOST_GAPS = 4096  # ids without a name that are taken for unused ones
 _OWN = re.compile(r"chatmill/(\w+)/(lookup|merge)/([0-9a-f]{64})")
@@ -49,6 +56,7 @@ def encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
     reason = refusal(vocabulary)
     if reason is not None:
         raise ValueError(reason)
+    assert vocabulary.pattern is not None, "refused"
     return tiktoken.Encoding(
         name=encoding_name(vocabulary),
         pat_str=vocabulary.pattern,
@@ -75,7 +83,8 @@ def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[s
     Raises ValueError where the values do not fit together, or are not those that the name was made for.
     """
     made = _OWN.fullmatch(name)
-    type, algorithm, fingerprint = made.groups() if made else ("pretrained", "merge", None)
+    type, fingerprint = (made[1], made[3]) if made else ("pretrained", None)
+    algorithm: Algorithm = "lookup" if made and made[2] == "lookup" else "merge"
     tokens, kinds = _in_order(ranks, special)
     merges = merges_by_rank(ranks) if algorithm == "merge" else ()
     scores = rank_scores(tokens, kinds, merges)

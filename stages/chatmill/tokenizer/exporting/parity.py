@@ -16,7 +16,7 @@ from chatmill.tokenizer.formats.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
+Encode = Callable[[list[str]], list[list[int]]]
 
 
 def read_texts(file: Path) -> list[str]:
@@ -35,7 +35,7 @@ def read_texts(file: Path) -> list[str]:
 
 def runtimes(folder: Path) -> dict[str, Encode]:
     """What reads each export that is in a folder, by the file's name; names of control tokens in text are text."""
-    readers = {
+    readers: dict[str, Callable[[Path], Encode]] = {
         "tokenizer.bin": _binary,
         "tokenizer.pkl": lambda file: encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
         "tokenizer.tiktoken": lambda file: encoding(read_tiktoken(file)).encode_ordinary_batch,

@@ -44,18 +44,18 @@ def complete(text: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
     tokens, kinds, scores = list(text.tokens), list(text.kinds), list(text.scores)
     spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in text.special]
-    for i, name in zip(spare, controls, strict=False):
-        tokens[i], kinds[i] = name.encode(), Kind.CONTROL
+    for i, control in zip(spare, controls, strict=False):
+        tokens[i], kinds[i] = control.encode(), Kind.CONTROL
     texts = {piece_of(text, i) for i in text.text_ids}
     if taken := [name for name in controls if name in texts]:
         raise ValueError(f"the control token {taken[0]} is a token of text in it: use another tokenizer")
     added = controls[len(spare) :]
     needed = int(text.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % MULTIPLE
-    names = (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in text.tokens)
+    unused = (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in text.tokens)
     return replace(
         text,
-        tokens=(*tokens, *(name.encode() for name in added), *islice(names, num_unused)),
+        tokens=(*tokens, *(name.encode() for name in added), *islice(unused, num_unused)),
         kinds=(*kinds, *[Kind.CONTROL] * len(added), *[Kind.UNUSED] * num_unused),
         scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
     )

@@ -18,6 +18,8 @@ PLAIN_CONTINUATION = "##"  # before WordPiece's continuations, where its entries
 MAX_TOKEN = 1024  # bytes of a token that is read from a file
 NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
 
+_FLOAT32 = struct.Struct("<f")
+
 
 class Kind(IntEnum):
     """What an id stands for."""
@@ -99,12 +101,12 @@ class Vocabulary:
 def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence[Pair] = ()) -> tuple[float, ...]:
     """-ln(rank + 1): the rank of the first merge that makes a token; without merges, its place among longer entries."""
     made: dict[bytes, int] = {}
-    for rank, (left, right) in enumerate(merges):
-        made.setdefault(tokens[left] + tokens[right], rank)
+    for place, (left, right) in enumerate(merges):
+        made.setdefault(tokens[left] + tokens[right], place)
     places = count()
     scores = []
     for token, kind in zip(tokens, kinds, strict=True):
-        rank = None
+        rank: int | None = None
         if kind < Kind.CONTROL and len(token) > 1:
             rank = made.get(token) if merges else next(places)
         scores.append(NO_RANK if rank is None else float32(0.0 - math.log(rank + 1)))
@@ -162,7 +164,8 @@ def check_lengths(tokens: Iterable[bytes]) -> None:
 
 def float32(value: float) -> float:
     """The nearest number that every format keeps exactly."""
-    return struct.unpack("<f", struct.pack("<f", value))[0]
+    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    return number
 
 
 def bytes_and(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:
