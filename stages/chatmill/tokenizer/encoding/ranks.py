@@ -6,18 +6,19 @@ rank. It has no list of merges: they are found back from the ranks.
 
 import re
 from functools import lru_cache
-from itertools import count
 
 import tiktoken
 
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
 from chatmill.tokenizer.vocabulary.vocabulary import (
+    UNUSED,
     Algorithm,
     Kind,
     Vocabulary,
     check_lengths,
     merges_by_rank,
     rank_scores,
+    unused_names,
 )
 
 MOST_GAPS = 4096  # ids without a name that are taken for unused ones
@@ -104,13 +105,13 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
     for name, i in special.items():
         if i in entries:
             raise ValueError(f"the id {i} has two tokens, {entries[i][0]!r} and {name!r}")
-        entries[i] = name.encode(), Kind.UNUSED if name.startswith("<|unused_") else Kind.CONTROL
+        entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL
     if len(entries) < len(ranks) + len(special) or min(entries) < 0:
         raise ValueError("an id has two tokens, or is negative")
     gaps = [i for i in range(max(entries) + 1) if i not in entries] if max(entries) < len(entries) + MOST_GAPS else None
     if gaps is None or len(gaps) > MOST_GAPS:
         raise ValueError(f"ids up to {max(entries)} for {len(entries)} tokens")
-    names = (name for k in count() if (name := f"<|unused_{k}|>") not in special)
-    entries |= {i: (next(names).encode(), Kind.UNUSED) for i in gaps}
+    names = unused_names({name.encode() for name in special})
+    entries |= {i: (next(names), Kind.UNUSED) for i in gaps}
     tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
     return tokens, kinds

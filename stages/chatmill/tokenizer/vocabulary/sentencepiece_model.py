@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.vocabulary.steps import normalizer_spec, sentencepiece_steps
-from chatmill.tokenizer.vocabulary.tokenizer_json import UNUSED, piece_of, sentencepiece_entry
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Pair, Vocabulary, check_lengths, rank_scores
+from chatmill.tokenizer.vocabulary.tokenizer_json import piece_of, sentencepiece_entry
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, UNUSED, Kind, Pair, Vocabulary, check_lengths, rank_scores
 
 _PIECE = ModelProto.SentencePiece
 _TYPES = {

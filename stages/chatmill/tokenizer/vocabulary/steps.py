@@ -118,7 +118,7 @@ def normalizer_spec(steps: str | None) -> NormalizerSpec:
 
 def as_tokenizers(steps: str) -> dict[str, Any]:
     """The steps as tokenizer.json has them; of a SentencePiece normaliser, the nearest that there is."""
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library == "tokenizers":
         return {place: content[place] for place in AROUND}
     normalizers: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ def without_prefix(steps: str | None) -> str | None:
     """
     if steps is None:
         return None
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library == "sentencepiece":
         kept = content | {"dummy_prefix": False}
         return json.dumps({library: kept}, sort_keys=True) if any(kept.values()) else None
@@ -161,7 +161,7 @@ def puts_a_space_first(steps: str | None) -> bool:
     """Whether a space is put before every text."""
     if steps is None:
         return False
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library == "sentencepiece":
         prefix: bool = content["dummy_prefix"]
         return prefix
@@ -178,7 +178,7 @@ def _marks_spaces_alone(step: dict[str, Any]) -> bool:
 
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
     """The scores of all tokens as their file has them."""
-    ((_, content),) = json.loads(steps).items()
+    _, content = _library(steps)
     kept = content.get("scores", [])
     return [*kept, *scores[len(kept) :]]
 
@@ -190,7 +190,7 @@ def types_of(normalizer: dict[str, Any] | None) -> list[str]:
 
 def patterns_of(steps: str) -> list[str]:
     """The regular expressions that the steps cut and replace by."""
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library != "tokenizers":
         return []
     flat = (step for place in ("normalizer", "pre_tokenizer") for step in _flat(place, content[place]))
@@ -214,6 +214,12 @@ def _as_serde_reads(number: float) -> float:
     if not fraction.isdigit():
         return number
     return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
+
+
+def _library(steps: str) -> tuple[str, dict[str, Any]]:
+    """The library whose steps they are, and what it is to do."""
+    ((library, content),) = json.loads(steps).items()
+    return library, content
 
 
 def _replace(content: str, **pattern: str) -> dict[str, Any]:

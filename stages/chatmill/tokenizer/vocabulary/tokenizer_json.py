@@ -18,6 +18,7 @@ from chatmill.tokenizer.vocabulary.steps import SPACE, as_tokenizers, exact_scor
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     PLAIN_CONTINUATION,
+    UNUSED,
     Algorithm,
     Kind,
     Pair,
@@ -30,7 +31,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 )
 
 CONTINUATION = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
-UNUSED = "<|unused_"
 NOTHING = "\ufffe"  # no character; before the number of an id that no text may give
 UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
 MAX_PIECE = 100  # bytes or characters; WordPiece gives a longer piece up

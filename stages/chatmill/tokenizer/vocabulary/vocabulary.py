@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import Literal
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 Pair = tuple[int, int]
 PLAIN_CONTINUATION = "##"  # before WordPiece's continuations, where its entries are text and not bytes
+UNUSED = "<|unused_"  # how the names of unused ids begin
 MAX_TOKEN = 1024  # bytes of a token that is read from a file
 NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
 
@@ -154,6 +155,11 @@ def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
         for place in range(max(i - 1, 0), min(i + 1, len(pairs))):
             pairs[place] = ranks.get(parts[place] + parts[place + 1], math.inf)
     return parts
+
+
+def unused_names(taken: Container[bytes]) -> Iterator[bytes]:
+    """Names for unused ids, without end; none of those that are taken."""
+    return (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in taken)
 
 
 def check_lengths(tokens: Iterable[bytes]) -> None:
