@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +19,10 @@ from chatmill.pipeline import manifest
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
+Build = Callable[[Weights, Mapping[str, Any], Mapping[str, str]], ModelProto]
+
 WEIGHTS = "model.safetensors"
-BUILDS: dict[str, Callable[..., ModelProto]] = {  # the graph of each engine
+BUILDS: dict[str, Build] = {  # the graph of each engine
     "onnx": graphs.shared,
     "onnx_hf": graphs.portable,
     "onnx_int8": partial(graphs.shared, bits=8),

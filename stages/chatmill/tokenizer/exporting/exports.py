@@ -31,7 +31,7 @@ ROUNDING = "`tokenizers` adds scores in double precision and normalises by graph
 MOST_CANDIDATES = 3000  # texts among which one is looked for that two formats would encode differently
 
 
-def export_all(formats: Iterable[Format], tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:
+def export_all(formats: Iterable[Format], tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[Format, Any]:
     """Write formats of a tokenizer's folder into a folder that is not there; say what `export` gave for each.
 
     `formats.json` there says the same.
