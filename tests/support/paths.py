@@ -1,7 +1,7 @@
-"""Where things lie."""
+"""The folders of the repository, and of the published files beside it."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]  # of the repository
+ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "stages"
-SHARED = ROOT.parent / "shared/data"  # published files beside the repository, where they are
+SHARED = ROOT.parent / "shared/data"
