@@ -1,4 +1,4 @@
-"""The patterns that others cut text with."""
+"""Patterns of others, which cut text before it is encoded."""
 
 OFFICIAL = {  # as openai/tiktoken and karpathy/nanochat write them
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++\Z"

@@ -1,8 +1,9 @@
-"""Where things lie."""
+"""The folders of the repository, and of the published files beside it."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]  # of the repository
+ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "stages"
 SHARED = ROOT.parent / "shared/data"  # published files beside the repository, where they are
 ANYWHERE = Path("/")  # a folder in which any file lies that a parameter names
+SHARED = ROOT.parent / "shared/data"

@@ -1,5 +1,4 @@
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -9,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed.tensor import DTensor
 
 from chatmill.encoded.token_files import read_split
-from chatmill.training.distributed import Group, joined, launch, load_weights, shard
-from chatmill.training.optimizer import Optimizer
+from chatmill.training.distributed import Group, launch
 from chatmill.training.packing import Feed, cut_to_fit
 from chatmill.training.run import share_rows
+from support.groups import be_killed, check_shards, complain, fail
 from support.short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
-from support.tiny import VOCABULARY, random_model
+from support.tiny import VOCABULARY
 
 STEPS = 20  # of equal losses; rounding grows with every step
 CLOSE = 1.5e-5  # 1e-5, and half of the last digit that is written
@@ -77,42 +75,6 @@ def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens,
     np.testing.assert_allclose(two, one, rtol=1e-4)
 
 
-def local_bytes(tensors):
-    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in local)
-
-
-def learn(group, sharded):
-    """A model and its optimizer after a step."""
-    model = random_model()
-    if sharded:
-        shard(model, group, compiled=False)
-    optimizer = Optimizer(model, 0.01, torch.float32)
-    model(torch.arange(group.rank, 20)[None]).square().mean().backward()
-    optimizer.step(1.0)
-    return model, optimizer
-
-
-def state_of(model, optimizer):
-    states = (state.values() for o in optimizer.optimizers for state in o.state.values())
-    return [*model.parameters(), *(tensor for state in states for tensor in state)]
-
-
-def check_shards(folder):
-    with joined("cpu") as group:
-        (model, optimizer), (whole_model, whole_optimizer) = (learn(group, sharded) for sharded in (True, False))
-        parts, wholes = state_of(model, optimizer), state_of(whole_model, whole_optimizer)
-        np.save(folder / f"{group.rank}.npy", [local_bytes(parts), local_bytes(wholes)])
-        weights, states = group.share(group.whole([model.state_dict(), optimizer.state_dict()]))
-        restored, other = learn(group, True)
-        with torch.no_grad():
-            [weight.zero_() for weight in restored.parameters()]
-        load_weights(restored, weights)
-        other.load_state_dict(states)
-        pairs = zip(parts, state_of(restored, other), strict=True)
-        np.save(folder / f"same{group.rank}.npy", [bool((a == b).all()) for a, b in pairs])
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
@@ -144,21 +106,6 @@ def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, 
     before, after = (tmp_path / "train.tsv").read_text().split("killed\n")
     assert 1 < before.count("\n") < 101 and before.count("\n") + after.count("\n") == 101
     assert not checkpoint.folder.exists() and float(after.splitlines()[-1].split("\t")[1]) < 0.5
-
-
-def fail(how):
-    with joined("cpu") as group:
-        if group.rank == 1:
-            how()
-        group.sum(torch.zeros(1))
-
-
-def complain():
-    raise ValueError("b.txt:2: bad: mend it")
-
-
-def be_killed():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_mistake_in_one_process_is_that_of_all():
