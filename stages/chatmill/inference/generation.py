@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chatmill.engines.engine import Engine
+from chatmill.engines.engine import Reader
 from chatmill.inference.sampler import Sampler
 
 
@@ -64,7 +64,7 @@ class Generation:
 
 
 def generate(
-    engine: Engine,
+    engine: Reader,
     prompt_ids: Sequence[int],
     *,
     sampler: Sampler,

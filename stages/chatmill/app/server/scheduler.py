@@ -13,7 +13,7 @@ import numpy as np
 
 from chatmill.app.server.errors import Full, Late, Stopped
 from chatmill.app.server.jobs import Job
-from chatmill.engines.chats import chats_of
+from chatmill.engines.chats import Chat, chats_of
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat import common_length
 from chatmill.pipeline.errors import MISTAKES
@@ -26,7 +26,7 @@ PROBABILITIES = 1 << 26  # logits of a whole text that are held at once: 256 MB
 class Row:
     """One chat's row of the caches, and what it has read."""
 
-    def __init__(self, chat: Engine) -> None:
+    def __init__(self, chat: Chat) -> None:
         self.chat, self.used = chat, 0.0
         self.ids: list[int] = []  # in the cache, while no job is at work
         self.job: Job | None = None
