@@ -15,15 +15,17 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from chatmill.conversation.chatml import Conversation, Message, parse, read_records
+from chatmill.conversation.chatml import Conversation, Message
 from chatmill.conversation.template import Template
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch import PyTorchEngine
-from chatmill.evaluation.bits_per_byte import baselines, token_nats
+from chatmill.evaluation.bits_per_byte import baselines
 from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
+from chatmill.evaluation.metrics import rounded
 from chatmill.evaluation.scoring import score_by
 from chatmill.evaluation.skill_scoring import score
+from chatmill.evaluation.test_set import TestSet, read_test_set
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.chat_template import OwnTemplate
 from chatmill.inference.loading import engines, load, load_engine
@@ -37,17 +39,6 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.loading import files_of
 from chatmill.tokenizer.formats.loading import load as load_tokenizer
 
-DIGITS = 6  # of the numbers in the metrics
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Held-back conversations: what each is from, what is said, and how its last answer is scored."""
-
-    sources: list[str]
-    conversations: list[Conversation]
-    skills: list[dict[str, Any] | None]
-
 
 @dataclass(frozen=True)
 class Question:
@@ -56,21 +47,6 @@ class Question:
     conversation: Conversation
     skill: dict[str, Any]
     rank: int
-
-
-def read_test(file: Path) -> TestSet:
-    """All records of the file. Raises ValueError with file and line."""
-    result = TestSet([], [], [])
-    for number, record in enumerate(read_records(file), start=1):
-        try:
-            result.conversations.append(parse(record.text))
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: {error}") from error
-        result.sources.append(record.source)
-        result.skills.append(record.skill)
-    if not result.sources:
-        raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")
-    return result
 
 
 def questions(test: TestSet, limit: int) -> list[Question]:
@@ -111,8 +87,7 @@ def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, traine
     """The section bits_per_byte of the metrics: of all text, or of the assistant's where no other was trained."""
     of_sources = np.array(sources)
     result = {
-        "all": None if trained_only else corpus.bits_per_byte(nats, trained_only=False),
-        "assistant": corpus.bits_per_byte(nats, trained_only=True),
+        **corpus.bits(nats, trained_only=trained_only)._asdict(),
         "by_source": {
             name: corpus.bits_per_byte(nats, trained_only=trained_only, documents=of_sources == name)
             for name in sorted(set(sources))
@@ -154,13 +129,6 @@ def free_answers(session: ChatSession, prompts: Path, max_tokens: int) -> list[d
     return result
 
 
-def rounded(value: Any) -> Any:
-    """Numbers with DIGITS digits after the point, in whatever they stand."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return round(value, DIGITS) if isinstance(value, float) else value
-
-
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
     """Each engine, one at a time, and the file of its weights; PyTorch comes first."""
     network, _ = read_model(model, torch.device("cpu"))
@@ -182,7 +150,7 @@ def measure_engines(
     result: dict[str, Any] = {}
     reference = None
     for engine, weights in opened:
-        nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_by(engine)))
+        nats = corpus.nats(engine.context, score_by(engine))
         reference = nats if reference is None else reference
         right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(template)), asked, max_tokens)
         result[engine.name] = {
@@ -234,7 +202,7 @@ def main(
     """
     for file, sha256 in compare_tokenizers.items():
         check_sha256(files_of(file), sha256, "the sum in evaluate.compare_tokenizers", file)
-    held_back = read_test(test)
+    held_back = read_test_set(test)
     loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, loaded.template.name
     if check_manifest(model) != tokenizer.fingerprint:
