@@ -78,7 +78,6 @@ def generate(
     engine's cache holds; of the ids yielded, the cache then holds all but the last ones.
     """
     room = engine.context - engine.length - len(prompt_ids)
-    settings = {"sampler": sampler, "stop_ids": stop_ids, "max_tokens": max_tokens, "tool": tool}
-    generation = Generation(prompt_ids, room=room, **settings)
+    generation = Generation(prompt_ids, room=room, sampler=sampler, stop_ids=stop_ids, max_tokens=max_tokens, tool=tool)
     while not generation.done:
         yield from generation.take(engine.append(generation.pending))

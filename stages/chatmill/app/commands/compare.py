@@ -14,8 +14,9 @@ from chatmill.app.comparison import Bits, Comparison, Given, compare, knows_call
 from chatmill.app.experiments import fetched
 from chatmill.app.terminal.settings import MOST_THREADS, at_least_one
 from chatmill.app.terminal.side_by_side import columns, wrapped
-from chatmill.app.terminal.talk import described, notice, plural
+from chatmill.app.terminal.talk import described, notice
 from chatmill.app.terminal.token_grid import Line, aligned, write
+from chatmill.app.terminal.words import plural
 from chatmill.datasets.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from chatmill.app.terminal.saved_chats import path_of, read_chat, save
 from chatmill.app.terminal.settings import NONE, SETTINGS, assign, shown
-from chatmill.app.terminal.talk import Talk, described, duration, notice, plural, took
+from chatmill.app.terminal.talk import Talk, described, notice, took
 from chatmill.app.terminal.token_display import show_tokens
+from chatmill.app.terminal.words import duration, plural
 from chatmill.conversation.chatml import Message
 
 KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, begins a new line. Tab
