@@ -148,7 +148,7 @@ def measure_engines(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The section engines of the metrics, and the nats of each token with the first engine."""
     result: dict[str, Any] = {}
-    reference = None
+    reference: np.ndarray | None = None
     for engine, weights in opened:
         nats = corpus.nats(engine.context, score_by(engine))
         reference = nats if reference is None else reference
@@ -158,6 +158,7 @@ def measure_engines(
             "skills_macro": accuracies(asked, right).get("macro"),
             "size_mb": weights.stat().st_size / 1e6,
         }
+    assert reference is not None, "PyTorch is always among the engines"
     return result, reference
 
 
@@ -177,7 +178,7 @@ def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, An
 def trained_on_answers_alone(model: Path) -> bool:
     """Whether training gave no weight to anything but what the assistant says."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    return config["chatmill"].get("prompt_loss_weight") == 0
+    return bool(config["chatmill"].get("prompt_loss_weight") == 0)
 
 
 @stage

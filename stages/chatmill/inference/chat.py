@@ -1,6 +1,6 @@
 """A chat with a model: conversations to ids, the tool, and the cache across turns."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -98,7 +98,7 @@ class ChatSession:
         self._marks: list[int] = []  # how many of them there were before each of the latest exchanges
         self.forgotten = 0  # messages that no longer fit, the oldest
 
-    def ask(self, text: str) -> Iterator[str]:
+    def ask(self, text: str) -> Generator[str, None, None]:
         """Yield the visible text of the answer as it is generated. Who stops listening ends the answer there.
 
         Raises ValueError where there is nothing to answer, or the question alone is longer than the context; the
@@ -155,7 +155,7 @@ class ChatSession:
         self.forgotten = self.forgotten if self._ids else 0
         return asked.text
 
-    def regenerate(self) -> Iterator[str]:
+    def regenerate(self) -> Generator[str, None, None]:
         """Answer the latest question once more. Raises ValueError where there is none."""
         if (question := self.undo()) is None:
             raise ValueError("there is no answer yet")

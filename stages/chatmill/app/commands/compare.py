@@ -121,9 +121,9 @@ def shown(comparison: Comparison, headings: Sequence[str], width: int) -> Iterat
 
 def answer_text(given: Given) -> str:
     """An answer and what it took, or why there is none."""
-    if given.problem:
-        return f"No answer: {given.problem}"
     timing = given.timing
+    if timing is None:
+        return f"No answer: {given.problem}"
     took = f"{plural(timing.tokens, 'token')}, first after {1000 * timing.first_token:.1f} ms"
     rate = f", then {timing.tokens_per_second:,.0f}/s" if timing.tokens > 1 else ""
     return f"{given.message.text or '(no text)'}\n\n[{took}{rate}]"
@@ -191,7 +191,7 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], done: Sequenc
 
 def answer_json(given: Given) -> dict[str, Any]:
     """An answer's text and timings, in seconds; null and the problem where there is none."""
-    if given.problem:
+    if given.timing is None:
         return {"text": None, "problem": given.problem}
-    timing = given.timing._asdict() | {"tokens_per_second": given.timing.tokens_per_second}
-    return {"text": given.message.text, **timing}
+    rate = {"tokens_per_second": given.timing.tokens_per_second}
+    return {"text": given.message.text, **given.timing._asdict(), **rate}

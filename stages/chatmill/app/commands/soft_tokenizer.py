@@ -193,6 +193,7 @@ def with_model(loaded: Loaded, model: ChatModel) -> Loaded:
 
 def save(options: argparse.Namespace, made: Loaded, encoder: ByteEncoder) -> None:
     """Write the model to the folder, whole or not at all."""
+    assert isinstance(made.engine, PyTorchEngine), "a model made here runs in PyTorch"
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=options.output.parent) as scratch:
         folder, vocabulary = Path(scratch, "model"), made.tokenizer.vocabulary

@@ -139,7 +139,7 @@ def _statistics(talk: Talk, _: str) -> None:
     said, read = sum(one.tokens for one in talk.answers), sum(one.prompt_tokens for one in talk.answers)
     cached, seconds = sum(one.cached_tokens for one in talk.answers), sum(one.seconds for one in talk.answers)
     if session.answer:
-        notice(f"latest: {took(session)}")
+        notice(f"latest: {took(session.answer, session)}")
     notice(f"{plural(len(talk.answers), 'answer')} in {duration(seconds)}: {plural(said, 'token')} said, {read:,} read")
     notice(f"{cached:,} of those read were in the cache; it now holds {session.engine.length:,}")
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 
 from wcwidth import wrap
@@ -34,7 +34,7 @@ class Talk:
         check_text(question)
         self.say(self.session.ask(question))
 
-    def say(self, answer: Iterator[str]) -> None:
+    def say(self, answer: Generator[str, None, None]) -> None:
         """Show an answer as it grows, and what it took; write it down.
 
         Raises what generating it raises, and KeyboardInterrupt; what was said until then is kept.
@@ -78,14 +78,13 @@ class Talk:
             from chatmill.app.terminal.token_display import show_tokens  # draws with what the editor needs
 
             show_tokens(session)
-        if self.told:
-            notice(f"[{'' if shown else 'the model says nothing: '}{took(session)}]", quiet=True)
+        if self.told and session.answer:
+            notice(f"[{'' if shown else 'the model says nothing: '}{took(session.answer, session)}]", quiet=True)
 
 
-def took(session: ChatSession) -> str:
-    """How much, how fast, how full, and whether the answer was cut short."""
-    answer, context = session.answer, session.engine.context
-    used = answer.prompt_tokens + answer.tokens
+def took(answer: Answer, session: ChatSession) -> str:
+    """How much, how fast, how full, and whether an answer was cut short."""
+    used, context = answer.prompt_tokens + answer.tokens, session.engine.context
     words = [plural(answer.tokens, "token")]
     if answer.tokens > 1:
         words.append(f"{answer.tokens_per_second:,.1f} tokens/s")
