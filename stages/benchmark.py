@@ -34,8 +34,10 @@ from chatmill.inference.generation import generate
 from chatmill.inference.loading import engines, load_engine
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
+from chatmill.pipeline.parameters import PositiveInt
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import Output, PositiveInt, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.loading import load as load_tokenizer
@@ -50,7 +52,9 @@ LOOKUPS = 20_000
 def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Values]:
     """The milliseconds that each engine takes to read a message after none and after the longest history."""
     histories = (0, len(ids) - TURN_TOKENS)
-    times = {(engine.name, history): [] for engine in opened for history in histories}
+    times: dict[tuple[str, int], list[float]] = {
+        (engine.name, history): [] for engine in opened for history in histories
+    }
     for repetition in progress(range(1 + repeats), "time turns"):
         for engine in opened:
             engine.rewind(0)

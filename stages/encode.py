@@ -5,7 +5,8 @@ from pathlib import Path
 from chatmill.conversation.template import Template
 from chatmill.encoded.encoding import encode
 from chatmill.encoded.token_files import SPLITS, Counts, Meta, text_bytes, write_meta, write_split
-from chatmill.pipeline.stage import Output, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.files import read_folder
 

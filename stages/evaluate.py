@@ -22,21 +22,21 @@ from chatmill.engines.torch.pytorch import PyTorchEngine
 from chatmill.evaluation.bits_per_byte import baselines
 from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
+from chatmill.evaluation.held_back import TestSet, read_test_set
 from chatmill.evaluation.metrics import rounded
 from chatmill.evaluation.scoring import score_by
 from chatmill.evaluation.skill_scoring import score
-from chatmill.evaluation.test_set import TestSet, read_test_set
 from chatmill.inference.chat import ChatSession
-from chatmill.inference.chat_template import OwnTemplate
+from chatmill.inference.chat_template import OWN
 from chatmill.inference.loading import engines, load, load_engine
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.reading import read_model
-from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import Output, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import files_of
 from chatmill.tokenizer.formats.loading import load as load_tokenizer
 
 
@@ -152,7 +152,7 @@ def measure_engines(
     for engine, weights in opened:
         nats = corpus.nats(engine.context, score_by(engine))
         reference = nats if reference is None else reference
-        right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(template)), asked, max_tokens)
+        right, _ = answer(ChatSession(engine, corpus.tokenizer, OWN[template]), asked, max_tokens)
         result[engine.name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(asked, right).get("macro"),
@@ -187,6 +187,7 @@ def main(
     prompts: Path,
     model: Path,
     onnx: Path,
+    external: Path,
     samples: Output,
     metrics: Output,
     *,
@@ -194,18 +195,18 @@ def main(
     threads: PositiveInt,
     skill_prompts: PositiveInt,
     engine_prompts: PositiveInt,
-    compare_tokenizers: dict[Path, str],
+    compare_tokenizers: list[Path],
 ) -> None:
     """Read held-back conversations, the model and its export; write answers to the free prompts, and the metrics.
 
     `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing; `compare_tokenizers` are files
-    of other tokenizers, and the checksum of each.
+    of other tokenizers, in the folder `external`.
     """
-    for file, sha256 in compare_tokenizers.items():
-        check_sha256(files_of(file), sha256, "the sum in evaluate.compare_tokenizers", file)
+    for file in compare_tokenizers:
+        check_external(file, external, "evaluate.compare_tokenizers")
     held_back = read_test_set(test)
     loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
-    tokenizer, template = loaded.tokenizer, loaded.template.name
+    tokenizer, template = loaded.tokenizer, OWN[loaded.template.name].name
     if check_manifest(model) != tokenizer.fingerprint:
         raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
     corpora = {name: Corpus.encode(held_back.conversations, tokenizer, name, threads) for name in get_args(Template)}
@@ -230,7 +231,7 @@ def main(
     }
     if not asked:
         del content["skills"]
-    if loaded.engine.name == "pytorch" and loaded.engine.model.config.chunking:
+    if isinstance(loaded.engine, PyTorchEngine) and loaded.engine.model.config.chunking:
         content["chunks"] = describe_chunks(loaded.engine.model, corpus, free)
     samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in free), encoding="utf-8")
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

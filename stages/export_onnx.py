@@ -2,26 +2,32 @@
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from onnx import ModelProto
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from chatmill.checkpoints.architectures import OWN
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.onnx_export import genai
-from chatmill.onnx_export import graphs as onnx_graph
+from chatmill.onnx_export import genai, graphs
 from chatmill.onnx_export.decoder_graph import Weights
 from chatmill.pipeline import manifest
-from chatmill.pipeline.stage import Output, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
+
+Build = Callable[[Weights, Mapping[str, Any], Mapping[str, str]], ModelProto]
 
 WEIGHTS = "model.safetensors"
-QUANTIZED = {
-    "int8": partial(onnx_graph.shared, bits=8),
-    "int8_dynamic": onnx_graph.dynamic,
-    "int4": partial(onnx_graph.shared, bits=4),
+BUILDS: dict[str, Build] = {  # the graph of each engine
+    "onnx": graphs.shared,
+    "onnx_hf": graphs.portable,
+    "onnx_int8": partial(graphs.shared, bits=8),
+    "onnx_int8_dynamic": graphs.dynamic,
+    "onnx_int4": partial(graphs.shared, bits=4),
 }
 
 
@@ -57,7 +63,7 @@ def leave_out(export: Path, config: dict[str, Any]) -> None:
 
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write what ONNX Runtime GenAI reads: settings, and a small graph on the weights of the one that chats."""
-    onnx_graph.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH)
+    graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH)
     (folder / genai.NAME).write_text(json.dumps(genai.settings(config), indent=1) + "\n", encoding="utf-8")
 
 
@@ -71,9 +77,7 @@ def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dy
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
     copy_others(model, export)
-    builds = {"onnx": onnx_graph.shared, "onnx_hf": onnx_graph.portable}
-    builds |= {f"onnx_{name}": QUANTIZED[name] for name in quantize}
-    for engine, build in builds.items():
-        onnx_graph.write(build(weights, config, metadata), export / ONNX_FILES[engine])
+    for engine in ["onnx", "onnx_hf", *(f"onnx_{name}" for name in quantize)]:
+        graphs.write(BUILDS[engine](weights, config, metadata), export / ONNX_FILES[engine])
     write_genai(export, config)
     manifest.write_manifest(export, kind="onnx", fingerprint=metadata["fingerprint"])

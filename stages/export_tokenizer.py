@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from chatmill.pipeline.stage import Output, stage
-from chatmill.tokenizer.exporting.exports import Format, export_all
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
+from chatmill.tokenizer.exporting.exports import export_all
+from chatmill.tokenizer.exporting.format_names import Format
 from chatmill.tokenizer.vocabulary.files import read_folder
 
 

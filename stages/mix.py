@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_core import from_json
 
 from chatmill.datasets.split import Side, side
+from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import Output, Section, die_with_parent, stage
+from chatmill.pipeline.signatures import Output, Section
+from chatmill.pipeline.stage import stage
 
 PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 
@@ -61,15 +64,19 @@ class Chunk(NamedTuple):
 class Digests(NamedTuple):
     """The n records of a chunk: their sides and bytes of text, and the keys of KEY that equal ones share."""
 
-    sides: np.ndarray  # (n,) uint8
-    sizes: np.ndarray  # (n,) uint32
-    exact: np.ndarray  # (n,)
-    near: np.ndarray  # (0,), or up to (n * BANDS,)
+    sides: NDArray[np.uint8]  # (n,)
+    sizes: NDArray[np.uint32]  # (n,)
+    exact: NDArray[np.void]  # (n,)
+    near: NDArray[np.void]  # (0,), or up to (n * BANDS,)
 
 
 def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: bool) -> Digests:
     """The records of a chunk, numbered from 0. Raises ValueError where a line is no record."""
-    sides, sizes, exact, near, owners = bytearray(), [], [], [], []
+    sides = bytearray()
+    sizes: list[int] = []
+    exact: list[bytes] = []
+    near: list[bytes] = []
+    owners: list[int] = []
     for number, line in enumerate(chunk.lines()):
         try:
             record = from_json(line)
@@ -93,7 +100,7 @@ def _hash(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
-def _keys(hashes: list[bytes], owners: np.ndarray, sides: np.ndarray) -> np.ndarray:
+def _keys(hashes: list[bytes], owners: NDArray[np.int64], sides: NDArray[np.uint8]) -> NDArray[np.void]:
     keys = np.empty(len(hashes), KEY)
     keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
     keys["record"], keys["side"] = owners, sides[owners]
@@ -146,7 +153,7 @@ def processes(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if count < 2:
         yield map
         return
-    with multiprocessing.get_context("spawn").Pool(count, die_with_parent) as pool:
+    with scripts_on_path(), multiprocessing.get_context("spawn").Pool(count, die_with_parent) as pool:
         yield pool.imap
 
 
@@ -178,7 +185,7 @@ def _shards(folder: Path, kind: str, size: int) -> list[Path]:
     return [folder / f"{kind}-{number}" for number in range(min(MAX_SHARDS, 1 + size // (6 * SHARD_BYTES)))]
 
 
-def _append(file: Path, array: np.ndarray) -> None:
+def _append(file: Path, array: NDArray[Any]) -> None:
     with file.open("ab") as out:
         out.write(array.tobytes())
 

@@ -10,8 +10,10 @@ from pydantic_core import to_json
 from chatmill.conversation.chatml import START, Conversation, Record, check_turns, render
 from chatmill.datasets.formats.item import Item, Reject
 from chatmill.datasets.formats.registry import read
+from chatmill.pipeline.parameters import Fraction, NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import NonNegativeInt, Output, PositiveInt, Share, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
 
 MESSAGE_BYTES = 1_000_000
 _ANSWER = f"{START}assistant\n"  # content never holds it
@@ -58,25 +60,25 @@ def _opening(text: str) -> str:
     return hashlib.blake2b(text[: text.index(_ANSWER)].encode(), digest_size=8).hexdigest()
 
 
-@stage
+@stage(each="conversations")
 def main(
-    raw: Path,
+    path: Path,
     conversations: Output,
     rejects: Output,
     *,
     format: str,
     limit: PositiveInt | None = None,
     seed: NonNegativeInt = 0,
-    max_reject_rate: Share = 0.0,
+    max_reject_rate: Fraction = 0.0,
 ) -> None:
     """Write the records of a dataset, and one line for each entry that is rejected.
 
     Raises ValueError where the share of rejects is above `max_reject_rate`, or nothing is left.
     """
     source = conversations.stem
-    kept, reasons, first = 0, Counter[str](), {}
+    kept, reasons, first = 0, Counter[str](), dict[str, Reject]()
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
-        entries = records(raw, source, format=format, limit=limit, seed=seed)
+        entries = records(path, source, format=format, limit=limit, seed=seed)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
                 out.write(to_json(entry, exclude_none=True) + b"\n")
@@ -93,4 +95,4 @@ def main(
             f"{times} of them as {reason}: mend the file, or raise prepare.{source}.max_reject_rate in params.yaml"
         )
     if not kept:
-        raise ValueError(f"{raw}: no conversation in it")
+        raise ValueError(f"{path}: no conversation in it")

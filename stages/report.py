@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 
 from chatmill.conversation.chatml import Message, Part
-from chatmill.pipeline.stage import Output, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
 from chatmill.report import sections
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics

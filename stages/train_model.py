@@ -5,20 +5,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.encoded.token_files import Meta, read_meta, read_split, text_bytes
 from chatmill.model.byte_head import shape_for, spell
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import NAME
-from chatmill.pipeline.stage import NonNegativeInt, Output, PositiveInt, afterwards, stage
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import on_success, stage
 from chatmill.tokenizer.vocabulary.files import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import ByteEmbedding, ByteEncoder, ByteEncoderShape, plug, tabulate
@@ -39,6 +37,7 @@ from chatmill.training.initial import initial_files, load_initial
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.parameters import TrainParameters
 from chatmill.training.run import plan_steps, tell, train
 from chatmill.training.samples import sample_answers
 from chatmill.training.trainer import (
@@ -50,15 +49,11 @@ from chatmill.training.trainer import (
     keep_freed_memory,
 )
 
-LEARNING_RATE = 0.012
 ENCODER = ByteEncoderShape(layers=0)  # n-grams alone: a layer took a third longer a step, and learnt less in it
 VALIDATION_TOKENS = 16384  # each time
 SAMPLES = 3
-NOT_FOLLOWED = (
-    "processes",
-    "shard",
-    "initial",
-)  # a run that began with others goes on; a sum tells initial models apart
+# a run that began with others goes on; an initial model is told from others by its files, not their place
+NOT_FOLLOWED = {"processes", "shard", "initial"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +85,22 @@ def read_feeds(tokens: Path, meta: Meta, special: dict[str, int], context: int) 
 
 
 def new_model(
-    asked: SimpleNamespace, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
+    parameters: TrainParameters, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
 ) -> ChatModel:
     """The model to train: the initial one, or one of the asked shape, whose weights follow from the seed.
 
     Raises ValueError where this `needed` more bytes than are available.
     """
-    if asked.initial is not None:
-        files = initial_files(asked.initial)
-        check_sha256(files, asked.initial_sha256, "train_model.initial_sha256", files[0].parent)
-        return load_initial(asked.initial, vocabulary, asked.context, asked.embedding)
-    shape = partial(shape_of, asked, vocabulary)
-    check_memory(lambda depth: needed(shape(depth)), asked.depth, available)
-    model = ChatModel(shape(asked.depth))
-    if asked.embedding == "bytes":
+    if parameters.initial is not None:
+        return load_initial(parameters.initial, vocabulary, parameters.context, parameters.embedding)
+    shape = partial(shape_of, parameters, vocabulary)
+    check_memory(lambda depth: needed(shape(depth)), parameters.depth, available)
+    model = ChatModel(shape(parameters.depth))
+    if parameters.embedding == "bytes":
         plug(model, ByteEncoder(ENCODER, model.config.hidden_size), vocabulary)
-    if asked.head == "bytes":
+    if parameters.head == "bytes":
         model.byte_head.learn_spelling(spell(vocabulary))
-    initialise(model, asked.seed)
+    initialise(model, parameters.seed)
     return model
 
 
@@ -120,76 +113,86 @@ def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Voca
     return trained
 
 
-def shape_of(asked: SimpleNamespace, vocabulary: Vocabulary, depth: int) -> ModelConfig:
-    """The asked shape, at a depth."""
-    sizes = {"context": asked.context, "width": asked.width, "heads": asked.heads}
-    plain = ModelConfig.from_depth(depth, vocab_size=len(vocabulary.tokens), **sizes)
+def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) -> ModelConfig:
+    """The shape that the parameters name, at a depth."""
+    plain = ModelConfig.from_depth(
+        depth,
+        vocab_size=len(vocabulary.tokens),
+        context=parameters.context,
+        width=parameters.width,
+        heads=parameters.heads,
+    )
+    chunking = None
+    if parameters.chunking != "none":
+        chunking = Chunking(boundaries=parameters.chunking, rate=parameters.tokens_per_chunk)
     return replace(
         plain,
-        tie_word_embeddings=asked.tie_embeddings,
-        chunking=None if asked.chunking == "none" else Chunking(boundaries=asked.chunking, rate=asked.tokens_per_chunk),
-        byte_head=shape_for(vocabulary) if asked.head == "bytes" else None,
+        tie_word_embeddings=parameters.tie_embeddings,
+        chunking=chunking,
+        byte_head=shape_for(vocabulary) if parameters.head == "bytes" else None,
     )
 
 
-def make_trainer(model: ChatModel, asked: SimpleNamespace, choice: Choice, num_bytes: Tensor, group: Group) -> Trainer:
+def make_trainer(
+    model: ChatModel, parameters: TrainParameters, choice: Choice, num_bytes: Tensor, group: Group
+) -> Trainer:
     """The model with its optimizer, on the device or, sharded, over those of all processes."""
     if choice.compile and choice.device == "cpu":
         compile_repeatably()
     load_weights(model, group.share(model.state_dict()))
-    model.head_alignment = asked.head_alignment
-    sharded = asked.shard and group.size > 1
+    model.head_alignment = parameters.head_alignment
+    sharded = parameters.shard and group.size > 1
     if sharded:
         shard(model, group, compiled=choice.compile)
     model.to(group.device)
     return Trainer(
         model,
-        Optimizer(model, asked.learning_rate, getattr(torch, choice.precision)),
+        Optimizer(model, parameters.learning_rate, getattr(torch, choice.precision)),
         num_bytes,
-        steps=asked.steps,
-        prompt_weight=asked.prompt_loss_weight,
+        steps=parameters.steps,
+        prompt_weight=parameters.prompt_loss_weight,
         precision=choice.precision,
         compiled=choice.compile and not sharded,
         group=group,
     )
 
 
-def choose(asked: SimpleNamespace, device: DeviceKind, model: ChatModel, group: Group) -> Choice:
+def choose(parameters: TrainParameters, device: DeviceKind, model: ChatModel, group: Group) -> Choice:
     """How this machine computes; told where it is the one that chose."""
-    precision = choose_precision(asked.precision, device)
-    operations = 6 * sum(weight.numel() for weight in model.parameters()) * asked.steps * asked.batch_size
-    compiled = choose_compile(asked.compile, precision, operations / group.size, asked.threads, device)
-    if group.leads and "auto" in (asked.device, asked.precision, asked.compile):
+    precision = choose_precision(parameters.precision, device)
+    operations = 6 * sum(weight.numel() for weight in model.parameters()) * parameters.steps * parameters.batch_size
+    compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
+    if group.leads and "auto" in (parameters.device, parameters.precision, parameters.compile):
         how = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
         tell(f"chosen for this hardware: {how}; other hardware gives other weights than dvc.lock names")
     return Choice(device, precision, compiled)
 
 
 def train_in_group(
-    device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: dict[str, Any]
+    device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: TrainParameters
 ) -> None:
     """What each process does: train its part; the first writes the model and its curve."""
-    asked = SimpleNamespace(**parameters)
-    torch.set_num_threads(asked.threads)
+    torch.set_num_threads(parameters.threads)
     keep_freed_memory()
     with memory_told(), joined(device) as group:
         meta, vocabulary = read_inputs(tokens, tokenizer)
-        feed, validation = read_feeds(tokens, meta, vocabulary.special, asked.context)
-        plan = plan_steps(asked, feed, meta.vocab_size, group)
+        feed, validation = read_feeds(tokens, meta, vocabulary.special, parameters.context)
+        plan = plan_steps(parameters, feed, meta.vocab_size, group)
         needed = partial(
             memory_needed,
             rows=plan.rows_a_batch,
             row_length=feed.row_length,
-            precision=choose_precision(asked.precision, device),
-            shards=group.size if asked.shard else 1,
+            precision=choose_precision(parameters.precision, device),
+            shards=group.size if parameters.shard else 1,
         )
-        untrained = new_model(asked, vocabulary, needed, available_memory(group.device) // group.beside)
-        choice = group.share(choose(asked, device, untrained, group))
-        trainer = make_trainer(untrained, asked, choice, torch.from_numpy(text_bytes(vocabulary)), group)
+        untrained = new_model(parameters, vocabulary, needed, available_memory(group.device) // group.beside)
+        choice = group.share(choose(parameters, device, untrained, group))
+        trainer = make_trainer(untrained, parameters, choice, torch.from_numpy(text_bytes(vocabulary)), group)
         held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // feed.row_length))
         batches = validation.batches(held_out, plan.rows_a_batch, group.rank, group.size)
-        followed = {name: value for name, value in parameters.items() if name not in NOT_FOLLOWED}
-        checkpoint = Checkpoint(fingerprint(followed, [tokens / NAME, tokenizer / NAME]), tell)
+        followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED)
+        inputs = [tokens / NAME, tokenizer / NAME, *(initial_files(parameters.initial) if parameters.initial else [])]
+        checkpoint = Checkpoint(fingerprint(followed, inputs), tell)
         lines = train(trainer, feed, batches, plan, checkpoint, vocabulary)
         weights = group.whole(trainer.model.state_dict())
         if not group.leads:
@@ -198,69 +201,39 @@ def train_in_group(
         made = {
             "template": meta.template,
             "depth": trainer.model.config.num_hidden_layers,
-            "steps": asked.steps,
-            "prompt_loss_weight": asked.prompt_loss_weight,
-            "embedding": asked.embedding,
+            "steps": parameters.steps,
+            "prompt_loss_weight": parameters.prompt_loss_weight,
+            "embedding": parameters.embedding,
             "device": device,
             "processes": group.size,
             "precision": choice.precision,
             "compile": choice.compile,
-            "threads": asked.threads,
+            "threads": parameters.threads,
             "conversations": {"cut": int(feed.pieces.cut.sum()), "rejected": feed.pieces.rejected},
-            "padding": round(feed.padding(asked.seed), 4),
+            "padding": round(feed.padding(parameters.seed), 4),
         }
         trained = trained_model(trainer.model, weights, vocabulary)
         write_model(model, trained, tokenizer, vocabulary, made, tabulate(trained))
         curve.write_text(lines, encoding="utf-8")
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
             tell(f"{question!r} is answered {answer!r}")
-        afterwards(checkpoint.remove)
+        on_success(checkpoint.remove)
 
 
 @stage
 def main(
-    tokens: Path,
-    tokenizer: Path,
-    model: Output,
-    curve: Output,
-    *,
-    depth: PositiveInt,
-    context: PositiveInt,
-    steps: PositiveInt,
-    batch_size: PositiveInt,
-    prompt_loss_weight: Annotated[float, Field(ge=0, le=1)],
-    seed: NonNegativeInt,
-    threads: PositiveInt,
-    precision: Literal["auto", "float32", "bfloat16"],
-    compile: Literal["auto"] | bool,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    processes: Literal["auto"] | PositiveInt = 1,
-    shard: bool = False,
-    initial: Path | None = None,
-    initial_sha256: str = "",
-    embedding: Literal["table", "bytes"] = "table",
-    tie_embeddings: bool = True,
-    head_alignment: NonNegativeFloat = 0.0,
-    head: Literal["table", "bytes"] = "table",
-    chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none",
-    tokens_per_chunk: Annotated[float, Field(gt=1)] = 4.0,
-    width: PositiveInt | None = None,
-    heads: PositiveInt | None = None,
-    learning_rate: PositiveFloat = LEARNING_RATE,
-    checkpoint_every: PositiveInt = 100,
+    tokens: Path, tokenizer: Path, external: Path, model: Output, curve: Output, *, parameters: TrainParameters
 ) -> None:
-    """Write a model trained on the tokens, and its learning curve; a killed run goes on where it was."""
-    files = {"tokens": tokens, "tokenizer": tokenizer, "model": model, "curve": curve}
-    parameters = {name: value for name, value in locals().items() if name not in {"files", *files}}
-    if batch_size < context:
-        raise ValueError(f"train_model.batch_size = {batch_size} is less than train_model.context = {context}")
-    if head_alignment and (tie_embeddings or head == "bytes"):
-        raise ValueError(f"train_model.head_alignment = {head_alignment} takes tie_embeddings: false and head: table")
-    if head == "bytes" and not tie_embeddings:
-        raise ValueError("train_model.head = bytes spells and has no rows of its own: set tie_embeddings: true")
-    kind = choose_device(device)
-    count = 1 if is_launched() else choose_processes(processes, kind)
+    """Write a model trained on the tokens, and its learning curve; a killed run goes on where it was.
+
+    `external` is the folder in which `parameters.initial` lies.
+    """
+    if parameters.initial is not None:
+        check_external(parameters.initial, external, "train_model.initial")
+    device = choose_device(parameters.device)
+    count = 1 if is_launched() else choose_processes(parameters.processes, device)
+    arguments = (device, tokens, tokenizer, model, curve, parameters)
     if count == 1:
-        train_in_group(kind, *files.values(), parameters)
+        train_in_group(*arguments)
     else:
-        launch(train_in_group, count, (kind, *files.values(), parameters))
+        launch(train_in_group, count, arguments)

@@ -7,13 +7,11 @@ them; its rows take the place of the model's table.
 import json
 import sys
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from chatmill.conversation.chatml import Conversation, parse, read_records
@@ -21,16 +19,15 @@ from chatmill.conversation.template import Loss, Template
 from chatmill.encoded.encoding import encode
 from chatmill.encoded.token_files import Split
 from chatmill.model.reading import read_model
-from chatmill.pipeline.checksum import check_sha256
+from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import check_manifest, write_manifest
-from chatmill.pipeline.stage import NonNegativeInt, Output, PositiveInt, stage
-from chatmill.soft_tokenizer.learning import learn_both, predict
-from chatmill.soft_tokenizer.measures import has_collapsed, measure
-from chatmill.soft_tokenizer.pairs import Pairs
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
+from chatmill.soft_tokenizer.encoders import Trained, collapsed, train_encoders
+from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
 from chatmill.soft_tokenizer.plugging import embedding_of, refusal, table_of, with_table
 from chatmill.soft_tokenizer.subject import Subject, measure_noisy, measure_plugged, transferred
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import files_of
 from chatmill.tokenizer.formats.loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.files import complete, read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -75,49 +72,54 @@ def read_test(file: Path, most: int) -> list[Conversation]:
     return conversations
 
 
-def read_pairs(tokenizer: Path, vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, **options: Any) -> Pairs:
-    """The pairs to learn from. Raises ValueError where there is nothing to learn, and tells of what is not read."""
-    try:
-        pairs = Pairs.of(vocabulary, table, counts, **options)
-    except ValueError as error:
-        raise ValueError(f"{tokenizer}: {error}") from error
-    if pairs.cut:
-        tell(f"{pairs.cut} of {len(pairs.ids)} tokens are longer than {options['longest']} bytes: the rest is not read")
-    return pairs
+def train_both(
+    vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
+) -> Trained:
+    """The trained networks; tokens that are longer than what is read of them are logged."""
+    shape = ByteEncoderShape(
+        width=parameters.width,
+        layers=parameters.layers,
+        longest=parameters.longest,
+        ngrams=0,
+        features=parameters.features,
+    )
+    trained = train_encoders(
+        vocabulary,
+        table,
+        counts,
+        shape,
+        held_out=parameters.held_out,
+        steps=parameters.steps,
+        contrast=parameters.contrast,
+        seed=parameters.seed,
+    )
+    if cut := trained.pairs.cut:
+        log(
+            f"{cut} of {len(trained.pairs.ids)} tokens are longer than {parameters.longest} bytes: the rest is not read"
+        )
+    return trained
 
 
-def measure_learning(pairs: Pairs, predicted: Tensor, whole: Tensor) -> dict[str, Any]:
-    """The metrics of learning: on the kept and the held-out tokens, and of the network that has seen all."""
-    kept, everything = ~pairs.held_out, torch.ones_like(pairs.held_out)
-    sections = {
-        "kept": measure(predicted, pairs, kept, kept),
-        "held_out": measure(predicted, pairs, kept, pairs.held_out),
-        "all": measure(whole, pairs, everything, everything),
-    }
-    collapsed = has_collapsed(sections["kept"]) or has_collapsed(sections["all"])
-    return {"longer_than_read": pairs.cut, "collapsed": collapsed, **sections}
-
-
-def measure_all(
-    subject: Subject, pairs: Pairs, predicted: Tensor, encoder: ByteEncoder, plugged: Tensor
-) -> dict[str, Any]:
-    """The metrics but for those of training on."""
-    return {
-        **measure_learning(pairs, predicted, predict(encoder, pairs.spelled)),
+def measure_all(subject: Subject, trained: Trained, plugged: Tensor, *, noise: bool) -> dict[str, Any]:
+    """The metrics but for those of training on; `plugged` (V, R) are the rows of the encoder that has seen all."""
+    measures = trained.measures()
+    result = {
+        "longer_than_read": trained.pairs.cut,
+        "collapsed": collapsed(measures),
+        **measures,
         "parameters": {
             "table": table_of(subject.model).numel(),
-            "encoder": sum(weight.numel() for weight in encoder.parameters()),
+            "encoder": sum(weight.numel() for weight in trained.encoder.parameters()),
         },
-        "bits_per_byte": measure_plugged(subject, pairs, predicted, plugged),
-        "noisy": measure_noisy(subject, plugged),
+        "bits_per_byte": measure_plugged(subject, trained.pairs, trained.predicted, plugged),
     }
+    return result | ({"noisy": measure_noisy(subject, plugged)} if noise else {})
 
 
 def measure_transfer(
-    subject: Subject, file: Path, train: Path, encoder: ByteEncoder, counts: np.ndarray, *, steps: int, seed: int
+    subject: Subject, other: ChatTokenizer, train: Path, encoder: ByteEncoder, counts: np.ndarray, steps: int, seed: int
 ) -> dict[str, Any]:
     """Bits per byte with another tokenizer, before and after some steps of training; `counts` (V,) are of its own."""
-    other = read_other(file)
     corpus, embedding = subject.corpus(other), transferred(subject, deepcopy(encoder), other, counts)
     result = {"plugged_in": subject.score(embedding.weight, corpus)}
     if steps:
@@ -136,8 +138,8 @@ def read_other(file: Path) -> ChatTokenizer:
         raise ValueError(f"{file}: {error}") from error
 
 
-def tell(line: str) -> None:
-    """Say something on stderr."""
+def log(line: str) -> None:
+    """Write a line to stderr."""
     print(f"train_soft_tokenizer: {line}", file=sys.stderr)
 
 
@@ -154,32 +156,19 @@ def main(
     test: Path,
     tokenizer: Path,
     model: Path,
+    external: Path,
     soft_tokenizer: Output,
     metrics: Output,
     *,
-    width: Annotated[int, Field(gt=0, multiple_of=32)],
-    layers: PositiveInt,
-    features: PositiveInt,
-    longest: PositiveInt,
-    steps: PositiveInt,
-    contrast: NonNegativeFloat,
-    held_out: Annotated[float, Field(gt=0, lt=1)],
-    conversations: PositiveInt,
-    tune: NonNegativeInt,
-    other_tokenizer: Path | None,
-    other_tokenizer_sha256: str,
-    seed: NonNegativeInt,
-    threads: PositiveInt,
+    parameters: SoftTokenizerParameters,
 ) -> None:
     """Write the model with rows made from bytes, the network that makes them, and what they are worth.
 
-    `conversations` limits those that are scored, `tune` is how many steps the plugged-in model is trained on, and
-    `other_tokenizer` a file of one that the model never had.
+    `external` is the folder in which `parameters.other_tokenizer` lies: the file of one that the model never had.
     """
-    if other_tokenizer is not None:
-        files, parameter = files_of(other_tokenizer), "train_soft_tokenizer.other_tokenizer_sha256"
-        check_sha256(files, other_tokenizer_sha256, parameter, other_tokenizer)
-    torch.set_num_threads(threads)
+    if parameters.other_tokenizer is not None:
+        check_external(parameters.other_tokenizer, external, "train_soft_tokenizer.other_tokenizer")
+    torch.set_num_threads(parameters.threads)
     keep_freed_memory()
     vocabulary = read_folder(tokenizer)
     if check_manifest(model) != vocabulary.fingerprint:
@@ -190,24 +179,26 @@ def main(
         leave_out(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
         return
 
-    scored, template = read_test(test, conversations), made["template"]
+    scored, template = read_test(test, parameters.conversations), made["template"]
     subject = Subject(
-        network, ChatTokenizer(vocabulary), template, made.get("prompt_loss_weight", 1.0), scored, threads
+        network, ChatTokenizer(vocabulary), template, made.get("prompt_loss_weight", 1.0), scored, parameters.threads
     )
     split = read_train(train, subject.tokenizer, template)
     counts = np.bincount(split.ids, minlength=len(vocabulary.tokens))
-    pairs = read_pairs(tokenizer, vocabulary, table_of(network), counts, longest=longest, held_out=held_out, seed=seed)
-    shape = ByteEncoderShape(width=width, layers=layers, longest=longest, ngrams=0, features=features)
-    predicted, encoder = learn_both(shape, pairs, steps=steps, contrast=contrast, seed=seed)
-    embedding = embedding_of(encoder, vocabulary, table_of(network))
+    try:
+        trained = train_both(vocabulary, table_of(network), counts, parameters)
+    except ValueError as error:
+        raise ValueError(f"{tokenizer}: {error}") from error
+    embedding = embedding_of(trained.encoder, vocabulary, table_of(network))
     soft = with_table(network, embedding.weight)
-    result = measure_all(subject, pairs, predicted, encoder, table_of(soft))
-    if other_tokenizer is not None:
-        transfer = partial(measure_transfer, subject, other_tokenizer, train, encoder, counts)
-        result["other_tokenizer"] = transfer(steps=tune, seed=seed)
-    if tune:
-        soft = subject.tuned(embedding, subject.tokenizer, split, steps=tune, seed=seed)
+    result = measure_all(subject, trained, table_of(soft), noise=parameters.noise)
+    steps, seed = parameters.tune, parameters.seed
+    if parameters.other_tokenizer is not None:
+        other = read_other(parameters.other_tokenizer)
+        result["other_tokenizer"] = measure_transfer(subject, other, train, trained.encoder, counts, steps, seed)
+    if steps:
+        soft = subject.tuned(embedding, subject.tokenizer, split, steps=steps, seed=seed)
         result["bits_per_byte"]["tuned"] = subject.score(table_of(soft), subject.corpus())
-    made = {**made, "soft_tokenizer": {"steps": steps, "tune": tune}}
-    write_model(soft_tokenizer, soft, tokenizer, vocabulary, made, encoder)
+    made = {**made, "soft_tokenizer": {"steps": parameters.steps, "tune": steps}}
+    write_model(soft_tokenizer, soft, tokenizer, vocabulary, made, trained.encoder)
     metrics.write_text(json.dumps(rounded(result), indent=1) + "\n", encoding="utf-8")

@@ -1,35 +1,21 @@
 """Train the tokenizer of the chosen type."""
 
 import hashlib
-import importlib
-import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-
-from pydantic import create_model
 
 from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
+from chatmill.pipeline.external import check_external
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.stage import Output, PositiveInt, stage
-from chatmill.tokenizer import types
-from chatmill.tokenizer.vocabulary.files import MULTIPLE, check_special_tokens, complete, write_folder
+from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.stage import stage
+from chatmill.tokenizer.training import TokenizerParameters, load_type
+from chatmill.tokenizer.vocabulary.files import check_special_tokens, complete, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 CONTROL = re.compile("|".join(map(re.escape, CONTROL_TOKENS)))
-
-
-def load_type(name: str, sections: dict[str, Any]) -> ModuleType:
-    """The module that trains a type. Raises ValueError for a name, or a section, that is no type's."""
-    names = sorted(module.name for module in pkgutil.iter_modules(types.__path__))
-    if name not in names:
-        raise ValueError(f"params.yaml: train_tokenizer.type = {name!r}: expected one of {', '.join(names)}")
-    for section in sections.keys() - set(names):
-        raise ValueError(f"params.yaml: unknown parameter train_tokenizer.{section}")
-    return importlib.import_module(f"{types.__name__}.{name}")
 
 
 def sample(chat: Path, max_bytes: int | None) -> Iterator[Record]:
@@ -62,16 +48,6 @@ def read_spans(records: Iterable[Record]) -> Iterator[str]:
         yield from filter(None, CONTROL.split(record.text))
 
 
-def check_size(vocab_size: int, num_controls: int, trainer: ModuleType) -> None:
-    """Raise ValueError where no vocabulary of the type can have that size."""
-    name = trainer.__name__.rpartition(".")[2]
-    if vocab_size % MULTIPLE:
-        raise ValueError(f"params.yaml: train_tokenizer.vocab_size = {vocab_size}: must be a multiple of {MULTIPLE}")
-    least = -(-(trainer.MINIMUM + num_controls) // MULTIPLE) * MULTIPLE
-    if vocab_size < least:
-        raise ValueError(f"params.yaml: train_tokenizer.vocab_size = {vocab_size}: {name} needs at least {least}")
-
-
 def compare_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
     """Say where the vocabulary is not of the size that was asked for, or raise ValueError where that is an error."""
     size = len(vocabulary.tokens)
@@ -85,24 +61,18 @@ def compare_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
 
 
 @stage
-def main(
-    chat: Path,
-    tokenizer: Output,
-    *,
-    type: str,
-    vocab_size: PositiveInt,
-    special_tokens: list[str],
-    max_bytes: PositiveInt | None = None,
-    **settings: dict[str, Any] | None,
-) -> None:
-    """Read the training conversations, or of more than `max_bytes` a sample; write the tokenizer's folder."""
-    check_special_tokens(special_tokens)
-    trainer = load_type(type, settings)
-    num_controls = len(CONTROL_TOKENS) + len(special_tokens)
-    check_size(vocab_size, num_controls, trainer)
-    section = create_model("Section", **{type: (trainer.Settings, ...)})  # so that errors name the section
-    chosen = getattr(section.model_validate({type: settings.get(type) or {}}), type)
-    text = trainer.train(read_spans(sample(chat, max_bytes)), vocab_size - num_controls, chosen)
-    vocabulary = complete(text, special_tokens)
-    compare_size(vocabulary, vocab_size, trainer.EXACT)
+def main(chat: Path, external: Path, tokenizer: Output, *, parameters: TokenizerParameters) -> None:
+    """Read the training conversations, or of more than `max_bytes` a sample; write the tokenizer's folder.
+
+    `external` is the folder in which the files lie that the settings of a type name.
+    """
+    check_special_tokens(parameters.special_tokens)
+    trainer, settings = load_type(parameters.type), parameters.settings
+    for name, value in settings:
+        if isinstance(value, Path):
+            check_external(value, external, f"train_tokenizer.{parameters.type}.{name}")
+    spans = read_spans(sample(chat, parameters.max_bytes))
+    text = trainer.train(spans, parameters.vocab_size - parameters.num_controls, settings)
+    vocabulary = complete(text, parameters.special_tokens)
+    compare_size(vocabulary, parameters.vocab_size, trainer.EXACT)
     write_folder(vocabulary, tokenizer)

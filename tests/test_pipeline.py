@@ -4,18 +4,23 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from chatmill.pipeline.stage import is_output, read_params, sections
+from chatmill.pipeline.command_line import MOST_IN_ORDER
+from chatmill.pipeline.parameters import read_params
+from chatmill.pipeline.signatures import read_signature, signature_of
+from support.paths import ROOT, SOURCE
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "stages"
 PARAMS = read_params(ROOT / "params.yaml")
+SIGNATURES = {file.stem: read_signature(file) for file in SOURCE.glob("*.py")}
 TYPES = sorted(file.stem for file in (SOURCE / "chatmill/tokenizer/types").glob("[!_]*.py"))
 
 
@@ -124,8 +129,8 @@ def test_folders_rerun_few_stages_in_vain():
     assert in_vain["train_model"] <= MOST_IN_VAIN_OF_TRAINING * modules
 
 
-def test_only_two_imports_have_names_that_are_computed():
-    """What they load is listed here by hand: the tokenizer's type is a dependency, and no stage runs a command."""
+def test_only_three_imports_have_names_that_are_computed():
+    """The tokenizer's type is a dependency of its own, no stage runs a command, and a check changes no output."""
     computed = {
         str(file.relative_to(SOURCE))
         for file in SOURCE.rglob("*.py")
@@ -133,48 +138,55 @@ def test_only_two_imports_have_names_that_are_computed():
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
         if not isinstance(node.args[0], ast.Constant)
     }
-    assert computed == {"train_tokenizer.py", "chatmill/app/cli.py"}
+    assert computed == {f"chatmill/{name}.py" for name in ("tokenizer/training", "app/cli", "pipeline/signatures")}
 
 
 @each_stage
 def test_command_names_exactly_the_tracked_files(name):
     stage = STAGES[name]
-    command, script, *files = stage["cmd"].removeprefix("exec ").split()
+    command, script, *words = stage["cmd"].removeprefix("exec ").split()
     data = [path for path in stage["deps"] if not path.startswith("stages/")]
     assert (stage["cmd"][:5], command, script) == ("exec ", "python", f"stages/{name}.py")
-    assert sorted(files) == sorted(data + outputs(stage))
+    assert sorted(word for word in words if not word.startswith("--")) == sorted(data + outputs(stage))
 
 
 @each_stage
-def test_main_takes_exactly_those_files_and_tells_its_outputs(name):
-    parameters = inspect.signature(importlib.import_module(name).main).parameters.values()
-    files = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    named = STAGES[name]["cmd"].split()[3:]
-    assert len(files) == len(named)
-    assert {file for p, file in zip(files, named, strict=True) if is_output(p.annotation)} == set(outputs(STAGES[name]))
+def test_main_takes_exactly_those_files_and_names_its_outputs(name):
+    signature, words = SIGNATURES[name], STAGES[name]["cmd"].split()[3:]
+    if len(signature.files) > MOST_IN_ORDER:
+        named = dict(zip(words[::2], words[1::2], strict=True))
+        assert list(named) == [f"--{file.replace('_', '-')}" for file in signature.files]
+        words = list(named.values())
+    assert len(signature.files) == len(words)
+    written = {word for is_output, word in zip(signature.files.values(), words, strict=True) if is_output}
+    assert written == set(outputs(STAGES[name]))
 
 
 @each_stage
 def test_main_takes_the_parameters_of_its_section(name):
-    main = importlib.import_module(name).main
-    signature = inspect.signature(main).parameters.values()
-    accepted = {p.name for p in signature if p.kind is p.KEYWORD_ONLY} - set(sections(main))
-    required = {p.name for p in signature if p.kind is p.KEYWORD_ONLY and p.default is p.empty} - set(sections(main))
-    found = list(PARAMS["prepare"].values()) if name == "prepare" else [PARAMS.get(name, {})]
-    for section in found:
-        others = {"prepare": {"path"}, "train_tokenizer": set(TYPES)}.get(name, set())
-        keys = set(section) - others
-        assert required <= keys <= accepted
+    signature, section = SIGNATURES[name], PARAMS.get(name, {})
+    fields = signature.model.model_fields
+    required = {key for key, field in fields.items() if field.is_required()}
+    for found in section.values() if signature.each else [section]:
+        keys = set(found) - set(signature.files) - ({*TYPES} if name == "train_tokenizer" else set())
+        assert required <= keys <= set(fields)
+
+
+@each_stage
+def test_what_is_read_of_a_script_is_what_its_main_takes(name):
+    read, main = read_signature(SOURCE / f"{name}.py"), importlib.import_module(name).main
+    found = signature_of(main, read.each)
+    assert (read.files, read.others, read.is_whole) == (found.files, found.others, found.is_whole)
+    assert read.model.model_json_schema() == found.model.model_json_schema()
 
 
 @each_stage
 def test_tracks_its_own_section_and_those_it_reads(name):
-    main = importlib.import_module(name).main
     own = {"prepare": ["prepare.${key}"]}.get(name, [name])
     if name == "train_tokenizer":
         settings = ["type", "vocab_size", "special_tokens", "max_bytes", "${train_tokenizer.type}"]
         own = [f"train_tokenizer.{key}" for key in settings]
-    assert STAGES[name]["params"] == own + sections(main)
+    assert STAGES[name]["params"] == own + list(SIGNATURES[name].others)
 
 
 def test_every_tokenizer_type_has_its_settings_in_params():
@@ -192,12 +204,32 @@ def test_every_script_is_a_stage():
     assert {script.stem for script in SOURCE.glob("*.py")} == set(STAGES)
 
 
-def test_no_script_or_package_shadows_a_module():
+def dependencies(name="chatmill", extras=("test", "hf", "fast")):
+    """The distributions that the project needs, at any depth, as far as they are installed."""
+    found, waiting = set(), [(name, frozenset(extras))]
+    while waiting:
+        entry = waiting.pop()
+        if entry in found:
+            continue
+        try:
+            required = importlib.metadata.requires(entry[0]) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.add(entry)
+        for requirement in map(Requirement, required):
+            environments = [{"extra": extra} for extra in (*entry[1], "")]
+            if not requirement.marker or any(map(requirement.marker.evaluate, environments)):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    return {name for name, _ in found}
+
+
+def test_no_script_or_package_has_the_name_of_a_module_that_the_project_needs():
     names = {path.stem for path in SOURCE.iterdir() if path.suffix in ("", ".py")} - {"__pycache__"}
-    installed = {
-        name for name, owners in importlib.metadata.packages_distributions().items() if set(owners) != {"chatmill"}
-    }
-    assert not names & (set(sys.stdlib_module_names) | installed)
+    needed = dependencies()
+    owners = importlib.metadata.packages_distributions()
+    modules = {module for module, of in owners.items() if {*map(canonicalize_name, of)} & needed} - {"chatmill"}
+    assert {"torch", "yaml", "pydantic_core", "starlette"} <= modules
+    assert not names & (set(sys.stdlib_module_names) | modules)
 
 
 def test_only_metrics_are_kept_out_of_the_cache_and_nothing_persists():
@@ -219,6 +251,18 @@ def test_top_level_holds_what_the_readme_names_and_nothing_else():
     top = {Path(line).parts[0] for line in listed.splitlines()}
     files = {"dvc.yaml", "params.yaml", "dvc.lock", "pyproject.toml", "README.md", "LICENSE"}
     assert {name for name in top if not name.startswith(".")} == files | {"stages", "data", "tests"}
+
+
+def test_no_test_module_imports_another():
+    """What they share lies in tests/support."""
+    imported = {name for file in (ROOT / "tests").rglob("*.py") for name in imported_names(ast.parse(file.read_text()))}
+    assert not [name for name in imported if re.search(r"\b(test_|conftest\b)", name)]
+
+
+def test_tests_lie_in_folders_named_as_the_packages_they_test():
+    folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("*.py")} - {Path()}
+    others = {folder for folder in folders if not (SOURCE / "chatmill" / folder / "__init__.py").exists()}
+    assert others == {Path("support"), Path("stages"), Path("benchmarks")}
 
 
 @pytest.mark.parametrize(

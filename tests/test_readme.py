@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chatmill.pipeline.stage import read_params
+from chatmill.pipeline.parameters import read_params
 from chatmill.tokenizer import load
-from serving import serving
+from support.paths import ROOT
+from support.serving import serving
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 

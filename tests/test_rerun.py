@@ -1,6 +1,5 @@
 """Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
 
-import hashlib
 import shutil
 from contextlib import chdir
 from copy import deepcopy
@@ -12,8 +11,7 @@ from dvc.repo import Repo
 from dvc.utils import strictyaml
 from dvc.utils.serialize import _yaml
 
-from chatmill.tokenizer.formats.loading import files_of
-from test_foreign_tokenizers import llama_like, ranks_like
+from support.foreign_tokenizers import llama_like, ranks_like
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
 REPORT = ["report"]
@@ -22,6 +20,7 @@ AFTER_MODEL = ["train_soft_tokenizer", *AFTER_EXPORT]
 AFTER_ENCODE = ["train_model", *AFTER_MODEL]
 AFTER_TOKENIZER = ["export_tokenizer", "encode", *AFTER_ENCODE]
 AFTER_MIX = ["train_tokenizer", *AFTER_TOKENIZER]
+PRETRAINED = "data/raw/external/pretrained"
 TYPES = "stages/chatmill/tokenizer/types"
 
 PARAMETER_ROWS = [
@@ -70,12 +69,17 @@ CODE_ROWS = [
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
     ("stages/chatmill/app/cli.py", []),
+    ("stages/chatmill/training/README.md", []),
 ]
 
 INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its maker and its readers
     ("data/raw/letters.txt", ["prepare@letters"]),
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
+    ("data/raw/external/initial/.gitkeep", ["train_model"]),
+    ("data/raw/external/pretrained/.gitkeep", ["train_tokenizer"]),
+    ("data/raw/external/other_tokenizer/.gitkeep", ["train_soft_tokenizer"]),
+    ("data/raw/external/compare_tokenizers/.gitkeep", ["evaluate"]),
     ("data/prepared/visits.jsonl", ["prepare@visits", "mix"]),
     ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer"]),
     ("data/chat/validation.jsonl", ["mix", "encode"]),
@@ -124,13 +128,15 @@ def edited(project):
 
     def edit(path, change):
         file = project.folder / path
-        before[file] = file.read_bytes()
-        file.unlink()  # it may be a link into DVC's cache
+        before[file] = file.read_bytes() if file.exists() else b""
+        file.unlink(missing_ok=True)  # it may be a link into DVC's cache
         file.write_bytes(change(before[file]))
 
     yield edit
     for file, content in before.items():
         file.write_bytes(content)
+        if file.name == "README.md":  # there was none
+            file.unlink()
 
 
 def test_the_first_run_runs_every_stage_and_the_second_none(project):
@@ -143,6 +149,15 @@ def test_an_edited_parameter_reruns(project, edited, key, value, stages):
     edited("params.yaml", lambda content: content)
     project.edit({key: value})
     assert sorted(planned(project, force_downstream=True)) == sorted(stages)
+
+
+def test_another_tokenizer_to_compare_reruns_what_reads_it_alone(project, edited):
+    edited("params.yaml", lambda content: content)
+    place = project.folder / "data/raw/external/compare_tokenizers/another.json"
+    shutil.copy(project.folder / "data/tokenizer/tokenizer.json", place)
+    project.edit({"evaluate.compare_tokenizers": [str(place.relative_to(project.folder))]})
+    assert sorted(planned(project, force_downstream=True)) == sorted(["evaluate", *REPORT])
+    place.unlink()
 
 
 @pytest.mark.parametrize(("file", "stages"), CODE_ROWS)
@@ -212,8 +227,11 @@ VALUES = [  # together every allowed value of every enumerated parameter
     {"train_model.chunking": "fixed", "train_model.head": "bytes"},
     {"train_tokenizer.type": "byte", "train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
     {"train_tokenizer.type": "pretrained"},
-    {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.model"},
-    {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": "data/raw/t.tiktoken"},
+    {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.model"},
+    {
+        "train_tokenizer.type": "pretrained",
+        "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.tiktoken",
+    },
 ]
 
 
@@ -222,13 +240,10 @@ VALUES = [  # together every allowed value of every enumerated parameter
 def test_every_allowed_value_completes(project, edited, values):
     edited("params.yaml", lambda content: content)
     if values.get("train_tokenizer.type") == "pretrained":
-        raw = project.folder / "data/raw"
+        raw = project.folder / PRETRAINED
         shutil.copy(project.folder / "data/tokenizer/tokenizer.json", raw / "tokenizer.json")
         llama_like(raw)  # with a space before every text, and control tokens before those of text
         ranks_like(raw)  # with gaps between control tokens
-        chosen = project.folder / values.get("train_tokenizer.pretrained.path", "data/raw/tokenizer.json")
-        content = b"".join(file.read_bytes() for file in files_of(chosen))
-        values = values | {"train_tokenizer.pretrained.sha256": hashlib.sha256(content).hexdigest()}
     project.edit(values)
     project.repro()
     assert project.repro() == []

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from chatmill.training.checkpoint import Checkpoint
-from conftest import copy_project
-from short_talks import run as train
-from short_talks import script, write_tokens
+from support.project import copy_project
+from support.short_talks import run as train
+from support.short_talks import script, write_tokens
 
 LENGTH = {"steps": 150, "checkpoint_every": 3}
 RESULTS = ("model/model.safetensors", "model/config.json", "train.tsv")

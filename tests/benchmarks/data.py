@@ -23,7 +23,8 @@ mix: {{validation_share: 0.05, test_share: 0.05, near_duplicates: false}}
 """
 COMMANDS = {
     "prepare": "chats.jsonl prepared/chats.jsonl prepared/chats.rejects.jsonl",
-    "mix": "prepared chat/train.jsonl chat/validation.jsonl chat/test.jsonl metrics/mix.json",
+    "mix": "--prepared prepared --train chat/train.jsonl --validation chat/validation.jsonl --test chat/test.jsonl "
+    "--metrics metrics/mix.json",
 }
 
 

@@ -71,7 +71,8 @@ def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validatio
     shares = {"validation_share": validation_share, "test_share": 0.01, "near_duplicates": False}
     mix.main(folder / "prepared", *chat, folder / "mix.json", prepare={name: {} for name in sources}, **shares)
     sizes = {"vocab_size": vocab_size, "special_tokens": []}
-    train_tokenizer.main(chat[0], folder / "tokenizer", type="bpe", **sizes, bpe={})
+    parameters = {"type": "bpe", **sizes}
+    train_tokenizer.main(chat[0], Path("/"), folder / "tokenizer", parameters=parameters)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
 
 

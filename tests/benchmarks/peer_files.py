@@ -14,7 +14,7 @@ from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.vocabulary.files import write_folder
-from tiny import VOCABULARY, random_model
+from support.tiny import VOCABULARY, random_model
 
 SHAPES = {"30M": (8, 16384), "100M": (12, 32768)}  # layers and vocabulary
 CONTEXT = 2048

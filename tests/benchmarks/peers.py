@@ -29,7 +29,7 @@ from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.onnx.onnx_engine import SharedCacheEngine
 from chatmill.engines.onnx.session import Session
 from chatmill.inference.loading import load_engine
-from chatmill.pipeline.stage import die_with_parent
+from chatmill.pipeline.processes import die_with_parent
 
 OURS = ("pytorch", *ONNX_FILES)
 WAITING = ("onnx_spinning", "onnx_blocking")  # the engine `onnx` with threads that wait otherwise

@@ -24,8 +24,8 @@ import export_onnx  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
 from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
+from chatmill.evaluation.held_back import TestSet, read_test_set  # noqa: E402
 from chatmill.evaluation.scoring import score_by  # noqa: E402
-from chatmill.evaluation.test_set import TestSet, read_test_set  # noqa: E402
 from chatmill.inference.chat import ChatSession  # noqa: E402
 from chatmill.inference.chat_template import OwnTemplate  # noqa: E402
 from chatmill.inference.loading import load_engine  # noqa: E402

@@ -38,7 +38,7 @@ from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.loading import find_model, load
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.pipeline.progress import progress
-from serving import serving
+from support.serving import serving
 
 FIRST_BYTE, EXTRA_MS, ONE_STREAM, EIGHT_STREAMS = 1.10, 5.0, 0.95, 3.0  # what is asked
 

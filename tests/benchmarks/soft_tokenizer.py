@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,7 +33,7 @@ from chatmill.encoded.token_files import read_split, text_bytes
 from chatmill.engines.torch.pytorch import PyTorchEngine
 from chatmill.evaluation.corpus import Corpus
 from chatmill.model.chat_model import ChatModel
-from chatmill.pipeline.stage import read_params
+from chatmill.pipeline.parameters import read_params
 from chatmill.soft_tokenizer.learning import FOR_ALL, learn
 from chatmill.soft_tokenizer.noise import KINDS, noisy
 from chatmill.soft_tokenizer.pairs import Pairs
@@ -45,14 +44,17 @@ from chatmill.tokenizer.vocabulary.files import complete, read_folder, write_fol
 from chatmill.training.byte_encoder import ByteEncoderShape, plug, tabulate
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.parameters import TrainParameters
 from chatmill.training.run import rows_at_once
 from chatmill.training.trainer import Trainer, choose_precision, keep_freed_memory
 
 CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 TUNING = 0.2  # of the time of training
-PLAIN = {"embedding": "table", "tie_embeddings": True, "head_alignment": 0.0, "head": "table"}
-PLAIN |= {"chunking": "none", "tokens_per_chunk": 4.0}
+PLAIN = {"steps": 1, "batch_size": CONTEXT, "prompt_loss_weight": 0.1, "threads": 1}
+PLAIN |= {"precision": "auto", "compile": "auto"}
+LEARNING_RATE = 0.012
+WHOLE = {"features": 1792, "steps": 120}  # of the soft tokenizer: with the pipeline's few it learns less
 OWN, BYTES = "of the pipeline", "byte"
 WAYS: dict[str, dict[str, Any]] = {
     "table": {},
@@ -145,12 +147,12 @@ def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: in
     keep_freed_memory()
     asked = dict(WAYS[way])
     data = Data(Path(folder, asked.pop("tokenizer", OWN)), Path(test))
-    shape = {"initial": None, "context": CONTEXT, "depth": depth, "width": None, "heads": None, "seed": seed}
-    options = SimpleNamespace(**PLAIN | asked | shape)
+    shape = {"context": CONTEXT, "depth": depth, "seed": seed}
+    options = TrainParameters(**PLAIN | asked | shape)
     model = train_model.new_model(options, data.vocabulary, needed=lambda config: 0, available=1)
     model.head_alignment = options.head_alignment
     started = perf_counter()
-    steps = data.learn(model, seconds, seed, train_model.LEARNING_RATE)
+    steps = data.learn(model, seconds, seed, LEARNING_RATE)
     result = [{"way": way, "seed": seed, "steps": steps, "seconds": perf_counter() - started}]
     tabulate(model)
     result[0] |= data.measure(model)
@@ -162,7 +164,7 @@ def go_on(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[d
     started, vocabulary, table = perf_counter(), data.vocabulary, table_of(model)
     counts = np.bincount(data.feed.split.ids, minlength=len(vocabulary.tokens))
     pairs = Pairs.of(vocabulary, table, counts, longest=32, held_out=0.1, seed=seed)
-    asked = read_params(PARAMS)["train_soft_tokenizer"]
+    asked = read_params(PARAMS)["train_soft_tokenizer"] | WHOLE
     shape = ByteEncoderShape(ngrams=0, **{name: asked[name] for name in ("width", "layers", "features", "longest")})
     options = {"steps": asked["steps"], "contrast": asked["contrast"], "ridge": FOR_ALL, "seed": seed}
     encoder = learn(shape, pairs, torch.ones_like(pairs.held_out), **options)
@@ -170,7 +172,7 @@ def go_on(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[d
     yield {"way": PLUGGED, "seed": seed, "seconds": perf_counter() - started} | data.measure(plugged)
     tuned = with_table(model, table)
     plug(tuned, deepcopy(encoder), vocabulary)
-    steps = data.learn(tuned, TUNING * seconds, seed + 1, train_model.LEARNING_RATE / 4)
+    steps = data.learn(tuned, TUNING * seconds, seed + 1, LEARNING_RATE / 4)
     tabulate(tuned)
     yield {"way": TUNED, "seed": seed, "steps": steps, "seconds": TUNING * seconds} | data.measure(tuned)
 

@@ -65,7 +65,8 @@ def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Pa
     lines = (Record("text", str(i), render([Message.plain("user", text)])).to_json() for i, text in enumerate(sample))
     folder.mkdir()
     chat.write_text("".join(lines), encoding="utf-8")
-    train_tokenizer.main(chat, source, type=kind, vocab_size=vocab_size, special_tokens=[], **{kind: TYPES[kind]})
+    parameters = {"type": kind, "vocab_size": vocab_size, "special_tokens": [], kind: TYPES[kind]}
+    train_tokenizer.main(chat, Path("/"), source, parameters=parameters)
     export_tokenizer.main(source, out, formats=FORMATS)
     return source, out
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from chatmill.engines.onnx.session import Session
@@ -40,8 +41,9 @@ class Needs(NamedTuple):
 
     def num_bytes(self, engine: str, tokens: int) -> int:
         """That a token reads after so many: the weights, and the cache's keys and values."""
-        heads = self.config["num_hidden_layers"] * self.config["num_key_value_heads"]
-        return self.weights[engine] + tokens * heads * self.config["head_dim"] * 2 * np.dtype(np.float32).itemsize
+        heads: int = self.config["num_hidden_layers"] * self.config["num_key_value_heads"]
+        size: int = self.config["head_dim"]
+        return self.weights[engine] + tokens * heads * size * 2 * np.dtype(np.float32).itemsize
 
     def operations(self, tokens: int) -> int:
         """On matrices, to read so many tokens and tell what comes next."""
@@ -50,7 +52,8 @@ class Needs(NamedTuple):
         weights = width * size * 2 * (heads + kv_heads) + 3 * width * self.config["intermediate_size"]
         looks = tokens * (tokens + 1) // 2  # of each position at itself and those before
         layer = tokens * weights + 2 * looks * heads * size
-        return 2 * (self.config["num_hidden_layers"] * layer + width * self.config["vocab_size"])
+        products: int = self.config["num_hidden_layers"] * layer + width * self.config["vocab_size"]
+        return 2 * products
 
     def token_ms(self, engine: str, tokens: int, limits: Limits) -> float:
         """The least time of a token after so many."""
@@ -87,7 +90,7 @@ class Meter:
         parts = np.array_split(np.ones(-(-size // 8), np.int64), self.threads)
         passes = max(1, READ // size)
 
-        def read(part: np.ndarray) -> None:
+        def read(part: NDArray[np.int64]) -> None:
             for _ in range(passes):
                 part.max()  # no other call of NumPy reads faster
 

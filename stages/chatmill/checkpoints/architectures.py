@@ -15,7 +15,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, where a config.json d
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
 OWN = "chatmill"  # a Qwen3 with parts that no other library knows: chunks of tokens, a head that spells
-PARTS = {"chunking": TypeAdapter(Chunking), "byte_head": TypeAdapter(ByteHeadShape)}
+PARTS: dict[str, TypeAdapter[Chunking] | TypeAdapter[ByteHeadShape]] = {
+    "chunking": TypeAdapter(Chunking),
+    "byte_head": TypeAdapter(ByteHeadShape),
+}
 DEFAULTS[OWN] = DEFAULTS["qwen3"]
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", OWN: "Chatmill"}
@@ -44,21 +47,31 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
     heads = _whole(values, "num_attention_heads")
     rope = _rope(values)
     return ModelConfig(
-        **{name: _whole(values, name) for name in (*REQUIRED, "max_position_embeddings")},
+        vocab_size=_whole(values, "vocab_size"),
+        hidden_size=_whole(values, "hidden_size"),
+        intermediate_size=_whole(values, "intermediate_size"),
+        num_hidden_layers=_whole(values, "num_hidden_layers"),
+        num_attention_heads=heads,
+        max_position_embeddings=_whole(values, "max_position_embeddings"),
         num_key_value_heads=_whole(values, "num_key_value_heads", heads),
         head_dim=_whole(values, "head_dim", _whole(values, "hidden_size") // heads),
         rope_theta=_number(rope, "rope_theta"),
         rms_norm_eps=_number(values, "rms_norm_eps"),
         tie_word_embeddings=bool(values["tie_word_embeddings"]),
-        variant=Variant(
-            qk_norm=family in ("qwen3", OWN),
-            qkv_bias=family == "qwen2" or (family != "mistral" and bool(content.get("attention_bias"))),
-            output_bias=family in ("llama", "qwen3", OWN) and bool(content.get("attention_bias")),
-            mlp_bias=family == "llama" and bool(content.get("mlp_bias")),
-            rope_scaling=_scaling(values, rope),
-            sliding_window=_window(family, values),
-        ),
+        variant=_variant(family, values, rope),
         **(_parts(content) if family == OWN else {}),
+    )
+
+
+def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
+    """What a family does otherwise than Qwen3, and what its config.json says of that."""
+    return Variant(
+        qk_norm=family in ("qwen3", OWN),
+        qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
+        output_bias=family in ("llama", "qwen3", OWN) and bool(values.get("attention_bias")),
+        mlp_bias=family == "llama" and bool(values.get("mlp_bias")),
+        rope_scaling=_scaling(values, rope),
+        sliding_window=_window(family, values),
     )
 
 
@@ -169,14 +182,14 @@ def _sliding_layers(family: str, values: dict[str, Any]) -> int:
 
 
 def _whole(values: dict[str, Any], name: str, default: int | None = None) -> int:
-    value = default if values.get(name) is None else values[name]
+    value: Any = default if values.get(name) is None else values[name]
     if type(value) is not int or not 1 <= value <= MOST:
         raise ValueError(f"{name} {value!r:.40}: expected a whole number from 1 to {MOST}")
     return value
 
 
 def _number(values: dict[str, Any], name: str) -> float:
-    value = values.get(name)
+    value: Any = values.get(name)
     if type(value) not in (int, float) or not 0 < value < 1e30:
         raise ValueError(f"{name} {value!r:.40}: expected a number above 0")
     return float(value)

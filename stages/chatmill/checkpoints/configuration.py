@@ -72,8 +72,8 @@ class Chunking:
 
     def trail(self, config: "ModelConfig") -> "ModelConfig":
         """The shape of a cache that keeps two vectors of each token."""
-        one_head = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": self.width}
-        return replace(self.outer(config), num_hidden_layers=1, **one_head)
+        outer = self.outer(config)
+        return replace(outer, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=self.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

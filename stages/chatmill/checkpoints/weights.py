@@ -114,11 +114,12 @@ def _items(content: Any) -> Iterable[tuple[str, Any]]:
 def _check_pickle(data: bytes) -> None:
     """Raise ValueError where a pickle names anything but the parts of tensors."""
     for opcode, argument, _ in pickletools.genops(data):
+        name = str(argument)
         if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
             raise ValueError("its list of weights is not one that torch.save writes")
-        if opcode.name == "GLOBAL" and not _ALLOWED.fullmatch(argument):
+        if opcode.name == "GLOBAL" and not _ALLOWED.fullmatch(name):
             raise ValueError(
-                f"loading it would call {argument.replace(' ', '.')}: weights need no code: save the state_dict alone, "
+                f"loading it would call {name.replace(' ', '.')}: weights need no code: save the state_dict alone, "
                 "or as safetensors"
             )
 

@@ -158,7 +158,7 @@ class Record:
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
-        fields = {"source": self.source, "group": self.group, "text": self.text}
+        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text}
         if self.skill is not None:
             fields["skill"] = self.skill
         return json.dumps(fields, ensure_ascii=False) + "\n"

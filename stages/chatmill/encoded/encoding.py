@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from chatmill.conversation.chatml import END, ROLES, START, Message, parse, read_records
-from chatmill.conversation.template import Segment, Template, message_segments, segments
+from chatmill.conversation.template import Loss, Segment, Template, message_segments, segments
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, Encoded
 
@@ -19,7 +19,8 @@ class Segmenter:
     """
 
     def __init__(self, template: Template) -> None:
-        self.template, self.frames = template, {}
+        self.template = template
+        self.frames: dict[str, tuple[list[Segment], Loss, list[Segment]]] = {}
         for role in ROLES:
             example = message_segments(Message.plain(role, "x"), template)
             place = next(i for i, segment in enumerate(example) if segment.text == "x")
@@ -36,7 +37,8 @@ class Segmenter:
                 header, loss, footer = self.frames[role]
                 result += (*header, Segment(said, loss), *footer)
             else:
-                result += message_segments(*parse(START + message), self.template)
+                (turn,) = parse(START + message)
+                result += message_segments(turn, self.template)
         return result
 
 

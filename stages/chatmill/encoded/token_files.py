@@ -15,9 +15,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import starmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chatmill.conversation.template import Template
 from chatmill.pipeline.manifest import NAME, check_manifest, write_manifest
@@ -37,9 +38,9 @@ class Counts(NamedTuple):
 class Split(NamedTuple):
     """The conversations of one split: two arrays of all their tokens, and where each conversation begins and ends."""
 
-    ids: np.ndarray
-    loss: np.ndarray
-    offsets: np.ndarray
+    ids: NDArray[np.unsignedinteger[Any]]
+    loss: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class _Array:
         self._write_header()
         return self
 
-    def append(self, values: np.ndarray) -> None:
+    def append(self, values: NDArray[Any]) -> None:
         self.file.write(values.astype(self.kind).tobytes())
         self.length += len(values)
 
@@ -78,14 +79,16 @@ class _Array:
         np.lib.format.write_array_header_1_0(self.file, header)  # of one size, whatever the length
 
 
-def text_bytes(vocabulary: Vocabulary) -> np.ndarray:
-    """(V,) int64: how many bytes of text each id stands for; control tokens are none."""
+def text_bytes(vocabulary: Vocabulary) -> NDArray[np.int64]:
+    """(V,): how many bytes of text each id stands for; control tokens are none."""
     lengths = np.zeros(len(vocabulary.tokens), np.int64)
     lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
     return lengths
 
 
-def write_split(folder: Path, split: str, chunks: Iterable[tuple[np.ndarray, ...]], num_bytes: np.ndarray) -> Counts:
+def write_split(
+    folder: Path, split: str, chunks: Iterable[tuple[NDArray[Any], ...]], num_bytes: NDArray[np.int64]
+) -> Counts:
     """Write one split as its chunks come, each in the shape of a Split; `num_bytes` (V,) is `text_bytes`."""
     ids_type = np.uint16 if len(num_bytes) <= 1 << 16 else np.uint32
     text = 0

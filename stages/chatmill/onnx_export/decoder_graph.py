@@ -4,15 +4,17 @@ Shapes: B batch, T time (tokens given), C channels, H heads, K key-value heads, 
 """
 
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from chatmill.onnx_export.quantization import BLOCK, Bits, quantize
 
-Weights = Mapping[str, np.ndarray]
+Weights = Mapping[str, NDArray[np.float32]]
 
 FORMAT = 1
 CONTRIB = "com.microsoft"  # operators that ONNX Runtime alone has
@@ -21,7 +23,7 @@ _ACCURACY = 4  # MatMulNBits multiplies in int8; in float32 (1) decoding takes 2
 _EMBEDDING = "model.embed_tokens"
 
 
-class Decoder:
+class Decoder(ABC):
     """A decoder under construction. Methods add operators and return the name of what comes out.
 
     Norms of queries and keys, biases and a head of its own are there where the weights have them.
@@ -36,12 +38,29 @@ class Decoder:
         self.weights, self.config, self.bits = weights, config, bits
         self.epsilon = config["rms_norm_eps"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        self.head_dim = config["head_dim"]
+        self.head_dim: int = config["head_dim"]
         windowed = config["model_type"] == "mistral" or config.get("use_sliding_window")
         self.window = config["sliding_window"] if windowed else None
-        self.nodes, self.initializers = [], []
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
         self.inputs: list[ValueInfoProto] = []
         self.outputs: list[ValueInfoProto] = []
+
+    @abstractmethod
+    def declare(self) -> None:
+        """Add the inputs, and what all layers share."""
+
+    @abstractmethod
+    def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
+        """q (B, T, H, D), k (B, T, K, D), v (B, T, K*D) -> (B, T, H*D)."""
+
+    @abstractmethod
+    def norm(self, x: str, name: str) -> str:
+        """RMSNorm over the last dimension."""
+
+    @abstractmethod
+    def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
+        """The normalised sum, and the sum."""
 
     def model(self, metadata: Mapping[str, str]) -> ModelProto:
         """The finished model."""
@@ -73,7 +92,7 @@ class Decoder:
         """The rows of the embedding, (B, T, C); quantized, it is the matrix that a tied head multiplies by."""
         if self.bits is None or self.config["hidden_size"] % BLOCK:  # the operator gives whole blocks
             return self.node("Gather", [self.initializer(f"{_EMBEDDING}.weight"), "input_ids"], "embedded")
-        matrix, scales = self.quantized(_EMBEDDING)
+        matrix, scales = self.quantized(_EMBEDDING, self.bits)
         shape = self.constant("embedding.shape", np.array([self.config["vocab_size"], -1]))
         inputs = [self.node("Reshape", [matrix, shape], "embedding.rows"), "input_ids", scales]
         blocks = {"bits": self.bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
@@ -131,14 +150,15 @@ class Decoder:
             return self.node("MatMul", [x, self.constant(f"{name}.weight", weight.T)], output)
         rows, columns = weight.shape
         shape = {"N": rows, "K": columns, "bits": self.bits, "block_size": BLOCK, "accuracy_level": _ACCURACY}
-        return self.node("MatMulNBits", [x, *self.quantized(name)], output, domain=CONTRIB, **shape)
+        return self.node("MatMulNBits", [x, *self.quantized(name, self.bits)], output, domain=CONTRIB, **shape)
 
-    def quantized(self, name: str) -> list[str]:
+    def quantized(self, name: str, bits: Bits) -> list[str]:
         """The names of a matrix in few bits and of its scales, which are once in the file."""
-        names = [f"{name}.{self.bits}_bits", f"{name}.scales"]
+        names = [f"{name}.{bits}_bits", f"{name}.scales"]
         if not self.has(names[0]):
-            for part, array in zip(names, quantize(self.weights[f"{name}.weight"], self.bits), strict=True):
-                self.constant(part, array)
+            values, scales = quantize(self.weights[f"{name}.weight"], bits)
+            self.constant(names[0], values)
+            self.constant(names[1], scales)
         return names
 
     def rotations(self) -> list[str]:
@@ -160,7 +180,7 @@ class Decoder:
         """Add one of the model's weights as it is."""
         return self.constant(name, self.weights[name])
 
-    def constant(self, name: str, array: np.ndarray) -> str:
+    def constant(self, name: str, array: NDArray[Any]) -> str:
         """Add an array, once."""
         if not self.has(name):
             self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
@@ -171,7 +191,7 @@ class Decoder:
         return any(array.name == name for array in self.initializers)
 
 
-def slowed(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
+def slowed(frequencies: NDArray[np.floating], scaling: Mapping[str, Any]) -> NDArray[np.floating]:
     """(D/2,) -> (D/2,) in radians a position, as chatmill.checkpoints.configuration.RopeScaling slows them."""
     kept = np.float32(0)
     if scaling["rope_type"] == "llama3":
@@ -181,6 +201,6 @@ def slowed(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
     return (1 - kept) * frequencies / np.float32(scaling["factor"]) + kept * frequencies
 
 
-def tensor(name: str, kind: int, shape: list[int | str]) -> ValueInfoProto:
+def tensor(name: str, kind: int, shape: Sequence[int | str]) -> ValueInfoProto:
     """An input or output of a graph."""
     return helper.make_tensor_value_info(name, kind, shape)

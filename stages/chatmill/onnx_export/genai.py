@@ -3,7 +3,7 @@
 Shapes: B batch, T time (tokens given), P past, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def _take_inputs(graph: onnx.GraphProto) -> None:
     mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"])
     one, axis = "attention_mask.one", "attention_mask.axis"
     constants = {"logits_to_keep": np.array([1]), one: np.array(1), axis: np.array([1])}
-    nodes = [
+    nodes: list[tuple[str, list[str], str, dict[str, Any]]] = [
         ("ReduceSum", ["attention_mask", axis], "attention_mask.sum", {"keepdims": 0}),
         ("Sub", ["attention_mask.sum", one], "attention_mask.last", {}),
         ("Cast", ["attention_mask.last"], "seqlens_k", {"to": TensorProto.INT32}),
@@ -81,7 +81,7 @@ def _take_inputs(graph: onnx.GraphProto) -> None:
     graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1  # GenAI sees by it that one position is all there is
 
 
-def _point_to(file: Path, tensors: list[TensorProto]) -> None:
+def _point_to(file: Path, tensors: Iterable[TensorProto]) -> None:
     """Take the large tensors out of the graph, and say where in the file, which holds them in this order, they lie."""
     content, at = file.read_bytes(), 0
     for tensor in tensors:

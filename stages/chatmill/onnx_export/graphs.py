@@ -8,7 +8,6 @@ Shapes: B batch, T time (tokens given), P past, L cache length, C channels, H he
 V vocabulary.
 """
 
-from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,7 @@ class _Shared(Decoder):
             f"{joined}.{kind}": np.concatenate([self.weights[f"{part}.{kind}"] for part in parts]) for kind in kinds
         }
         sizes = self.constant(f"{joined}.sizes", np.array([len(self.weights[f"{part}.weight"]) for part in parts]))
-        self.weights = ChainMap(whole, self.weights)
+        self.weights = {**self.weights, **whole}
         self.node("Split", [self.linear(x, joined), sizes], *parts, axis=-1)
         return parts
 

@@ -1,4 +1,4 @@
-"""What a user can cause, and the machine's limits: told in one line, never by a traceback."""
+"""Errors that a user can cause, and the machine's limits: each is one line, never a traceback."""
 
 MISTAKES = (OSError, ValueError, MemoryError)
 

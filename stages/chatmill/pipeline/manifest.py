@@ -40,7 +40,7 @@ def check_manifest(folder: Path) -> str | None:
             raise ValueError(f"{file} is missing: make the folder anew (dvc repro or dvc checkout)")
         if _sha256(file) != expected:
             raise ValueError(f"{file} is damaged or was edited: make the folder anew (dvc repro or dvc checkout)")
-    return fingerprint
+    return str(fingerprint)
 
 
 def _sha256(file: Path) -> str:

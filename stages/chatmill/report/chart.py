@@ -135,7 +135,7 @@ def _names(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
     heights = [height for _, height in ends]
     for index in range(1, len(heights)):
         heights[index] = max(heights[index], heights[index - 1] + LINE)
-    lowest = HEIGHT - BOTTOM
+    lowest: float = HEIGHT - BOTTOM
     for index in reversed(range(len(heights))):
         heights[index] = min(heights[index], lowest)
         lowest = heights[index] - LINE

@@ -77,12 +77,12 @@ def chunked(text: str, sizes: Sequence[int]) -> Html:
 
 def masked(tokens: Sequence[Token]) -> Html:
     """A conversation's tokens with their ids, marked by how they count in training; the same as a table below."""
-    items = [_item(token, COUNTS[token.loss], tag("small", token.id)) for token in tokens]
+    items = [_item(token, _count(token), tag("small", token.id)) for token in tokens]
     legend = [
         tag("span", f"{name} {sum(token.loss == loss for token in tokens)}", class_=f"token {name}")
         for loss, name in COUNTS.items()
     ]
-    rows = [(visible(token.content), token.id, COUNTS[token.loss]) for token in tokens]
+    rows = [(visible(token.content), token.id, _count(token)) for token in tokens]
     as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
     return join(
         [
@@ -91,6 +91,12 @@ def masked(tokens: Sequence[Token]) -> Html:
             tag("details", tag("summary", "As a table"), as_table),
         ]
     )
+
+
+def _count(token: Token) -> str:
+    """How a token of a conversation counts in training."""
+    assert token.loss is not None, "the token of a text"
+    return COUNTS[token.loss]
 
 
 def _item(token: Token, color: str, *details: Html) -> Html:

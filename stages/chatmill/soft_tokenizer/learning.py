@@ -62,16 +62,6 @@ def learn(
     return encoder.eval()
 
 
-def learn_both(
-    shape: ByteEncoderShape, pairs: Pairs, *, steps: int, contrast: float, seed: int
-) -> tuple[Tensor, ByteEncoder]:
-    """What a network that has not seen the held-out pairs says of all of them, (N, C); and one that has seen all."""
-    options = {"steps": steps, "contrast": contrast, "seed": seed}
-    for_strangers = learn(shape, pairs, ~pairs.held_out, ridge=FOR_STRANGERS, **options)
-    for_all = learn(shape, pairs, torch.ones_like(pairs.held_out), ridge=FOR_ALL, **options)
-    return predict(for_strangers, pairs.spelled), for_all
-
-
 def loss(predicted: Tensor, rows: Tensor, weights: Tensor, contrast: float) -> Tensor:
     """The squared distance of (N, C) to (N, C), weighted, and how hard each is told from the other rows.
 
@@ -126,7 +116,8 @@ def _solution(moments: Tensor, products: Tensor, ridge: float) -> Tensor:
     """(F, C)."""
     held_down = moments.diagonal()[:-1].mean() * ridge * torch.ones(len(moments), dtype=torch.float64)
     held_down[-1] = 0
-    return torch.linalg.solve(moments + held_down.diag(), products)
+    solution: Tensor = torch.linalg.solve(moments + held_down.diag(), products)
+    return solution
 
 
 def _apart(chosen: Tensor, seed: int) -> Tensor:
@@ -138,8 +129,8 @@ def _apart(chosen: Tensor, seed: int) -> Tensor:
 
 def _weights(encoder: ByteEncoder) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The matrices inside the network, and all other weights."""
-    within = [module for module in encoder.modules() if isinstance(module, Layer)]
-    within += [encoder.gate_proj, encoder.up_proj]
+    layers = [module for module in encoder.modules() if isinstance(module, Layer)]
+    within: list[nn.Module] = [*layers, encoder.gate_proj, encoder.up_proj]
     matrices = [weight for module in within for weight in module.parameters() if weight.ndim == 2]
     return matrices, [weight for weight in encoder.parameters() if not any(weight is matrix for matrix in matrices)]
 

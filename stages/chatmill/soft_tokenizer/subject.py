@@ -82,7 +82,8 @@ def measure_plugged(subject: Subject, pairs: Pairs, predicted: Tensor, plugged: 
 
 def measure_noisy(subject: Subject, plugged: Tensor) -> dict[str, dict[str, Score]]:
     """Bits per byte of noisy conversations, with the model's table and with the rows `plugged` (V, R)."""
-    tables, result = {"table": table_of(subject.model), "plugged_in": plugged}, {}
+    tables = {"table": table_of(subject.model), "plugged_in": plugged}
+    result: dict[str, dict[str, Score]] = {}
     for kind in KINDS:
         text = noisy(subject.conversations, kind)
         corpus = Corpus.encode(text, subject.tokenizer, subject.template, subject.threads)

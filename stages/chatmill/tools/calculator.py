@@ -1,4 +1,7 @@
-"""The tool that the assistant calls: arithmetic, and nothing else."""
+"""The tool that the assistant calls: arithmetic, and nothing else.
+
+The parser is our own: Python's grammar, by which `ast` and simpleeval read, has no `007`, but `9**9**9` and `1_0`.
+"""
 
 import re
 from fractions import Fraction
@@ -39,7 +42,8 @@ class _Reader:
 
     @staticmethod
     def _split(text: str) -> list[str | Fraction]:
-        tokens, position = [], 0
+        tokens: list[str | Fraction] = []
+        position = 0
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
@@ -55,7 +59,11 @@ class _Reader:
         return value
 
     def _next_of(self, *symbols: str) -> str | None:
-        return self.tokens.pop() if self.tokens and self.tokens[-1] in symbols else None
+        token = self.tokens[-1] if self.tokens else None
+        if not isinstance(token, str) or token not in symbols:
+            return None
+        self.tokens.pop()
+        return token
 
     def _sum(self) -> Fraction:
         value = self._product()
@@ -75,9 +83,10 @@ class _Reader:
             sign = -sign if symbol == "-" else sign
         if self._next_of("("):
             return sign * self._parenthesis()
-        if not self.tokens or isinstance(self.tokens[-1], str):
+        token = self.tokens.pop() if self.tokens else ""
+        if isinstance(token, str):
             raise _NotArithmetic
-        return sign * self.tokens.pop()
+        return sign * token
 
     def _parenthesis(self) -> Fraction:
         self.depth += 1

@@ -62,6 +62,9 @@ def spell(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -> Tenso
 class ByteEncoder(nn.Module):
     """From the bytes of tokens to their embeddings."""
 
+    cos: Tensor  # (longest + 2, D/2)
+    sin: Tensor
+
     def __init__(self, shape: ByteEncoderShape, hidden_size: int) -> None:
         super().__init__()
         self.shape, config = shape, shape.config()
@@ -88,13 +91,14 @@ class ByteEncoder(nn.Module):
             x = layer(x, rotary, is_read[:, None, None].expand(-1, 1, spelled.shape[1], -1), None)
         x = (self.norm(x) * is_read[..., None]).sum(dim=1) / is_read.sum(dim=1, keepdim=True)
         if not self.shape.features:
-            return x * self.shape.width**-0.5
+            scaled: Tensor = x * self.shape.width**-0.5
+            return scaled
         x = F.silu(self.gate_proj(x)) * self.up_proj(x)
         return F.pad(x * self.shape.features**-0.5, (0, 1), value=1.0)
 
     def forward(self, spelled: Tensor) -> Tensor:
         """(N, L) int64 -> (N, C)."""
-        x = self.embed_out(self.read(spelled))
+        x: Tensor = self.embed_out(self.read(spelled))
         if self.shape.ngrams:
             hashes, count = hashed(spelled, self.shape.ngrams)
             shares = (hashes >= 0) * count[:, None] ** -0.5
@@ -130,6 +134,8 @@ def _whole(spelled: Tensor, salt: int) -> Tensor:
 
 class ByteEmbedding(nn.Module):
     """The embedding of a whole vocabulary, in place of a table: of text from its bytes, of all other tokens a row."""
+
+    order: Tensor  # (V,) int64: where the row of each id stands among those that are made
 
     def __init__(self, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
         super().__init__()

@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import RawIOBase
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from chatmill.pipeline.stage import SCRATCH
+from chatmill.pipeline.outputs import SCRATCH
 
 TERMINATED = 128 + signal.SIGTERM  # the exit code of a process that ended because it was asked to
 _KEPT = 2
@@ -81,7 +81,7 @@ class Checkpoint:
         """The last whole state, on the CPU; None where there is none."""
         for file in reversed(self._files()):
             with file.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() == _NAME.fullmatch(file.name)[2]:
+                if hashlib.file_digest(stream, "sha256").hexdigest() == file.stem.split("-")[1]:
                     stream.seek(0)
                     return torch.load(stream, map_location="cpu", weights_only=True)
             file.unlink(missing_ok=True)
@@ -103,7 +103,8 @@ class Checkpoint:
 
     def _tell_once(self, error: OSError) -> None:
         if not self.failed:
-            reason = error.strerror[0].lower() + error.strerror[1:]
+            reason = str(error.strerror or error)
+            reason = reason[:1].lower() + reason[1:]
             self.tell(f"{self.folder}: {reason}: training goes on, but if killed begins again at an older state")
         self.failed = True
 
@@ -111,8 +112,9 @@ class Checkpoint:
 class _Digested:
     """A file that is hashed as it is written; what fails is kept, as torch buries an error under one of its own."""
 
-    def __init__(self, file: RawIOBase) -> None:
-        self.file, self.digest, self.size, self.error = file, hashlib.sha256(), 0, None
+    def __init__(self, file: FileIO) -> None:
+        self.file, self.digest, self.size = file, hashlib.sha256(), 0
+        self.error: OSError | None = None
 
     def write(self, content: Any) -> int:
         """Take all bytes, whether they fit or not: the size counts both."""
@@ -135,7 +137,7 @@ def _write(state: Any, place: Path) -> str:
     """The sha256 of what is then on disk. Raises OSError where there is no room."""
     with place.open("wb", buffering=0) as file:
         digested = _Digested(file)
-        torch.save(state, digested)
+        torch.save(state, digested)  # type: ignore[arg-type]  # it takes whatever can be written to
         if digested.error:
             reason = f"{digested.error.strerror} for a state of {digested.size / 1e6:,.1f} MB"
             raise OSError(digested.error.errno, reason)

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
-from chatmill.pipeline.stage import die_with_parent
+from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.training.checkpoint import TERMINATED
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -66,7 +66,8 @@ class Group:
 
     def sum_gradients(self, weights: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of all processes, at once; those of sharded weights were added up on their way."""
-        gradients = [weight.grad for weight in weights if not isinstance(weight, DTensor)]
+        plain = [weight.grad for weight in weights if not isinstance(weight, DTensor)]
+        gradients = [gradient for gradient in plain if gradient is not None]
         if self.size == 1 or not gradients:
             return
         flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
@@ -159,9 +160,9 @@ def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
         for layer in layers:
             layer.compile(dynamic=False)
     for module in (*layers, model):
-        fully_shard(module, mesh=mesh)
-        module.set_force_sum_reduction_for_comms(True)  # gloo can do no other
-        module.set_gradient_divide_factor(1.0)
+        sharded = fully_shard(module, mesh=mesh)
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo can do no other
+        sharded.set_gradient_divide_factor(1.0)
     register_fsdp_forward_method(model, "nats")  # gathers the weights, too
 
 
@@ -169,7 +170,8 @@ def part_like(whole: Tensor, weight: Tensor) -> Tensor:
     """The part of a whole tensor that a process holds that holds a part of `weight`; of weights in a stack likewise."""
     if not isinstance(weight, DTensor) or not whole.ndim:
         return whole
-    placements = [Shard(placement.dim + whole.ndim - weight.ndim) for placement in weight.placements]
+    dims = [placement.dim for placement in weight.placements if isinstance(placement, Shard)]
+    placements = [Shard(dim + whole.ndim - weight.ndim) for dim in dims]
     return distribute_tensor(whole.to(weight.device), weight.device_mesh, placements, src_data_rank=None)
 
 
@@ -195,16 +197,17 @@ def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) 
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # the one above; else the first process would open another
         }
         worker = context.Process(target=_work, args=(sender, environment, work, arguments), daemon=True)
-        worker.start()
+        with scripts_on_path():
+            worker.start()
         sender.close()
         workers[receiver] = worker
     try:
         with _handing_on_sigterm(workers.values()):
             _wait_for(workers)
     finally:
-        for worker in workers.values():
-            worker.kill()
-            worker.join()
+        for process in workers.values():
+            process.kill()
+            process.join()
 
 
 def _work(sender: Connection, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
@@ -242,19 +245,22 @@ def _wait_for(workers: dict[Connection, BaseProcess]) -> None:
     """Return when all have ended well, exit when they were asked to end; raise the first error."""
     running = dict(workers)
     while running:
-        for receiver in wait(list(running)):
+        ready = wait(list(running))
+        for receiver in [receiver for receiver in running if receiver in ready]:
             worker = running.pop(receiver)
             try:
-                raise receiver.recv()
+                error: ValueError | OSError = receiver.recv()
             except EOFError:
                 worker.join()
+            else:
+                raise error
             if worker.exitcode not in (0, TERMINATED):
                 raise ValueError(_ended(list(workers.values()).index(worker), len(workers), worker.exitcode))
     if any(worker.exitcode for worker in workers.values()):
         sys.exit(TERMINATED)
 
 
-def _ended(rank: int, size: int, code: int) -> str:
+def _ended(rank: int, size: int, code: int | None) -> str:
     if code == -signal.SIGKILL:
         return f"process {rank} of {size} was killed: where memory ran out, lower train_model.processes or batch_size"
     return f"process {rank} of {size} ended with code {code}, see above"

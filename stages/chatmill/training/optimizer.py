@@ -48,7 +48,7 @@ class Muon(torch.optim.Optimizer):
         self.precision = precision
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self) -> None:  # type: ignore[override]  # gradients are there: no closure makes them
         """Change every matrix by `lr` in each direction, by more where it has more rows than columns."""
         for group in self.param_groups:
             matrices = group["params"]
@@ -94,7 +94,7 @@ class Optimizer:
     @property
     def learning_rate(self) -> float:
         """The matrices' rate in the last step."""
-        return self.optimizers[0].param_groups[0]["lr"]
+        return float(self.optimizers[0].param_groups[0]["lr"])
 
     def step(self, share: float) -> None:
         """Change the weights at a share of the full rate, and forget the gradients."""

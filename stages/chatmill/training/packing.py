@@ -29,7 +29,7 @@ class Pieces:
     @property
     def room(self) -> np.ndarray:
         """(N,) tokens that each takes of a row."""
-        return self.lengths + self.cut
+        return np.asarray(self.lengths + self.cut)
 
 
 class Batch(NamedTuple):

@@ -4,7 +4,6 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from types import SimpleNamespace
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -15,6 +14,7 @@ from chatmill.training.display import Display
 from chatmill.training.distributed import Group
 from chatmill.training.loss_watch import LossWatch, name_documents
 from chatmill.training.packing import Batch, Feed
+from chatmill.training.parameters import TrainParameters
 from chatmill.training.trainer import Sums, Trainer
 
 LOGITS_AT_ONCE = 1 << 24  # in one batch; the gradients of several are added up
@@ -33,14 +33,14 @@ class Plan:
     checkpoint_every: int  # steps
 
 
-def plan_steps(asked: SimpleNamespace, feed: Feed, vocab_size: int, group: Group) -> Plan:
+def plan_steps(parameters: TrainParameters, feed: Feed, vocab_size: int, group: Group) -> Plan:
     """How the batches that are asked for become rows."""
-    if group.leads and 2 * feed.row_length <= asked.context:
+    if group.leads and 2 * feed.row_length <= parameters.context:
         longest = f"the longest conversation takes {feed.pieces.room.max()} tokens"
-        tell(f"{longest}: beyond {feed.row_length}, nothing is learnt of train_model.context = {asked.context}")
-    rows_a_step = share_rows(asked.batch_size, asked.context, feed.row_length, group.size)
+        tell(f"{longest}: beyond {feed.row_length}, nothing is learnt of train_model.context = {parameters.context}")
+    rows_a_step = share_rows(parameters.batch_size, parameters.context, feed.row_length, group.size)
     rows_a_batch = rows_at_once(rows_a_step // group.size, feed.row_length, vocab_size)
-    return Plan(rows_a_step, rows_a_batch, asked.seed, asked.checkpoint_every)
+    return Plan(rows_a_step, rows_a_batch, parameters.seed, parameters.checkpoint_every)
 
 
 def rows_at_once(rows_a_step: int, row_length: int, vocab_size: int) -> int:

@@ -31,7 +31,8 @@ def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -
     """The likeliest ids, one after another, until the model ends its turn."""
     allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[END]])
     length = min(len(question) + _ANSWER, model.config.max_position_embeddings)
-    cache, answer, ids = model.new_cache(1, length), [], list(question)
+    cache, ids = model.new_cache(1, length), list(question)
+    answer: list[int] = []
     while cache.length + len(ids) < length and (not answer or answer[-1] != vocabulary.special[END]):
         logits = model(torch.tensor([ids]), cache=cache, last_only=True)[0, -1]
         ids = [int(allowed[logits[allowed].argmax()])]

@@ -69,7 +69,7 @@ def keep_freed_memory() -> None:
 def compile_repeatably() -> None:
     """Have compiled code add up in one order: left alone, threads add to an embedding's gradient as they come along."""
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # which takes time, and changes nothing here
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here
 
 
 class Sums(NamedTuple):
@@ -82,7 +82,12 @@ class Sums(NamedTuple):
 
     def plus(self, other: "Sums") -> "Sums":
         """Both together."""
-        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+        return Sums(
+            self.weighted_nats + other.weighted_nats,
+            self.weight + other.weight,
+            self.nats + other.nats,
+            self.bytes + other.bytes,
+        )
 
     @classmethod
     def of(cls, numbers: Tensor) -> "Sums":

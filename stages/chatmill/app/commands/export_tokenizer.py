@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-from chatmill.tokenizer.exporting.exports import Format, export_all
+from chatmill.tokenizer.exporting.exports import export_all
+from chatmill.tokenizer.exporting.format_names import Format
 from chatmill.tokenizer.exporting.parity import compare, read_texts
 from chatmill.tokenizer.formats.loading import read_vocabulary
 from chatmill.tokenizer.formats.soundness import check

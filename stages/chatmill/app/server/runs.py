@@ -22,6 +22,7 @@ from starlette.routing import Route
 from chatmill.app.server.errors import Refusal
 from chatmill.app.server.run_files import RunFiles
 from chatmill.app.server.run_rows import REPORT, Row, rows
+from chatmill.pipeline.processes import SOURCE
 from chatmill.report.sections import averaged
 
 SECONDS = 120  # in which DVC reads what it has not read before, at half a second a run
@@ -32,8 +33,8 @@ MOST_FILE_BYTES = 16 << 20  # of a report or a curve
 CURVE = Path("data/metrics/train.tsv")
 DVC = f"""
 import sys
-sys.path.append({str(Path(__file__).parents[2])!r})
-from chatmill.pipeline.stage import die_with_parent
+sys.path.append({SOURCE!r})
+from chatmill.pipeline.processes import die_with_parent
 die_with_parent()
 from dvc.cli import main
 sys.exit(main(sys.argv[1:]))

@@ -1,17 +1,22 @@
-"""JSON documents, entry by entry: what `json.load` would need the whole of in memory is read as a stream."""
+"""JSON documents, entry by entry: what `json.load` would need the whole of in memory is read as a stream.
+
+The parser is our own: ijson knows no entry's line, takes no integer over 64 bits, makes `?` of half a surrogate pair,
+and 100 kB of opening brackets fill the memory; pydantic_core reads only what is whole.
+"""
 
 import codecs
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _CHUNK = 1 << 18
 _BLANKS = " \t\r\n"
 _decode = json.JSONDecoder().raw_decode
 
 
-def entries(file: Path, stream: BinaryIO, limit: int) -> Iterator[tuple[str, str | None, Any]]:
+def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str | None, Any]]:
     """Place, key and value of each entry of an array (its keys are None) or of an object.
 
     Raises ValueError with file and line where it is not JSON, or where an entry is longer than `limit` characters:
@@ -40,7 +45,7 @@ def entries(file: Path, stream: BinaryIO, limit: int) -> Iterator[tuple[str, str
         raise text.error("more text after the JSON document")
 
 
-def values(file: Path, stream: BinaryIO, limit: int) -> Iterator[tuple[str, Any]]:
+def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
     """Place and value of each of the JSON values that follow one another. Raises ValueError as `entries` does."""
     text = _Text(file, stream, limit)
     while text.peek():
@@ -50,7 +55,7 @@ def values(file: Path, stream: BinaryIO, limit: int) -> Iterator[tuple[str, Any]
 class _Text:
     """The text of a stream, of which only the entry at hand is kept."""
 
-    def __init__(self, file: Path, stream: BinaryIO, limit: int) -> None:
+    def __init__(self, file: Path, stream: io.BufferedIOBase, limit: int) -> None:
         self._file, self._stream, self._limit = file, stream, limit
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._buffer, self._position, self._bytes = "", 0, 0

@@ -14,9 +14,14 @@ from typing import Any
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.item import Unusable, list_of, shape, text_of
-from chatmill.datasets.formats.turns import Step, join_tools, pair
+from chatmill.datasets.formats.turns import Step, StepKind, join_tools, pair
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES: dict[str, StepKind] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
 _OUTPUTS = ("tool", "function")
 
 
@@ -47,7 +52,7 @@ def _steps(message: Any) -> Iterator[Step]:
     if not isinstance(calls, list):
         raise Unusable("bad_call", f"tool_calls is {shape(calls)}: expected a list")
     for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
+        function: Any = call.get("function") if isinstance(call, dict) else None
         yield "call", _call(text_of(function, "name"), function.get("arguments", "{}"))
 
 
@@ -58,7 +63,8 @@ def _said(message: dict[str, Any]) -> tuple[str, list[str]]:
         return content, []
     if content is None and message.get("tool_calls"):
         return "", []
-    texts, calls = [], []
+    texts: list[str] = []
+    calls: list[str] = []
     for part in list_of(message, "content"):
         kind = text_of(part, "type")
         if kind in ("text", "tool_call"):
@@ -73,6 +79,7 @@ def _call(name: str, arguments: Any) -> str:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError as error:
         raise Unusable("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
-    if name == "calculator" and isinstance(values, dict) and isinstance(values.get("expression"), str):
-        return values["expression"]
+    expression = values.get("expression") if name == "calculator" and isinstance(values, dict) else None
+    if isinstance(expression, str):
+        return expression
     return json.dumps({"name": name, "arguments": values}, ensure_ascii=False)

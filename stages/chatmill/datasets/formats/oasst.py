@@ -22,16 +22,22 @@ def rows(file: Path) -> Iterator[Row | Reject]:
     """The trees of a file, each as its root with `replies`."""
     tree: list[Row] = []
     for row in json_rows(file):
-        flat = not isinstance(row, Reject) and isinstance(row[1], dict) and "message_tree_id" in row[1]
-        flat = flat and "prompt" not in row[1]
-        if tree and not (flat and row[1]["message_tree_id"] == tree[0][1]["message_tree_id"]):
+        flat = None if isinstance(row, Reject) else _flat_message(*row)
+        if tree and (flat is None or flat[1]["message_tree_id"] != tree[0][1]["message_tree_id"]):
             yield from _grow(tree)
             tree = []
-        if flat:
-            tree.append((row[0], row[1] | {"replies": []}))
-        else:
+        if flat is None:
             yield row
+        else:
+            tree.append(flat)
     yield from _grow(tree)
+
+
+def _flat_message(place: str, entry: Any) -> Row | None:
+    """One message of a flat tree, with room for `replies`; None for other entries."""
+    if not isinstance(entry, dict) or "message_tree_id" not in entry or "prompt" in entry:
+        return None
+    return place, entry | {"replies": []}
 
 
 def _grow(messages: list[Row]) -> Iterator[Row | Reject]:

@@ -45,7 +45,7 @@ def lines(file: Path) -> Iterator[Row | Reject]:
             yield place, text.removesuffix("\n").removesuffix("\r")
 
 
-def _skip_line(stream: BinaryIO) -> int:
+def _skip_line(stream: io.BufferedIOBase) -> int:
     """Read on to the end of a line; how many bytes that was."""
     skipped = 0
     while rest := stream.readline(ROW_BYTES):
@@ -62,7 +62,8 @@ def filled_lines(file: Path) -> Iterator[Row | Reject]:
 
 def blocks(file: Path) -> Iterator[Row | Reject]:
     """Lines up to the next blank one, joined by newlines; a block with an unreadable line is one reject."""
-    place, block, size = "", [], 0
+    place, size = "", 0
+    block: list[str] = []
     unreadable: Reject | None = None
     for row in chain(lines(file), [("", "")]):
         if isinstance(row, Reject):
@@ -132,7 +133,7 @@ def table_rows(file: Path) -> Iterator[Row | Reject]:
 
 
 @contextmanager
-def open_binary(file: Path) -> Iterator[BinaryIO]:
+def open_binary(file: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     """The bytes of a file, unpacked where it ends in .gz or .zst. Raises ValueError where a packed file is damaged."""
     try:
         with file.open("rb") as packed:
@@ -158,7 +159,7 @@ class _Zstandard(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         while not self._ready:
             data = self._frame.unused_data or self._packed.read(1 << 16)
             if self._frame.eof:

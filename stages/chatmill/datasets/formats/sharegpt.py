@@ -10,9 +10,9 @@ from typing import Any
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.item import Unusable, list_of, text_of
-from chatmill.datasets.formats.turns import Step, join_tools
+from chatmill.datasets.formats.turns import Step, StepKind, join_tools
 
-_KINDS = {
+_KINDS: dict[str, StepKind] = {
     "system": "system",
     "human": "user",
     "user": "user",

@@ -162,7 +162,7 @@ def _told(opening: Opening, problem: Problem, random: Random) -> list[Message]:
 
 
 def _exchange(question: str, answer: str, problem: Problem | None = None) -> list[Message]:
-    parts = (Part("text", answer),)
+    parts: tuple[Part, ...] = (Part("text", answer),)
     if problem and problem.call:
         parts = (Part("call", problem.call), Part("output", problem.slots["result"]), *parts)
     return [Message.plain("user", question), Message("assistant", parts)]

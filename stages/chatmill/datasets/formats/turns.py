@@ -1,17 +1,28 @@
 """Conversations from the plain lists of turns that dataset formats hold."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.item import Unusable
+from chatmill.datasets.formats.item import Unusable, text_of
 
-Step = tuple[Literal["system", "user", "assistant", "call", "output"], str]
+StepKind = Literal["system", "user", "assistant", "call", "output"]
+Step = tuple[StepKind, str]
 
 
 def pair(question: str, answer: str) -> Conversation:
     """One question and its answer."""
     return [Message.plain("user", question), Message.plain("assistant", answer)]
+
+
+def instruct(row: Any, material: str, answer: str) -> Conversation:
+    """The row's `instruction`, after a blank line what is under the key `material`, if anything, and the answer.
+
+    Raises Unusable.
+    """
+    instruction, reply = text_of(row, "instruction"), text_of(row, answer)
+    given = text_of(row, material) if row.get(material) else ""
+    return pair(f"{instruction}\n\n{given}" if given else instruction, reply)
 
 
 def alternate(texts: Sequence[str], system: str = "") -> Conversation:

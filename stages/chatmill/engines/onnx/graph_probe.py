@@ -11,6 +11,7 @@ from pathlib import Path
 
 from chatmill.engines.onnx.foreign_graph import GraphEngine
 from chatmill.engines.onnx.session import Session, graph_files
+from chatmill.pipeline.processes import SOURCE
 
 if sys.platform != "win32":  # which has no such limits
     import resource
@@ -25,7 +26,7 @@ def probe(file: Path) -> None:
     num_bytes = sum(part.stat().st_size for part in graph_files(file))
     seconds, memory = SECONDS + num_bytes // 20_000_000, MEMORY + 8 * num_bytes
     command = [sys.executable, "-m", __name__, str(file), str(seconds), str(memory)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": SOURCE}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode == -getattr(signal, "SIGXCPU", 0):
         raise ValueError(f"{file}: it takes more than {seconds} s of processor time to open: it is refused")

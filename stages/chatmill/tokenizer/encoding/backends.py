@@ -8,13 +8,14 @@ import importlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import chain, pairwise
 from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
@@ -22,10 +23,12 @@ from chatmill.tokenizer.encoding.ranks import encoding, ranks_of, refusal
 from chatmill.tokenizer.vocabulary import sentencepiece_model
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.sentencepiece_model import to_model
-from chatmill.tokenizer.vocabulary.tokenizer_json import SPACE, to_json
+from chatmill.tokenizer.vocabulary.steps import SPACE
+from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-Ids = TypeVar("Ids")
+Array = NDArray[np.integer[Any]]
+Ids = TypeVar("Ids", Array, list[list[int]])
 FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # by others fastokens cuts a few texts otherwise, as " \u180ea"
 BYTES = {bytes([byte]): byte for byte in range(256)}
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
@@ -41,14 +44,14 @@ class Backend(ABC):
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         """The ids of each text."""
 
-    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+    def encode_marked(self, text: str, names: set[str]) -> Array:
         """The ids of a text in which each of these names stands for its control token; what is between, by itself."""
         stretches = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         texts = list(dict.fromkeys(stretches[::2]))  # the newline after each message is there once
         arrays = dict(zip(texts, self._encode_arrays(texts), strict=True)) | self._controls
         return np.concatenate([arrays[stretch] for stretch in stretches])
 
-    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+    def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
         return [np.fromiter(ids, np.int64, len(ids)) for ids in self.encode_batch(texts, threads=1)]
 
 
@@ -70,7 +73,7 @@ class _Bytes(Backend):
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
 
-    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+    def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
 
@@ -84,7 +87,7 @@ class _Tiktoken(Backend):
             return list(map(self._encoding.encode_ordinary, texts))
         return self._encoding.encode_ordinary_batch(texts, num_threads=threads)
 
-    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+    def encode_marked(self, text: str, names: set[str]) -> Array:
         return self._encoding.encode_to_numpy(text, allowed_special=names, disallowed_special=())
 
 
@@ -103,7 +106,7 @@ class _Fastokens(_Tiktoken):
         slow = partial(super().encode_batch, texts, threads)
         return self._either(sum(map(len, texts)), slow, partial(self._fast_batch, texts))
 
-    def encode_marked(self, text: str, names: set[str]) -> np.ndarray:
+    def encode_marked(self, text: str, names: set[str]) -> Array:
         slow = partial(super().encode_marked, text, names)
         return self._either(len(text), slow, partial(self._fast_marked, text))
 
@@ -129,11 +132,11 @@ class _Fastokens(_Tiktoken):
         array, borders = np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
         return [array[start:stop].tolist() for start, stop in pairwise(borders)]
 
-    def _fast_marked(self, text: str) -> np.ndarray:
+    def _fast_marked(self, text: str) -> Array:
         return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)
 
 
-def _flat(ids: Any) -> np.ndarray:
+def _flat(ids: Array | list[list[int]]) -> Array:
     return ids if isinstance(ids, np.ndarray) else np.array([*chain.from_iterable(ids)])
 
 
@@ -178,12 +181,14 @@ class _SentencePiece(_Marked):
         self._processor = SentencePieceProcessor(model_proto=to_model(vocabulary))
 
     def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
-        return self._processor.encode(texts, num_threads=threads)
+        ids: list[list[int]] = self._processor.encode(texts, num_threads=threads)
+        return ids
 
-    def _encode_arrays(self, texts: list[str]) -> list[np.ndarray]:
+    def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
         if any(SPACE in text for text in texts):
             return super()._encode_arrays(texts)
-        return self._processor.encode(texts, num_threads=1, return_type="numpy")
+        ids: Sequence[Array] = self._processor.encode(texts, num_threads=1, return_type="numpy")
+        return ids
 
 
 class _MarkedTokenizers(_Marked):

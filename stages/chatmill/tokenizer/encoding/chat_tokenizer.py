@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.conversation.template import Loss, Segment, Template, segments, spans
@@ -24,9 +25,9 @@ CHUNK = 250_000  # characters that are encoded in one go
 class Encoded(NamedTuple):
     """Conversations in a row: conversation i is [offsets[i], offsets[i + 1])."""
 
-    ids: np.ndarray  # uint16, or uint32 where the vocabulary needs it
-    loss: np.ndarray  # uint8, of template.Loss
-    offsets: np.ndarray  # int64
+    ids: NDArray[np.unsignedinteger[Any]]  # uint16, or uint32 where the vocabulary needs it
+    loss: NDArray[np.uint8]  # uint8, of template.Loss
+    offsets: NDArray[np.int64]
 
 
 class ChatTokenizer:
@@ -52,7 +53,7 @@ class ChatTokenizer:
         return self.vocabulary.num_text
 
     @cached_property
-    def is_text(self) -> np.ndarray:
+    def is_text(self) -> NDArray[np.bool]:
         """(V,) bool: whether text can give an id."""
         return np.array([kind < Kind.CONTROL for kind in self.vocabulary.kinds])
 
@@ -72,12 +73,12 @@ class ChatTokenizer:
         return list(self.vocabulary.tokens)
 
     @cached_property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
         """The smallest type that holds every id."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     @cached_property
-    def _lengths(self) -> np.ndarray:
+    def _lengths(self) -> NDArray[np.int64]:
         return np.array([len(token) for token in self.vocabulary.tokens], dtype=np.int64)
 
     @overload
@@ -158,7 +159,7 @@ class ChatTokenizer:
         borders = np.cumsum([0, *map(len, conversations)])
         return Encoded(ids, loss, np.concatenate([[0], begun])[borders])
 
-    def _encode_parts(self, parts: list[Segment], text: str) -> np.ndarray:
+    def _encode_parts(self, parts: list[Segment], text: str) -> NDArray[np.integer[Any]]:
         """The ids of segments, of which `text` is all: in one call where every `<|` in it begins a control token."""
         check_text(text)
         controls = [segment.text for segment in parts if segment.control]

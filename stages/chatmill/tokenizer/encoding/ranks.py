@@ -6,12 +6,20 @@ rank. It has no list of merges: they are found back from the ranks.
 
 import re
 from functools import lru_cache
-from itertools import count
 
 import tiktoken
 
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, check_lengths, merges_by_rank, rank_scores
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    UNUSED,
+    Algorithm,
+    Kind,
+    Vocabulary,
+    check_lengths,
+    merges_by_rank,
+    rank_scores,
+    unused_names,
+)
 
 MOST_GAPS = 4096  # ids without a name that are taken for unused ones
 _OWN = re.compile(r"chatmill/(\w+)/(lookup|merge)/([0-9a-f]{64})")
@@ -49,6 +57,7 @@ def encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
     reason = refusal(vocabulary)
     if reason is not None:
         raise ValueError(reason)
+    assert vocabulary.pattern is not None, "refused"
     return tiktoken.Encoding(
         name=encoding_name(vocabulary),
         pat_str=vocabulary.pattern,
@@ -75,7 +84,8 @@ def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[s
     Raises ValueError where the values do not fit together, or are not those that the name was made for.
     """
     made = _OWN.fullmatch(name)
-    type, algorithm, fingerprint = made.groups() if made else ("pretrained", "merge", None)
+    type, fingerprint = (made[1], made[3]) if made else ("pretrained", None)
+    algorithm: Algorithm = "lookup" if made and made[2] == "lookup" else "merge"
     tokens, kinds = _in_order(ranks, special)
     merges = merges_by_rank(ranks) if algorithm == "merge" else ()
     scores = rank_scores(tokens, kinds, merges)
@@ -95,13 +105,13 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
     for name, i in special.items():
         if i in entries:
             raise ValueError(f"the id {i} has two tokens, {entries[i][0]!r} and {name!r}")
-        entries[i] = name.encode(), Kind.UNUSED if name.startswith("<|unused_") else Kind.CONTROL
+        entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL
     if len(entries) < len(ranks) + len(special) or min(entries) < 0:
         raise ValueError("an id has two tokens, or is negative")
     gaps = [i for i in range(max(entries) + 1) if i not in entries] if max(entries) < len(entries) + MOST_GAPS else None
     if gaps is None or len(gaps) > MOST_GAPS:
         raise ValueError(f"ids up to {max(entries)} for {len(entries)} tokens")
-    names = (name for k in count() if (name := f"<|unused_{k}|>") not in special)
-    entries |= {i: (next(names).encode(), Kind.UNUSED) for i in gaps}
+    names = unused_names({name.encode() for name in special})
+    entries |= {i: (next(names), Kind.UNUSED) for i in gaps}
     tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
     return tokens, kinds

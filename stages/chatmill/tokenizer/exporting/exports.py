@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tokenizers import Regex
@@ -13,6 +13,7 @@ from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.encoding import ranks
+from chatmill.tokenizer.exporting.format_names import Format
 from chatmill.tokenizer.formats.algorithms import Encoder
 from chatmill.tokenizer.formats.binary import write_binary
 from chatmill.tokenizer.formats.llama2c import greedy_refusal, write_llama2c
@@ -25,13 +26,12 @@ from chatmill.tokenizer.vocabulary.patterns import ANYTHING, SAMPLE
 from chatmill.tokenizer.vocabulary.steps import SAMPLES, as_tokenizers, tokenizers_steps
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, merge
 
-Format = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 SPACE_MARK = "U+2581 in text is taken for a space; chatmill's own files keep it"
 ROUNDING = "`tokenizers` adds scores in double precision and normalises by graphemes, so that a few texts differ"
 MOST_CANDIDATES = 3000  # texts among which one is looked for that two formats would encode differently
 
 
-def export_all(formats: Iterable[Format], tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:
+def export_all(formats: Iterable[Format], tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[Format, Any]:
     """Write formats of a tokenizer's folder into a folder that is not there; say what `export` gave for each.
 
     `formats.json` there says the same.

@@ -9,14 +9,14 @@ from tokenizers import Tokenizer
 
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.encoding.ranks import encoding
+from chatmill.tokenizer.encoding.ranks import encoding, names_of
 from chatmill.tokenizer.formats.algorithms import Encoder
 from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
+Encode = Callable[[list[str]], list[list[int]]]
 
 
 def read_texts(file: Path) -> list[str]:
@@ -35,7 +35,7 @@ def read_texts(file: Path) -> list[str]:
 
 def runtimes(folder: Path) -> dict[str, Encode]:
     """What reads each export that is in a folder, by the file's name; names of control tokens in text are text."""
-    readers = {
+    readers: dict[str, Callable[[Path], Encode]] = {
         "tokenizer.bin": _binary,
         "tokenizer.pkl": lambda file: encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
         "tokenizer.tiktoken": lambda file: encoding(read_tiktoken(file)).encode_ordinary_batch,
@@ -71,6 +71,5 @@ def compare(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Itera
 
 def without_names(texts: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     """The texts that name no control token: from a tokenizer.json, some readers take the name for the token."""
-    kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    names = "|".join(re.escape(token.decode()) for token, kind in kinds if kind >= Kind.CONTROL)
+    names = "|".join(map(re.escape, names_of(vocabulary)))
     return [text for text in texts if not names or not re.search(names, text)]

@@ -5,7 +5,6 @@ the text is taken as it is; there U+2581 stands for a space inside the tokens, s
 no token covers. The steps of a tokenizer made elsewhere come before all this.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -15,14 +14,12 @@ from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING
 from chatmill.tokenizer.vocabulary.steps import SPACE, Steps
-from chatmill.tokenizer.vocabulary.vocabulary import PLAIN_CONTINUATION, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import PLAIN_CONTINUATION, Kind, Vocabulary, float32
 
 WHOLE = "\u2581|[^\u2581]+"
 UNKNOWN_PENALTY = 10.0  # what a character that no token covers costs below the least score, as in google/sentencepiece
 REMEMBERED, SHORT = 1 << 16, 64  # pieces of so many characters whose ids are kept: words come again
 MAX_CHARACTERS = 100  # of a piece that WordPiece does not give up, where it gives any up
-
-_FLOAT32 = struct.Struct("<f")
 
 
 class Encoder:
@@ -41,11 +38,11 @@ class Encoder:
         self._initial = self._normal
         if vocabulary.spelling == "plain":  # a word that begins as a continuation is written is taken for it
             self._initial |= {PLAIN_CONTINUATION.encode() + token: i for token, i in self._continuation.items()}
-        self._byte = [(ids[Kind.FALLBACK] or self._normal).get(bytes([byte])) for byte in range(256)]
+        self._byte = {token[0]: i for token, i in (ids[Kind.FALLBACK] or self._normal).items() if len(token) == 1}
         self._unknown = next(iter(ids[Kind.UNKNOWN].values()), None) if not ids[Kind.FALLBACK] else None
         self._longest = max(map(len, vocabulary.tokens)) + len(PLAIN_CONTINUATION)
         self._least = min((self._scores[index] for index in self._normal.values()), default=0.0)
-        self._rounded = self._steps.rounded if self._steps else _float32
+        self._rounded = self._steps.rounded if self._steps else float32
         self._merges = {
             pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])
             for rank, pair in enumerate(vocabulary.merges)
@@ -69,7 +66,7 @@ class Encoder:
 
     def _ids_in(self, piece: str) -> list[int]:
         ids: list[int] = []
-        for stretch in [piece] if self._joined is None else self._stretches(piece):
+        for stretch in [piece] if self._joined is None else _stretches(piece, self._joined):
             ids += self._ids_of_short(stretch) if len(stretch) < SHORT else self._ids_of(stretch)
         return ids
 
@@ -77,15 +74,6 @@ class Encoder:
         for stretch in [text] if self._steps is None else self._steps.run(text):
             plain = stretch.replace(SPACE, " ") if self._marked and self._steps else stretch
             yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
-
-    def _stretches(self, piece: str) -> Iterator[str]:
-        """What a piece falls into between characters that stand side by side in no token: joining crosses none."""
-        start = 0
-        for place, pair in enumerate(pairwise(piece), start=1):
-            if pair not in self._joined:
-                yield piece[start:place]
-                start = place
-        yield piece[start:]
 
     def _lookup(self, piece: str) -> list[int]:
         """The whole piece, else its bytes."""
@@ -111,11 +99,13 @@ class Encoder:
         """From the left, always the longest entry: the first one initial, the others continuations."""
         if self._unknown is not None and len(piece) > MAX_CHARACTERS:
             return [self._unknown]
-        data, ids, entries = piece.encode(), [], self._initial
+        data, entries = piece.encode(), self._initial
+        ids: list[int] = []
         while data:
             lengths = range(min(len(data), self._longest), 0, -1)
             length = next((n for n in lengths if data[:n] in entries), None)
             if length is None:
+                assert self._unknown is not None, "a byte without a token"
                 return [self._unknown]
             ids.append(entries[data[:length]])
             data, entries = data[length:], self._continuation
@@ -127,7 +117,7 @@ class Encoder:
         Sums are rounded at each step as the original rounds them.
         """
         data = piece.encode()
-        best: list[tuple[float, int, list[int]] | None] = [(0.0, 0, [])] + [None] * len(data)  # sum, from, ids
+        best: dict[int, tuple[float, int, list[int]]] = {0: (0.0, 0, [])}  # sum, from, ids of what ends there
         starts = [place for place, byte in enumerate(data) if byte & 0xC0 != 0x80]
         for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
             total = best[start][0]
@@ -141,11 +131,12 @@ class Encoder:
                 ways.append((score, following, self._character(data[start:following])))
             for score, stop, ids in ways:
                 reached = self._rounded(total + score)
-                if best[stop] is None or reached > best[stop][0]:
+                if stop not in best or reached > best[stop][0]:
                     best[stop] = (reached, start, ids)
-        result, stop = [], len(data)
-        while stop:
-            _, stop, ids = best[stop]
+        result: list[int] = []
+        end = len(data)
+        while end:
+            _, end, ids = best[end]
             result[:0] = ids
         return result
 
@@ -160,11 +151,17 @@ class Encoder:
         return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
 
 
+def _stretches(piece: str, joined: set[tuple[str, str]]) -> Iterator[str]:
+    """What a piece falls into between characters that stand side by side in no token: joining crosses none."""
+    start = 0
+    for place, pair in enumerate(pairwise(piece), start=1):
+        if pair not in joined:
+            yield piece[start:place]
+            start = place
+    yield piece[start:]
+
+
 def _joined(vocabulary: Vocabulary) -> set[tuple[str, str]]:
     """The pairs of characters that stand side by side inside a token."""
     texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
     return {pair for text in texts for pair in pairwise(text)}
-
-
-def _float32(number: float) -> float:
-    return _FLOAT32.unpack(_FLOAT32.pack(number))[0]

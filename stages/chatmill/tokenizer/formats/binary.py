@@ -114,7 +114,7 @@ class BinaryTokenizer:
 
     def __init__(self, file: Path, stream: FileIO) -> None:
         self.file, self._stream = file, stream
-        self._map: mmap.mmap | None = None
+        self._map: mmap.mmap | bytes = b""  # empty until the file is mapped
         self._read_index()
         self._touched = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
 
@@ -139,7 +139,8 @@ class BinaryTokenizer:
     def score(self, index: int) -> float:
         """The score of a token."""
         self._touch(index)
-        return RECORD.unpack_from(self._map, self._starts[index])[0]
+        score: float = RECORD.unpack_from(self._map, self._starts[index])[0]
+        return score
 
     def kind(self, index: int) -> Kind:
         """What an id stands for."""
@@ -188,7 +189,7 @@ class BinaryTokenizer:
     def close(self) -> None:
         """Unmap the file."""
         self._stream.close()
-        if self._map is not None:
+        if isinstance(self._map, mmap.mmap):
             self._starts.release()
             self._map.close()
 
@@ -229,7 +230,7 @@ class BinaryTokenizer:
     def _description(self) -> dict[str, Any]:
         """What the index says in JSON, of the right types."""
         try:
-            about = json.loads(self._text)
+            about: dict[str, Any] = json.loads(self._text)
             texts = [about[name] for name in ("type", "algorithm", "fingerprint")]
             texts += [text for text in (about["pattern"], about.get("steps")) if text is not None]
             if not isinstance(about["controls"], dict) or not all(isinstance(text, str) for text in texts):
@@ -264,7 +265,7 @@ class BinaryTokenizer:
 
     def _check(self, start: int, stop: int) -> None:
         """Compare the checksums of all blocks in [start, stop) that were not compared before."""
-        if self._map is None:
+        if not self._map:
             self._map_file()
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             if not self._checked[block]:

@@ -74,12 +74,10 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if file.stat().st_size > MOST_BYTES:
         raise ValueError(f"{file}: over {MOST_BYTES:,} bytes: not a tokenizer")
     pairs = {name: vocabulary for vocabulary, merges in PAIRS.items() for name in (vocabulary, merges)}
-    if file.name in pairs:
-        file, read = file.with_name(pairs[file.name]), read_pair
-    elif file.suffix in READERS:
-        read = READERS[file.suffix]
-    else:
+    read = read_pair if file.name in pairs else READERS.get(file.suffix)
+    if read is None:
         raise ValueError(f"{file}: not a tokenizer: expected a folder or a file that ends in {', '.join(READERS)}")
+    file = file.with_name(pairs.get(file.name, file.name))
     vocabulary = read(file)
     try:
         check(vocabulary)

@@ -1,7 +1,8 @@
 """tokenizer.pkl: a pickled `tiktoken.Encoding`, as nanochat loads it.
 
 Loading a pickle runs what it says. So it is never loaded here: its opcodes are interpreted, those alone that a pickled
-encoding consists of, and they build nothing but strings, numbers and dictionaries.
+encoding consists of, and they build nothing but strings, numbers and dictionaries. The interpreter is our own, as
+`pickle.Unpickler`, even with a `find_class` that finds nothing, takes 32 GB where nine bytes ask for it (LONG_BINPUT).
 """
 
 import pickle
@@ -47,7 +48,7 @@ def _interpret(data: bytes) -> dict[str, Any]:
     """The four values of the encoding that a pickle describes."""
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
     for opcode, argument, position in pickletools.genops(data):
         match opcode.name:
             case "PROTO" | "FRAME" | "STOP":
@@ -73,7 +74,7 @@ def _interpret(data: bytes) -> dict[str, Any]:
                 key, value = _cut(stack, -2)
                 stack[-1].update([(key, value)])
             case "GLOBAL":
-                stack.append(_find(argument))
+                stack.append(_find(str(argument)))
             case "STACK_GLOBAL":
                 stack.append(_find(" ".join(_cut(stack, -2))))
             case "NEWOBJ":

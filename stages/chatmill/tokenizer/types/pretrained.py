@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from chatmill.pipeline.checksum import check_sha256
-from chatmill.tokenizer.formats.loading import as_it_is, files_of, read_vocabulary
+from chatmill.tokenizer.formats.loading import as_it_is, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 0  # text tokens; the file decides
@@ -14,13 +13,9 @@ EXACT = False
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Any file that chatmill.tokenizer.load reads, and its checksum: DVC tracks parameters, but not this file.
-
-    Of two files, such as encoder.json and vocab.bpe, it is that of both, one after the other.
-    """
+    """Any file that chatmill.tokenizer.load reads; of two files, such as encoder.json and vocab.bpe, one of them."""
 
     path: Path
-    sha256: str
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
@@ -30,8 +25,6 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
     """
     vocabulary = read_vocabulary(settings.path)
     try:
-        plain = as_it_is(vocabulary)
+        return as_it_is(vocabulary)
     except ValueError as error:
         raise ValueError(f"{settings.path}: {error}: use a tokenizer that keeps every character") from error
-    check_sha256(files_of(settings.path), settings.sha256, "train_tokenizer.pretrained.sha256", settings.path)
-    return plain

@@ -10,17 +10,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import refusal, to_model
-from chatmill.tokenizer.vocabulary.tokenizer_json import UNUSED, piece_of, read_tokenizer_json, write_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_json import piece_of, read_tokenizer_json, write_tokenizer_json
+from chatmill.tokenizer.vocabulary.vocabulary import MULTIPLE, NO_RANK, UNUSED, Kind, Vocabulary, unused_names
 
 CANONICAL, DESCRIPTION, MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
-MULTIPLE = 64  # of which every vocabulary's size is one
 FORMAT = 1
 
 
@@ -44,18 +43,17 @@ def complete(text: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
     tokens, kinds, scores = list(text.tokens), list(text.kinds), list(text.scores)
     spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in text.special]
-    for i, name in zip(spare, controls, strict=False):
-        tokens[i], kinds[i] = name.encode(), Kind.CONTROL
+    for i, control in zip(spare, controls, strict=False):
+        tokens[i], kinds[i] = control.encode(), Kind.CONTROL
     texts = {piece_of(text, i) for i in text.text_ids}
     if taken := [name for name in controls if name in texts]:
         raise ValueError(f"the control token {taken[0]} is a token of text in it: use another tokenizer")
     added = controls[len(spare) :]
     needed = int(text.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % MULTIPLE
-    names = (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in text.tokens)
     return replace(
         text,
-        tokens=(*tokens, *(name.encode() for name in added), *islice(names, num_unused)),
+        tokens=(*tokens, *(name.encode() for name in added), *islice(unused_names(text.tokens), num_unused)),
         kinds=(*kinds, *[Kind.CONTROL] * len(added), *[Kind.UNUSED] * num_unused),
         scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
     )

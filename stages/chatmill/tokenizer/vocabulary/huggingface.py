@@ -7,6 +7,7 @@ what people say, for these readers take the name of a control token in text for 
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from chatmill.conversation.chatml import BOS, CALL_END, CALL_START, END, OUTPUT_END, OUTPUT_START, PAD, START
@@ -106,5 +107,5 @@ def write_huggingface(tokenizer_folder: Path, out: Path, template: Template) -> 
     _write_json(out / "special_tokens_map.json", names)
 
 
-def _write_json(file: Path, content: dict[str, object]) -> None:
+def _write_json(file: Path, content: Mapping[str, object]) -> None:
     file.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.vocabulary.steps import normalizer_spec, sentencepiece_steps
-from chatmill.tokenizer.vocabulary.tokenizer_json import UNUSED, piece_of, sentencepiece_entry
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Pair, Vocabulary, check_lengths, rank_scores
+from chatmill.tokenizer.vocabulary.tokenizer_json import piece_of, sentencepiece_entry
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, UNUSED, Kind, Pair, Vocabulary, check_lengths, rank_scores
 
 _PIECE = ModelProto.SentencePiece
 _TYPES = {
@@ -57,7 +57,8 @@ def to_model(vocabulary: Vocabulary) -> bytes:
     names = [vocabulary.special.get(name, -1) for name in ("<s>", "</s>", "<pad>")]
     spec.unk_id, (spec.bos_id, spec.eos_id, spec.pad_id) = unknown, names
     spec.unk_piece = model.pieces[unknown].piece
-    return model.SerializeToString(deterministic=True)
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
 
 
 def unknown_id(vocabulary: Vocabulary) -> int:
@@ -98,12 +99,11 @@ def from_model(model: ModelProto) -> Vocabulary:
             piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in zip(model.pieces, kinds, strict=True)
         )
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
-    scores = [piece.score for piece in model.pieces]
-    merges = _merges(tokens, kinds, scores)
+    merges = _merges(tokens, kinds, [piece.score for piece in model.pieces])
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
 
 
-def _entry(piece: _PIECE) -> tuple[bytes, Kind]:
+def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     if not isinstance(piece.piece, str):
         raise ValueError(f"its piece {piece.piece!r:.80} is no UTF-8")
     if piece.type not in _KINDS:

@@ -11,15 +11,16 @@ scores of all tokens where float32 does not hold them.
 import base64
 import json
 import math
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer
+
+from chatmill.tokenizer.vocabulary.vocabulary import float32
 
 SPACE = "\u2581"
 AROUND = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -37,8 +38,15 @@ ALLOWED = {
 }
 MOST_STEPS = 16
 SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
-_FLOAT32 = struct.Struct("<f")
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+
+
+class Normalizer(TypedDict):
+    """The settings of SentencePiece's normaliser."""
+
+    charsmap: str  # in base64
+    dummy_prefix: bool
+    remove_extra_whitespaces: bool
 
 
 class Steps:
@@ -84,19 +92,18 @@ def sentencepiece_steps(normalizer: NormalizerSpec) -> str | None:
     if not (charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces):
         return None
     _check_charsmap(charsmap)
-    content = {
-        "charsmap": base64.b64encode(charsmap).decode(),
-        "dummy_prefix": normalizer.add_dummy_prefix,
-        "remove_extra_whitespaces": normalizer.remove_extra_whitespaces,
-    }
+    content = Normalizer(
+        charsmap=base64.b64encode(charsmap).decode(),
+        dummy_prefix=normalizer.add_dummy_prefix,
+        remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
+    )
     return json.dumps({"sentencepiece": content}, sort_keys=True)
 
 
 def normalizer_spec(steps: str | None) -> NormalizerSpec:
     """The normaliser of a SentencePiece model with these steps. Raises ValueError for those of another library."""
-    if steps is None:
-        content = {"charsmap": "", "dummy_prefix": False, "remove_extra_whitespaces": False}
-    else:
+    content: Normalizer | None = Normalizer(charsmap="", dummy_prefix=False, remove_extra_whitespaces=False)
+    if steps is not None:
         content = json.loads(steps).get("sentencepiece")
     if content is None:
         raise ValueError("its steps before the model are not SentencePiece's")
@@ -111,7 +118,7 @@ def normalizer_spec(steps: str | None) -> NormalizerSpec:
 
 def as_tokenizers(steps: str) -> dict[str, Any]:
     """The steps as tokenizer.json has them; of a SentencePiece normaliser, the nearest that there is."""
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library == "tokenizers":
         return {place: content[place] for place in AROUND}
     normalizers: list[dict[str, Any]] = []
@@ -140,7 +147,7 @@ def without_prefix(steps: str | None) -> str | None:
     """
     if steps is None:
         return None
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library == "sentencepiece":
         kept = content | {"dummy_prefix": False}
         return json.dumps({library: kept}, sort_keys=True) if any(kept.values()) else None
@@ -154,9 +161,10 @@ def puts_a_space_first(steps: str | None) -> bool:
     """Whether a space is put before every text."""
     if steps is None:
         return False
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library == "sentencepiece":
-        return content["dummy_prefix"]
+        prefix: bool = content["dummy_prefix"]
+        return prefix
     metaspaces = [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace"]
     return {"type": "Prepend", "prepend": SPACE} in list(_flat("normalizer", content["normalizer"])) or any(
         step.get("prepend_scheme", "always") != "never" for step in metaspaces
@@ -170,7 +178,7 @@ def _marks_spaces_alone(step: dict[str, Any]) -> bool:
 
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
     """The scores of all tokens as their file has them."""
-    ((_, content),) = json.loads(steps).items()
+    _, content = _library(steps)
     kept = content.get("scores", [])
     return [*kept, *scores[len(kept) :]]
 
@@ -182,7 +190,7 @@ def types_of(normalizer: dict[str, Any] | None) -> list[str]:
 
 def patterns_of(steps: str) -> list[str]:
     """The regular expressions that the steps cut and replace by."""
-    ((library, content),) = json.loads(steps).items()
+    library, content = _library(steps)
     if library != "tokenizers":
         return []
     flat = (step for place in ("normalizer", "pre_tokenizer") for step in _flat(place, content[place]))
@@ -208,6 +216,12 @@ def _as_serde_reads(number: float) -> float:
     return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
 
 
+def _library(steps: str) -> tuple[str, dict[str, Any]]:
+    """The library whose steps they are, and what it is to do."""
+    ((library, content),) = json.loads(steps).items()
+    return library, content
+
+
 def _replace(content: str, **pattern: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
@@ -226,17 +240,17 @@ def _sentencepiece(content: dict[str, Any]) -> tuple[Callable[[str], list[str]],
     def run(text: str) -> list[str]:
         return [stretch for stretch in [normalize(text)] if stretch]
 
-    return run, lambda number: _FLOAT32.unpack(_FLOAT32.pack(number))[0]
+    return run, float32
 
 
 def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
     for place in AROUND:
         _check(place, content[place])
-    model = {"type": "BPE", "vocab": {}, "merges": []}
-    steps = {place: content[place] for place in ("normalizer", "pre_tokenizer")}
-    empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "post_processor": None}
+    whole: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    whole |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    whole |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
     try:
-        tokenizer = Tokenizer.from_str(json.dumps(empty | {"decoder": None, "model": model} | steps))
+        tokenizer = Tokenizer.from_str(json.dumps(whole))
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"tokenizers refuses them: {error}") from error
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer

@@ -18,6 +18,7 @@ from chatmill.tokenizer.vocabulary.steps import SPACE, as_tokenizers, exact_scor
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     PLAIN_CONTINUATION,
+    UNUSED,
     Algorithm,
     Kind,
     Pair,
@@ -30,7 +31,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 )
 
 CONTINUATION = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
-UNUSED = "<|unused_"
 NOTHING = "\ufffe"  # no character; before the number of an id that no text may give
 UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
 MAX_PIECE = 100  # bytes or characters; WordPiece gives a longer piece up
@@ -43,7 +43,7 @@ _BYTES = {letter: byte for byte, letter in _ALPHABET.items()}
 Entry = tuple[bytes, Kind]
 NAME = re.compile(r"<.+>|\[.+\]")
 CHANGING = {"BertNormalizer", "Lowercase", "NFKC", "NFKD", "Precompiled", "Strip", "StripAccents"}
-_LOOKUP_TYPES = {WORDS: "whitespace", CHARACTERS: "char", ANYTHING: "byte"}
+_LOOKUP_TYPES: dict[str | None, str] = {WORDS: "whitespace", CHARACTERS: "char", ANYTHING: "byte"}
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, file: Path) -> None:
@@ -59,7 +59,7 @@ def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
         for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
         if special and kind >= Kind.CONTROL and not UNUSED_ENTRY.fullmatch(token.decode())
     ]
-    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+    content: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
     content |= _byte_level_steps(vocabulary) if vocabulary.spelling == "bytes" else _SENTENCEPIECE_STEPS
     if vocabulary.steps is not None:
         steps = as_tokenizers(vocabulary.steps)
@@ -114,13 +114,13 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     ids = {piece: i for i, piece in enumerate(pieces) if vocabulary.kinds[i] < Kind.CONTROL or i < last}
     if vocabulary.algorithm == "wordpiece":
         plain = vocabulary.spelling == "plain"
-        limits = {"continuing_subword_prefix": PLAIN_CONTINUATION if plain else CONTINUATION}
-        limits |= {"max_input_chars_per_word": MAX_PIECE}
-        return (
-            {"type": "WordPiece", "unk_token": "[UNK]" if unknown is None else pieces[unknown]}
-            | limits
-            | {"vocab": ids}
-        )
+        return {
+            "type": "WordPiece",
+            "unk_token": "[UNK]" if unknown is None else pieces[unknown],
+            "continuing_subword_prefix": PLAIN_CONTINUATION if plain else CONTINUATION,
+            "max_input_chars_per_word": MAX_PIECE,
+            "vocab": ids,
+        }
     return {
         "type": "BPE",
         "dropout": None,
@@ -222,7 +222,7 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
 def _kind(model: dict[str, Any]) -> str:
     """The model's kind; older files do not name it."""
     if "type" in model:
-        return model["type"]
+        return str(model["type"])
     return "Unigram" if "unk_id" in model else "BPE" if "merges" in model else "WordPiece"
 
 
@@ -230,9 +230,9 @@ def _sentencepiece(
     content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
 ) -> Vocabulary:
     _check_marked(content, ids, scores)
-    steps, exact = None, scores is None or scores == list(map(float32, scores))
-    if not exact or any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
-        steps = tokenizers_steps(content, () if exact else scores)
+    steps, exact = None, [] if scores is None or scores == list(map(float32, scores)) else scores
+    if exact or any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
+        steps = tokenizers_steps(content, exact)
     entries = _checked(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
     if unknown is not None and not entries[unknown][0].startswith(UNUSED.encode()):
         entries[unknown] = entries[unknown][0], Kind.UNKNOWN

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -14,9 +14,13 @@ from typing import Literal
 
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 Pair = tuple[int, int]
+MULTIPLE = 64  # of which every vocabulary's size is one
 PLAIN_CONTINUATION = "##"  # before WordPiece's continuations, where its entries are text and not bytes
+UNUSED = "<|unused_"  # how the names of unused ids begin
 MAX_TOKEN = 1024  # bytes of a token that is read from a file
 NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
+
+_FLOAT32 = struct.Struct("<f")
 
 
 class Kind(IntEnum):
@@ -99,12 +103,12 @@ class Vocabulary:
 def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence[Pair] = ()) -> tuple[float, ...]:
     """-ln(rank + 1): the rank of the first merge that makes a token; without merges, its place among longer entries."""
     made: dict[bytes, int] = {}
-    for rank, (left, right) in enumerate(merges):
-        made.setdefault(tokens[left] + tokens[right], rank)
+    for place, (left, right) in enumerate(merges):
+        made.setdefault(tokens[left] + tokens[right], place)
     places = count()
     scores = []
     for token, kind in zip(tokens, kinds, strict=True):
-        rank = None
+        rank: int | None = None
         if kind < Kind.CONTROL and len(token) > 1:
             rank = made.get(token) if merges else next(places)
         scores.append(NO_RANK if rank is None else float32(0.0 - math.log(rank + 1)))
@@ -154,6 +158,11 @@ def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     return parts
 
 
+def unused_names(taken: Container[bytes]) -> Iterator[bytes]:
+    """Names for unused ids, without end; none of those that are taken."""
+    return (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in taken)
+
+
 def check_lengths(tokens: Iterable[bytes]) -> None:
     """Raise ValueError for a token that is empty, or so long that it would take ages to understand."""
     if any(not 0 < len(token) <= MAX_TOKEN for token in tokens):
@@ -162,7 +171,8 @@ def check_lengths(tokens: Iterable[bytes]) -> None:
 
 def float32(value: float) -> float:
     """The nearest number that every format keeps exactly."""
-    return struct.unpack("<f", struct.pack("<f", value))[0]
+    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    return number
 
 
 def bytes_and(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:

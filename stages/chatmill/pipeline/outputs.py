@@ -1,0 +1,69 @@
+"""Files and folders that appear whole or not at all, written by one process at a time."""
+
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SCRATCH = ".cache"  # ignored by git and by DVC, in whatever folder it stands
+
+
+@contextmanager
+def locked(name: str, outputs: list[Path]) -> Iterator[None]:
+    """Hold the lock of a stage that writes these outputs; wait for whoever has it."""
+    file = Path(SCRATCH, "locks", "-".join([name, *(output.stem for output in outputs[:1])]))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{name}: waiting for another run of this stage to end", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def atomic_output(output: Path) -> Iterator[Path]:
+    """A place to write a file or folder; it is renamed to `output` when the block ends well, and removed otherwise."""
+    scratch = output.parent / SCRATCH
+    _sweep(scratch)
+    folder = scratch / str(os.getpid())
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / output.name
+    try:
+        yield place
+        if not place.exists():
+            raise ValueError(f"{output} was not written")
+        if output.is_dir() and not output.is_symlink():
+            shutil.rmtree(output)
+        place.replace(output)
+    finally:
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+        for empty in (folder, scratch):
+            if empty.exists() and not any(empty.iterdir()):
+                empty.rmdir()
+
+
+def _sweep(scratch: Path) -> None:
+    """Remove what processes left that are no more."""
+    if not scratch.is_dir():
+        return
+    for folder in scratch.iterdir():
+        if folder.name.isdigit() and not _alive(int(folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,139 @@
+"""params.yaml: how it is read, and how all of it is checked before a stage begins.
+
+A section is what the `main` of the script of its name takes by keyword: the annotations there say what is allowed. Of
+other scripts only that signature is read, so that checking them imports none of what they work with.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from chatmill.pipeline.outputs import SCRATCH
+from chatmill.pipeline.signatures import Signature, read_signature
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+
+FILE = Path("params.yaml")
+Params = dict[str, Any]
+_REMOVED = {  # parameters of earlier versions, and what to do instead
+    key: f"is no longer a parameter: DVC tracks what lies in data/raw/external/{folder}: delete the line"
+    for key, folder in {
+        "train_model.initial_sha256": "initial",
+        "train_tokenizer.pretrained.sha256": "pretrained",
+        "train_soft_tokenizer.other_tokenizer_sha256": "other_tokenizer",
+    }.items()
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which `1e-3` is a number, as DVC reads it."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)$"),
+    list("-+0123456789."),
+)
+
+
+def read_params(file: Path = FILE) -> Params:
+    """The parameters of all stages. Raises ValueError where there are none."""
+    if not file.exists():
+        raise ValueError(f"no {file} in {Path.cwd()}: run stages from the top folder of the project")
+    try:
+        params = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(params, dict):
+        raise ValueError(f"{file}: expected one section per stage")
+    return params
+
+
+def section_of(params: Params, name: str, signature: Signature, instance: str) -> Params:
+    """The section of a stage, or that of one `instance` where it has several. Raises ValueError where there is none."""
+    path = f"{name}.{instance}" if signature.each else name
+    for found, section in _sections(params, name, signature):
+        if found == path:
+            return section
+    raise ValueError(f"{FILE}: no section {path}")
+
+
+def check_params(params: Params, scripts: Path) -> None:
+    """Raise ValueError, with all that is wrong, unless every section is what the script of its name takes.
+
+    `scripts` is their folder. What was found right is remembered until the file or a script changes.
+    """
+    files = sorted([*scripts.glob("*.py"), *scripts.glob("chatmill/tokenizer/types/*.py")])
+    digest = hashlib.sha256(repr(params).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    checked = Path(SCRATCH, "checked-params")
+    if checked.exists() and checked.read_text(encoding="utf-8") == digest.hexdigest():
+        return
+    signatures = {file.stem: read_signature(file) for file in files if file.parent == scripts}
+    if errors := list(find_errors(params, signatures)):
+        raise ValueError("; ".join(f"{FILE}: {error}" for error in dict.fromkeys(errors)))
+    checked.parent.mkdir(parents=True, exist_ok=True)
+    checked.write_text(digest.hexdigest(), encoding="utf-8")
+
+
+def find_errors(params: Params, signatures: Mapping[str, Signature]) -> Iterator[str]:
+    """What is wrong with the sections, one sentence each; a section that is missing is missed by its own stage."""
+    known = {*signatures, *(name for signature in signatures.values() for name in signature.others)}
+    for unknown in sorted(params.keys() - known, key=str):
+        yield f"unknown section {unknown}{suggest(str(unknown), known)}"
+    for name in (name for name in params if name in signatures):
+        try:
+            for path, section in _sections(params, name, signatures[name]):
+                yield from section_errors(path, section, signatures[name].model)
+        except ValueError as error:
+            yield str(error).removeprefix(f"{FILE}: ")
+
+
+def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterator[str]:
+    """What is wrong with a section, with the path of each key."""
+    try:
+        model.model_validate(section)
+    except ValidationError as error:
+        yield from (_explain(path, problem, model.model_fields) for problem in error.errors())
+
+
+def _explain(path: str, problem: ErrorDetails, keys: Collection[str]) -> str:
+    *above, last = (path, *map(str, problem["loc"]))
+    key = ".".join([*above, last])
+    if key in _REMOVED:
+        return f"{key} {_REMOVED[key]}"
+    if problem["type"] == "extra_forbidden":
+        return f"unknown parameter {key}{suggest(last, keys if len(above) == 1 else ())}"
+    if problem["type"] == "missing":
+        return f"missing parameter {key}"
+    message = (problem["msg"][:1].lower() + problem["msg"][1:]).removeprefix("value error, ")
+    return f"{key} = {problem['input']!r}: {message}" if problem["loc"] else message
+
+
+def _sections(params: Params, name: str, signature: Signature) -> Iterator[tuple[str, Params]]:
+    """Each section of a stage, and its path. What its command line names is no parameter. Raises ValueError."""
+    whole = params.get(name) or {}
+    sections = {name: whole}
+    if signature.each and isinstance(whole, dict):
+        sections = {f"{name}.{key}": section or {} for key, section in whole.items()}
+    for path, section in sections.items():
+        if not isinstance(section, dict):
+            raise ValueError(f"{FILE}: {path}: expected keys and values")
+        yield path, {key: value for key, value in section.items() if key not in signature.files}
+
+
+def suggest(name: str, known: Collection[str]) -> str:
+    """What to say after a name that is none of the known ones; nothing where there are none."""
+    near = difflib.get_close_matches(name, known, n=1)
+    choices = f"expected one of {', '.join(sorted(known))}" if known else ""
+    return "".join(f": {part}" for part in (f"did you mean {near[0]}?" if near else "", choices) if part)

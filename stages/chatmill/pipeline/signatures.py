@@ -1,0 +1,85 @@
+"""What the script of a stage takes: files on its command line, and a section of params.yaml.
+
+    @stage
+    def main(chat: Path, tokens: Output, *, template: Template) -> None:
+
+Positional parameters are files and folders, `Output` those that are written. Keyword-only ones are the section that is
+named after the script, or, as a whole, those sections that are annotated as `Section`; a keyword `parameters` is a
+model of all of its own section. A script with `@stage(each="out")` is run once for each entry of its section, the one
+that has the name of the file `out`.
+"""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+Output = Annotated[Path, "output"]
+Section = Annotated[dict[str, Any], "section"]
+MODEL = "parameters"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What `main` takes, and which of its files is named as the section, if it has a section for each."""
+
+    files: dict[str, bool]  # in the order of the command line: whether it is an output
+    others: tuple[str, ...]  # sections that are read as a whole, beside its own
+    model: type[BaseModel]  # of its own section
+    is_whole: bool  # the model is what `main` takes, and not its single keys
+    each: str
+
+
+def signature_of(main: Callable[..., None], each: str = "") -> Signature:
+    """The signature of a function."""
+    parameters = inspect.signature(main).parameters.values()
+    files = {p.name: _is(p.annotation, "output") for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    others = tuple(p.name for p in keywords if _is(p.annotation, "section"))
+    for parameter in keywords:
+        if parameter.name == MODEL:
+            return Signature(files, others, parameter.annotation, True, each)
+    fields = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in keywords}
+    own: dict[str, Any] = {name: field for name, field in fields.items() if name not in others}
+    model = create_model("Section", __config__=ConfigDict(extra="forbid"), **own)
+    return Signature(files, others, model, False, each)
+
+
+def _is(annotation: Any, mark: str) -> bool:
+    return get_origin(annotation) is Annotated and mark in get_args(annotation)
+
+
+def read_signature(script: Path) -> Signature:
+    """The signature of a script's `main`, for which only what its annotations name is imported.
+
+    Raises ValueError where the file has no such function.
+    """
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    mains = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
+    if not mains:
+        raise ValueError(f"{script}: a stage has a function main")
+    main, namespace = mains[0], dict[str, Any](__name__=script.stem)
+    options = [option for call in main.decorator_list if isinstance(call, ast.Call) for option in call.keywords]
+    each = next((ast.literal_eval(option.value) for option in options if option.arg == "each"), "")
+    main.body, main.decorator_list = ast.parse("pass").body, []
+    kept: list[ast.stmt] = [main]
+    wanted = _names(main)
+    for node in reversed(tree.body):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name in wanted:
+                    namespace[alias.name] = getattr(importlib.import_module(str(node.module)), alias.name)
+        elif isinstance(node, ast.Assign) and _names(node) & wanted:
+            kept.insert(0, node)
+            wanted |= _names(node)
+    exec(compile(ast.Module(kept, []), script, "exec"), namespace)
+    return signature_of(namespace["main"], each)
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -1,0 +1,5 @@
+"""The formats in which a tokenizer can be exported."""
+
+from typing import Literal
+
+Format = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]

@@ -1,0 +1,389 @@
+import json
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wcwidth import width
+
+from chatmill.app.cli import main
+from chatmill.app.commands.compare import notes
+from chatmill.app.comparison import Comparison, Given, Speed, compare, pooled, score, speeds
+from chatmill.app.experiments import find_or_fetch
+from chatmill.app.terminal.side_by_side import columns, wrapped
+from chatmill.conversation.chatml import CALL_END, CALL_START, END, Message, Part
+from chatmill.inference.chat import Answer, ChatSession
+from chatmill.inference.chat_template import ForeignTemplate, OwnTemplate
+from chatmill.inference.loading import load
+from chatmill.inference.sampler import Sampling
+from support.scripted import ScriptedEngine
+from support.tiny import CONFIG, byte_tokenizer, write_model
+
+TOKENIZER = byte_tokenizer()
+SPECIAL = TOKENIZER.special
+CHATML, MARKERS, PLAIN = OwnTemplate(), OwnTemplate("markers"), ForeignTemplate("plain", set())
+BITS = math.log2(TOKENIZER.vocab_size)  # of a token where all are equally likely
+MODELS = (Path("data/export/onnx"), Path("data/model"))
+
+
+class UniformEngine(ScriptedEngine):
+    """Says what it is told to, and finds every token equally likely."""
+
+    logit = 0.0
+
+    def score(self, ids):
+        self.read.append(list(ids))
+        if len(ids) > self.context:
+            raise ValueError(f"{len(ids)} tokens do not fit")
+        return np.full((len(ids), self.vocab_size), self.logit, np.float32)
+
+
+def session(*replies, template=CHATML, context=1000, **options):
+    """A chat with a model that gives these replies; `[` and `]` stand around a call."""
+    calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
+    script = [id_ for reply in replies for id_ in [*(calls.get(byte, byte) for byte in reply.encode()), SPECIAL[END]]]
+    engine = UniformEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
+    return ChatSession(engine, TOKENIZER, template, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "template", "tokens"),
+    [
+        ("Hé", CHATML, 3),
+        ("Hé", MARKERS, 4),  # a space before it
+        ("a<|b", CHATML, 5),  # a backslash in it
+        ("a<|b", PLAIN, 4),
+    ],
+)
+def test_each_model_pays_for_a_text_in_its_own_tokens_and_template(text, template, tokens):
+    nats = score(session(template=template), "Hi", Message.plain("assistant", text))
+    assert nats == pytest.approx(tokens * BITS * math.log(2))
+
+
+def test_bits_per_byte_are_those_of_every_answer_under_every_model():
+    (first, second) = compare("Hi", [session("Hé"), session("Hello", template=MARKERS)]).bits_per_byte()
+    assert first == pytest.approx([BITS, BITS * 4 / 3])
+    assert second == pytest.approx([BITS, BITS * 6 / 5])
+
+
+def test_calls_are_scored_as_text_and_their_output_is_not():
+    comparison = compare("Hi", [session("[1+1]two", max_tokens=99), session("x")])
+    assert comparison.answers[0].message.parts == (Part("call", "1+1"), Part("output", "2"), Part("text", "two"))
+    assert comparison.num_bytes == [6, 1]
+    assert comparison.bits_per_byte()[0] == pytest.approx([BITS, BITS])
+
+
+def test_where_a_model_knows_no_calls_what_is_said_is_scored_alone():
+    sessions = [session("[1+1]two"), session("x", template=PLAIN, max_tokens=1)]
+    assert compare("Hi", sessions).num_bytes == [3, 1]
+    assert b"1+1" not in TOKENIZER.decode_bytes(sessions[0].engine.read[-2])
+
+
+def test_the_prompt_that_scores_is_the_prompt_that_was_answered():
+    one, other = session("Hé", system="Be kind."), session("x", system="Be kind.")
+    compare("Say <|im_end|>.", [one, other])
+    assert one.engine.read[-2][: len(one.prompt_ids)] == one.prompt_ids
+    assert one.engine.read[-2][len(one.prompt_ids) :] == one.answer_ids[:-1]
+
+
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
+    loaded = load(models[template], "cpu", 1)
+    chat, text = ChatSession(*loaded), "Good morning."
+    asked = loaded.tokenizer.encode_segments(loaded.template.prompt([Message.plain("user", "Hi")]))[0]
+    logits, nats = loaded.engine.append(asked), 0.0
+    for token in (loaded.template.lead + text).encode():
+        nats += np.logaddexp.reduce(logits.astype(float)) - logits[token]
+        logits = loaded.engine.append([token])
+    assert score(chat, "Hi", Message.plain("assistant", text)) == pytest.approx(nats, rel=1e-4)
+
+
+def test_an_answer_without_text_has_no_number():
+    comparison = compare("Hi", [session(""), session("x")])
+    assert list(notes(comparison)) == ["– answer of A: no text"]
+    assert comparison.bits_per_byte() == [[None, None], [pytest.approx(BITS)] * 2]
+
+
+def test_a_problem_of_one_model_leaves_the_others_their_answers():
+    small = session("never said", context=40, max_tokens=4)
+    comparison = compare("x" * 30, [small, session("y")])
+    assert list(notes(comparison)) == ["– answer of B under A: 51 tokens do not fit"]
+    assert comparison.answers[0].problem.startswith("the message takes 50 tokens")
+    assert comparison.answers[1].message.text == "y"
+    assert comparison.nats == [["no answer", "no answer"], ["51 tokens do not fit", pytest.approx(BITS * math.log(2))]]
+
+
+@pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
+def test_logits_that_give_no_probability_are_told(logit):
+    broken = session("x")
+    broken.engine.logit = logit
+    assert compare("Hi", [broken, session("x")]).nats[0][0].startswith("the model gives it no probability")
+
+
+def test_an_answer_does_not_depend_on_what_was_asked_before(models):
+    chat = ChatSession(*load(models["chatml"], "cpu", 1), sampling=Sampling(temperature=1, seed=3), max_tokens=8)
+    first, _, again = (compare(prompt, [chat]) for prompt in ("Hi", "Ho", "Hi"))
+    assert first.answers[0].message == again.answers[0].message
+    assert first.nats == again.nats
+    assert again.answers[0].timing.cached_tokens == 0
+
+
+def comparison(nats, num_bytes, timings=(None, None)):
+    return Comparison("Hi", [Given(timing=timing) for timing in timings], nats, num_bytes)
+
+
+def test_all_prompts_are_pooled_over_texts_that_every_model_could_score():
+    done = [
+        comparison([[1.0, 3.0], ["no text"] * 2], [2, 0]),
+        comparison([[2.0, 4.0], [5.0, 5.0]], [4, 5]),
+        comparison([[9.0, "too long"], ["no text"] * 2], [1, 0]),
+    ]
+    assert pooled(done) == [
+        pytest.approx([0.5 / math.log(2), 7 / 6 / math.log(2)]),
+        pytest.approx([1 / math.log(2)] * 2),
+    ]
+    assert pooled(done[2:]) == [[None, None], [None, None]]
+
+
+def test_speed_is_the_rate_after_the_first_token_and_the_median_time_to_it():
+    quick, slow = Answer(9, 0, 11, 1.0, 2.0, True), Answer(9, 0, 21, 3.0, 6.0, True)
+    done = [comparison([], [], timings) for timings in ([quick, None], [slow, Answer(9, 0, 1, 5.0, 5.0, True)])]
+    assert speeds(done) == [Speed(2.0, 30 / 4), Speed(5.0, None)]
+
+
+def lines(headings, texts, columns_):
+    return ["".join(text for _, text in line) for line in columns(headings, texts, columns_)]
+
+
+def test_columns_wrap_by_what_characters_are_wide():
+    assert lines(["A", "B"], ["日本語" * 6, "👩‍👩‍👧 one\n\ntwo"], 61) == [
+        f"A{' ' * 26} │ B{' ' * 26}",
+        f"{'─' * 27}─┼─{'─' * 27}",
+        f"{'日本語' * 4}日  │ 👩‍👩‍👧 one{' ' * 21}",
+        f"{'本語'}{'日本語'}{' ' * 17} │ {' ' * 27}",
+        f"{' ' * 27} │ two{' ' * 24}",
+    ]
+
+
+@given(st.lists(st.text(), min_size=2, max_size=4), st.integers(60, 200))
+def test_columns_are_never_wider_than_the_terminal_nor_of_unequal_width(texts, columns_):
+    shown = lines(["A"] * len(texts), texts, columns_)
+    assert all(width(line) <= columns_ for line in shown)
+    if columns_ // len(texts) >= 30:
+        assert len({width(line) for line in shown}) == 1
+
+
+def test_on_a_narrow_terminal_answers_stand_one_below_the_other():
+    assert lines(["A", "B"], ["one", "two"], 59) == ["A", "one", "", "B", "two"]
+
+
+@given(st.text())
+def test_columns_hold_nothing_that_a_terminal_acts_upon(text):
+    shown = "".join(lines(["A", "B"], [text, text], 80))
+    assert not set(shown) & {*map(chr, [*range(32), *range(127, 160), *range(0x202A, 0x202F)]), "\u2028"}
+
+
+def test_what_a_terminal_would_act_upon_is_shown():
+    assert wrapped("\x1b]0;x\x07 \x9b1m\u202eab\n\tc", 60) == ["␛]0;x␇ ⟨U+009B⟩1m⟨U+202E⟩ab", "        c"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    other = replace(CONFIG, num_hidden_layers=1, max_position_embeddings=128)
+    return {"chatml": write_model(folder / "one"), "markers": write_model(folder / "two", other, "markers")}
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of `chatmill compare`."""
+    code = main(["compare", "--threads", "1", "--device", "cpu", "--max-tokens", "6", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def test_json_holds_what_the_library_finds(models, capsys):
+    _, out, err = run(capsys, *models.values(), "-p", "Hi", "-p", "x" * 200, "--json")
+    found, names = json.loads(out), list(map(str, models.values()))
+    chats = [ChatSession(*load(model, "cpu", 1), max_tokens=6) for model in models.values()]
+    done = [compare(prompt, chats) for prompt in ("Hi", "x" * 200)]
+    assert [model["name"] for model in found["models"]] == names
+    assert [model["template"] for model in found["models"]] == ["chatml", "markers"]
+    assert [one["bits_per_byte"] for one in found["prompts"]] == [one.bits_per_byte() for one in done]
+    assert [one["text"] for one in found["prompts"][0]["answers"]] == [one.message.text for one in done[0].answers]
+    assert found["prompts"][1]["answers"][1]["problem"].startswith("the message takes 220 tokens")
+    assert found["bits_per_byte"] == pooled(done)
+    assert err.startswith(f"A {names[0]}: pytorch on cpu, ")
+
+
+def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "prompts.txt"
+    file.write_text("Ho\n\nWho are you?\n")
+    code, out, _ = run(capsys, models["chatml"], models["chatml"], "-p", "Hi", "--prompt-file", file)
+    assert [line for line in out.splitlines() if line.startswith(">")] == ["> Hi", "> Ho", "> Who are you?"]
+    rows = [line.split() for line in out.splitlines() if line.startswith("answer of")]
+    assert (code, len(rows)) == (0, 8)
+    assert all(row[3] == row[4] != "–" for row in rows)
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_prompt_too_long_for_a_model_is_told_in_its_column(models, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, _ = run(capsys, *models.values(), "-p", "x" * 200)
+    assert (code, out.count("No answer: the message takes 220 tokens")) == (0, 1)
+    assert [line.split()[3:] for line in out.splitlines() if line.startswith("answer of B")] == [["–", "–"]]
+
+
+def test_three_models_give_three_columns(models, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = run(capsys, models["chatml"], models["markers"], models["chatml"], "-p", "Hi")
+    assert "under A  under B  under C" in out
+    assert sum(line.count("─┼─") == 2 for line in out.splitlines()) == 1
+
+
+def test_calls_that_are_left_out_are_told(models, capsys, tmp_path):
+    plain = shutil.copytree(models["chatml"], tmp_path / "plain")
+    for name in ("manifest.json", "chatmill_tokenizer.json"):
+        (plain / name).unlink()
+    config = json.loads((plain / "config.json").read_text())
+    del config["chatmill"]
+    (plain / "config.json").write_text(json.dumps(config))
+    _, _, err = run(capsys, models["chatml"], plain, "-p", "Hi")
+    assert "it continues text\nnot all of them know the calculator" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["one"], "1 models: name 2 to 26 of them"),
+        (["one", "two"], "no prompts: give one after -p, or a file"),
+        (["one", "two", "-p", " "], "a prompt is empty: give some text after -p"),
+        (["one", "two", "-p", "x", "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
+        (["one", "two", "-p", "x", "--temperature", "-1"], "temperature -1.0: expected 0 or more"),
+        (["one", "two", "--prompt-file", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "two", "--prompt-file", "/dev/zero"], "/dev/zero: over 16,000,000 bytes: shorten it"),
+        (["one", "two", "--prompt-file", "none.txt"], "none.txt: no such file or directory"),
+        (["one", "two", "-p", "x"], "one: no such file or folder, and no experiment, branch, tag or commit either"),
+        ([".", ".", "-p", "x"], ".: "),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.txt").write_bytes(b"ab\xff")
+    code, out, err = run(capsys, *arguments)
+    assert err.startswith(f"chatmill: {message}")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+def dvc(folder, *arguments):
+    subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def git(folder, *arguments):
+    who = ["-c", "user.name=chatmill", "-c", "user.email=chatmill@localhost"]
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory, models):
+    """A project whose tag holds one model, and whose experiment, which lies in its workspace, another."""
+    folder = tmp_path_factory.mktemp("repository")
+    git(folder, "init", "-qb", "main")
+    dvc(folder, "init", "-q")
+    git(folder, "commit", "-qm", "Nothing yet")
+    (folder / "dvc.yaml").write_text("stages: {train_model: {cmd: 'true', outs: [data/model]}}\n")
+    (folder / "data").mkdir()
+    git(folder, "config", "user.name", "chatmill")
+    git(folder, "config", "user.email", "chatmill@localhost")
+    for name, model in models.items():
+        shutil.rmtree(folder / "data/model", ignore_errors=True)
+        shutil.copytree(model, folder / "data/model")
+        dvc(folder, "commit", "-fq")
+        if name == "chatml":
+            git(folder, "add", ".")
+            git(folder, "commit", "-qm", "One")
+            git(folder, "tag", "größe/1.0")
+    dvc(folder, "exp", "save", "-n", "with-markers_2")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("größe/1.0", "chatml"), ("HEAD", "chatml"), ("with-markers_2", "markers")]
+)
+def test_a_run_gives_the_model_it_made(repository, models, monkeypatch, tmp_path, name, model):
+    monkeypatch.chdir(repository / "data")
+    found = find_or_fetch(name, MODELS, tmp_path / "model")
+    assert sorted(file.name for file in found.iterdir()) == sorted(file.name for file in models[model].iterdir())
+    assert all((found / file.name).read_bytes() == file.read_bytes() for file in models[model].iterdir())
+
+
+def test_the_workspace_is_a_run_too(repository, models, monkeypatch, tmp_path):
+    monkeypatch.chdir(repository)
+    found = find_or_fetch("workspace", MODELS, tmp_path / "model")
+    assert (found / "config.json").read_bytes() == (models["markers"] / "config.json").read_bytes()
+
+
+def test_a_path_wins_over_a_run_of_the_same_name(repository, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("HEAD").mkdir()
+    assert find_or_fetch("HEAD", MODELS, tmp_path / "model") == Path("HEAD")
+    assert not (tmp_path / "model").exists()
+
+
+def test_of_what_a_run_wrote_the_first_that_it_has_is_taken(repository, models, monkeypatch, tmp_path):
+    monkeypatch.chdir(repository)
+    found = find_or_fetch("HEAD", [Path("data/export/onnx"), Path("data"), Path("data/model")], tmp_path / "model")
+    assert (found / "model/config.json").exists()
+
+
+def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, capsys, monkeypatch):
+    monkeypatch.chdir(repository)
+    state = {file: file.read_bytes() for file in [*Path("data").rglob("*.*"), Path("dvc.lock"), Path(".git/index")]}
+    _, by_name, _ = run(capsys, "größe/1.0", "with-markers_2", "größe/1.0", "-p", "Hi", "--json")
+    _, by_path, _ = run(capsys, *models.values(), models["chatml"], "-p", "Hi", "--json")
+    assert [json.loads(text)["bits_per_byte"] for text in (by_name, by_path)] == [
+        json.loads(by_path)["bits_per_byte"]
+    ] * 2
+    assert all(file.read_bytes() == content for file, content in state.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "with-markers",
+            r"^with-markers: no such file or folder, and no experiment.*unknown Git revision 'with-markers'",
+        ),
+        ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: run `dvc repro` on it$"),
+    ],
+)
+def test_a_name_that_gives_no_model_is_told(repository, monkeypatch, tmp_path, name, message):
+    monkeypatch.chdir(repository)
+    with pytest.raises(ValueError, match=message):
+        find_or_fetch(name, MODELS, tmp_path / "model")
+
+
+@pytest.mark.parametrize("lost", ["*.dir", "*"])
+def test_what_the_cache_has_lost_comes_from_a_remote_storage_or_is_told(repository, monkeypatch, tmp_path, lost):
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", repository, clone)
+    shutil.copytree(repository / ".dvc/cache", clone / ".dvc/cache")
+    for file in (clone / ".dvc/cache/files").rglob(lost):
+        _ = file.is_file() and file.unlink()
+    monkeypatch.chdir(clone)
+    with pytest.raises(ValueError, match=r"^größe/1.0: its model is neither in DVC's cache nor in a remote storage: "):
+        find_or_fetch("größe/1.0", MODELS, tmp_path / "model")
+    dvc(clone, "remote", "add", "--local", "-d", "storage", str(repository / ".dvc/cache"))
+    assert (find_or_fetch("größe/1.0", MODELS, tmp_path / "again") / "config.json").exists()
+
+
+def test_without_dvc_paths_are_found_and_names_say_what_they_need(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "dvc.api", None)
+    assert find_or_fetch(str(tmp_path), MODELS, tmp_path / "model") == tmp_path
+    with pytest.raises(ValueError, match=r"^x: no such file or folder, and experiments take DVC: pip install dvc$"):
+        find_or_fetch("x", MODELS, tmp_path / "model")

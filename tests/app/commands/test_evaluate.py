@@ -1,0 +1,199 @@
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chatmill.app.cli import main
+from chatmill.app.measurement import Document, measure, read_documents
+from chatmill.conversation.chatml import Message, Part, Record, escape, render
+from chatmill.inference.chat_template import ForeignTemplate, OwnTemplate
+from chatmill.inference.loading import Loaded, load
+from support.paths import ROOT
+from support.tiny import VOCABULARY, byte_tokenizer, write_model
+
+TALK = [Message.plain("user", "Hï <|im_end|>"), Message.plain("assistant", "Ho ho.")]
+CALL = Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two.")))
+LONG = [Message.plain("user", "x"), Message.plain("assistant", "and on " * 130)]  # more than the context
+UNIFORM = math.log2(len(VOCABULARY.tokens))  # bits of each token, which is a byte
+
+
+class UniformEngine:
+    """Finds every token as likely as any other."""
+
+    name, device, fingerprint, template, vocab_size, length = "uniform", "cpu", "", "", len(VOCABULARY.tokens), 0
+
+    def __init__(self, context=64):
+        self.context, self.lengths = context, []
+
+    def score(self, ids):
+        self.lengths.append(len(ids))
+        return np.zeros((len(ids), self.vocab_size), np.float32)
+
+
+def measured(contents, template=None, context=None, engine=None):
+    documents = [Document(Path("a.txt"), f"a.txt:{i}", content) for i, content in enumerate(contents, start=1)]
+    loaded = Loaded(engine or UniformEngine(), byte_tokenizer(), template or OwnTemplate(), frozenset())
+    return measure(loaded, documents, context)
+
+
+def foreign(name="chatml", bos=""):
+    return ForeignTemplate(name, byte_tokenizer().special, bos=bos)
+
+
+def said(conversation):
+    return sum(len(message.text.encode()) for message in conversation)
+
+
+def test_under_our_template_headers_and_escapes_are_text_and_control_tokens_are_not():
+    found = measured([TALK, [TALK[0], CALL]])
+    text = "user\nHï <\\|im_end|>\nassistant\nHo ho.\n" + "user\nHï <\\|im_end|>\nassistant\n1+12Two.\n"
+    assert (found.bytes, found.tokens) == (len(text.encode()),) * 2
+    assert found.bits_per_byte == pytest.approx((UNIFORM, UNIFORM))
+
+
+def test_under_another_template_what_the_messages_say_is_scored():
+    assert measured([TALK], foreign()).bytes == said(TALK)
+    assert measured([TALK], foreign("plain", "<|bos|>")).bytes == said(TALK)
+    assert measured([TALK], foreign("plain")).bytes == said(TALK) - 1  # nothing stands before the first
+
+
+def test_a_space_after_a_header_belongs_to_what_is_said():
+    parts = foreign("markers").whole(TALK)
+    assert [part.text for part in parts if part.loss] == [" Hï <|im_end|>", " Ho ho."]
+
+
+def test_a_text_follows_the_token_that_begins_one():
+    text = "Once <|upon|> a time"
+    assert measured([text]).bytes == len(escape(text))
+    assert measured([text], foreign("plain", "<|bos|>")).bytes == len(text)
+    assert measured([text]).bits_per_byte == (pytest.approx(UNIFORM), None)
+
+
+def test_a_document_longer_than_the_context_is_scored_in_windows_and_named():
+    engine = UniformEngine(context=64)
+    found = measured(["x" * 200, "short"], engine=engine)
+    assert (found.bytes, found.long, found.context) == (205, ["a.txt:1"], 64)
+    assert engine.lengths == [*[64] * 6, 6]  # the first scores 63 of 200, five follow with 32 each or less
+
+
+def test_shorter_windows_can_be_asked_for_and_longer_ones_not():
+    engine = UniformEngine(context=64)
+    assert measured(["x" * 200], context=10, engine=engine).context == max(engine.lengths) == 10
+    with pytest.raises(ValueError, match="a context of 65 tokens: the model's is 64"):
+        measured(["x"], context=65)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused():
+    engine = UniformEngine()
+    engine.vocab_size = 200
+    with pytest.raises(ValueError, match=r"makes ids up to \d+: the model knows 200"):
+        measured([TALK], engine=engine)
+
+
+def test_a_model_that_gives_no_number_is_told_with_the_place():
+    engine = UniformEngine()
+    engine.score = lambda ids: np.full((len(ids), engine.vocab_size), np.nan)
+    with pytest.raises(ValueError, match=r"a\.txt:1: the model gives it no probability"):
+        measured([TALK], engine=engine)
+
+
+def record(conversation, key):
+    return Record("talk", f"talk/{key}", render(conversation)).to_json()
+
+
+def test_conversations_are_read_as_prepare_and_people_write_them(tmp_path):
+    messages = [{"role": message.role, "content": message.text} for message in TALK]
+    (tmp_path / "test.jsonl").write_text(record(TALK, 1) + json.dumps({"messages": messages}) + "\n")
+    (tmp_path / "list.json").write_text(json.dumps([{"messages": messages}] * 3))
+    (tmp_path / "lines.txt").write_text("Hi __eou__ Ho __eou__\n" * 2)
+    assert [one.content for one in read_documents(tmp_path / "test.jsonl")] == [TALK] * 2
+    assert len(read_documents(tmp_path / "list.json", limit=2)) == 2
+    found = read_documents(tmp_path / "lines.txt", "dailydialog")
+    assert [(one.place, said(one.content)) for one in found] == [(f"{tmp_path / 'lines.txt'}:{i}", 4) for i in (1, 2)]
+    assert read_documents(tmp_path / "lines.txt")[0].content == "Hi __eou__ Ho __eou__\n" * 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models, and three files to measure them on."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    write_model(folder / "one")
+    write_model(folder / "two", template="markers")
+    (folder / "test.jsonl").write_text(record(TALK, 1) + record(LONG, 2), encoding="utf-8")
+    (folder / "plain.txt").write_text("Once upon a time.\n")
+    return folder
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of `chatmill evaluate`."""
+    code = main(["evaluate", "--threads", "1", "--device", "cpu", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def test_json_holds_what_the_library_finds_and_files_pool_to_the_whole(folder, capsys):
+    files = folder / "test.jsonl", folder / "plain.txt"
+    _, out, _ = run(capsys, folder / "one", "--data", files[0], "--data", files[1], "--json")
+    (found,) = json.loads(out)
+    alone = [measure(load(folder / "one", "cpu", 1), read_documents(file)) for file in files]
+    pooled = sum(one.bits_per_byte.all * one.bytes for one in alone) / sum(one.bytes for one in alone)
+    assert found["bits_per_byte"]["all"] == pytest.approx(pooled, rel=1e-5)
+    assert found["bits_per_byte"]["by_file"][str(files[1])]["assistant"] is None
+    assert found["in_windows"] == [f"{files[0]}:2"]
+
+
+def test_the_terminal_shows_models_side_by_side(folder, capsys):
+    data = ["--data", folder / "test.jsonl", "--data", folder / "plain.txt"]
+    code, out, err = run(capsys, folder / "one", folder / "two", *data)
+    lines = [line.split() for line in out.splitlines()]
+    assert (code, lines[:2]) == (0, [["A", str(folder / "one")], ["B", str(folder / "two")]])
+    assert [line[:-2] for line in lines[5:7]] == [["all", "text"], ["the", "assistant's"]]
+    assert lines[-2][0] == "bytes" and float(lines[-1][-1]) == 1.0
+    assert f"in windows: 1 document: {folder / 'test.jsonl'}:2" in err
+    assert err.endswith("they read different text, by their templates: compare what the assistant says\n")
+
+
+def test_the_first_documents_can_be_asked_for_alone(folder, capsys):
+    _, out, err = run(capsys, folder / "one", "--data", folder / "test.jsonl", "--limit", 1, "--json")
+    assert json.loads(out)[0]["bytes"] == measured([TALK]).bytes
+    assert "windows" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["one", "--data", "none.txt"], "none.txt: no such file or directory"),
+        (["one", "--data", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "--data", "empty.txt"], "empty.txt: a text of 0 characters"),
+        (["one", "--data", "bad.jsonl"], "bad.jsonl:2: "),
+        (["one", "--data", "empty.jsonl"], "empty.jsonl: nothing in it to measure a model on"),
+        (["one", "--data", "bad.jsonl", "--format", "messages"], "bad.jsonl:2: unknown role 'robot'"),
+        (["one", "--data", "run.txt"], "run.txt: text holds a run of over 100,000"),
+        (["none", "--data", "good.txt"], "none: no such model"),
+        (["one", "--data", "good.txt", "--context", "641"], "one: a context of 641 tokens: the model's is 640"),
+        (["one", "--data", "good.txt", "--limit", "0"], "--limit 0: expected 1 or more"),
+        (["one", "--data", "good.txt", "--template", "x"], "one: unknown template 'x'"),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr_and_exit_code_1(folder, arguments, message, capsys, monkeypatch, tmp_path):
+    shutil.copytree(folder / "one", tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
+    good = '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}\n'
+    texts = {"bad.txt": b"ab\xff", "bad.jsonl": (good + good.replace("user", "robot")).encode(), "good.txt": b"a"}
+    for name, content in (texts | {"run.txt": b"x" * 100_001, "empty.txt": b"", "empty.jsonl": b""}).items():
+        Path(name).write_bytes(content)
+    code, out, err = run(capsys, *arguments)
+    assert err.startswith(f"chatmill: {message}")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / "data/model").exists(), reason="needs what the pipeline made")
+def test_the_pipelines_model_has_the_bits_per_byte_of_its_metrics(capsys):
+    expected = json.loads((ROOT / "data/metrics/evaluate.json").read_text())["bits_per_byte"]
+    _, out, _ = run(capsys, ROOT / "data/model", "--data", ROOT / "data/chat/test.jsonl", "--json")
+    found = json.loads(out)[0]["bits_per_byte"]
+    assert found["all"] == pytest.approx(expected["all"], abs=1e-6)
+    assert found["assistant"] == pytest.approx(expected["assistant"], abs=1e-6)

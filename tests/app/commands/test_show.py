@@ -1,0 +1,303 @@
+import gzip
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from prompt_toolkit.utils import get_cwidth
+
+from chatmill.app.cli import main
+from chatmill.app.commands.show import named
+from chatmill.app.fairness import costs, read_parallel
+from chatmill.app.subject import read_bytes, read_file
+from chatmill.app.terminal.token_grid import grid
+from chatmill.conversation.chatml import BOS, Message, Part, render
+from chatmill.conversation.template import segments
+from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_json import write_tokenizer_json
+from chatmill.tokenizer.vocabulary.vocabulary import bytes_and
+from support.paths import ROOT
+from support.tiny import byte_tokenizer
+
+LONGER = [b"he", b" w", "é".encode(), "中".encode()[:2], "🙂".encode()[1:3], b"\n\n", b"Ho"]
+TOKENIZERS = [byte_tokenizer(), ChatTokenizer(complete(bytes_and(LONGER, "bpe", "merge", PATTERNS["qwen2"]), []))]
+CONVERSATION = [
+    Message.plain("user", "1+1?"),
+    Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))),
+]
+HOSTILE = "\x1b[31m\x07\u202eevil\u200d\x9b</p><script>alert(1)</script>"
+ESCAPES = re.compile(r"\x1b\[[\d;]*m|\x1b\[\?7h|\r")  # colours and attributes; lines that wrap
+each_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: tokenizer.vocabulary.type)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("show") / "bytes"
+    write_folder(byte_tokenizer().vocabulary, folder)
+    return folder
+
+
+def show(*arguments):
+    return main(["show", *map(str, arguments)])
+
+
+def read_back(shown):
+    """The bytes behind visible tokens, joined; for text without any of the marks themselves."""
+    marks = {mark: character for character, mark in MARKS.items()}
+    result = b""
+    for code, piece, character in re.findall(r"⟨U\+(\w+)⟩|⟨([0-9a-f ]+)⟩|([\s\S])", shown.replace("◌", "")):
+        result += (
+            bytes.fromhex(piece)
+            if piece
+            else (chr(int(code, 16)) if code else marks.get(character, character)).encode()
+        )
+    return result
+
+
+TEXT = st.text(st.characters(exclude_characters=[*MARKS.values(), *"⟨⟩◌"], exclude_categories=["Cs"]))
+
+
+@each_tokenizer
+@given(text=TEXT)
+@example(text="naïve 中文 🙂\n\t e\u0301\ufe0f\u200d\x1b\x7f\xa0\u2028")
+def test_shown_tokens_joined_give_the_text_back(tokenizer, text):
+    tokens = text_tokens(text, tokenizer)
+    assert b"".join(token.content for token in tokens) == text.encode()
+    assert read_back("".join(visible(token.content) for token in tokens)) == text.encode()
+
+
+@given(st.binary())
+def test_whatever_a_token_is_it_is_shown_by_printable_characters(token):
+    assert visible(token).isprintable()
+    assert bool(visible(token)) == bool(token)
+
+
+@each_tokenizer
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+def test_tokens_of_a_conversation_are_the_text_that_a_model_reads(tokenizer, template):
+    tokens = conversation_tokens(CONVERSATION, tokenizer, template)
+    expected = segments(CONVERSATION, template)
+    assert b"".join(token.content for token in tokens).decode() == "".join(part.text for part in expected)
+    assert sum(token.is_control for token in tokens) == sum(part.control for part in expected)
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (b" a" + "中".encode()[:2], "·a⟨e4 b8⟩"),
+        (b"\r\n\t\0", "␍↵⇥␀"),
+        ("\u0301".encode(), "◌\u0301"),
+        ("a\u0301".encode(), "a\u0301"),
+        ("\u200d\ufe0f\xa0".encode(), "⟨U+200D⟩⟨U+FE0F⟩⟨U+00A0⟩"),
+    ],
+)
+def test_what_has_no_shape_is_marked(token, shown):
+    assert visible(token) == shown
+
+
+def drawn(text, columns):
+    return ["".join(part for _, part in line) for line in grid(text_tokens(text, TOKENIZERS[1]), columns)]
+
+
+@given(st.text(min_size=1), st.integers(20, 60))
+def test_every_token_stands_over_its_id_and_no_line_is_too_wide(text, columns):
+    lines = drawn(text, columns)
+    ids = [int(i) for line in lines[1::3] for i in line.split()]
+    assert ids == TOKENIZERS[1].encode(text)
+    assert all(get_cwidth(line.rstrip()) <= columns for line in lines)
+
+
+def test_wide_characters_keep_ids_below_their_tokens():
+    lines = list(grid(text_tokens("é中b", TOKENIZERS[1]), 80))
+    assert ["".join(part for _, part in line) for line in lines] == ["é   ⟨e4 b8⟩ ⟨ad⟩ b ", "258 259     173  98", ""]
+
+
+def test_a_token_after_a_newline_begins_a_row():
+    assert [line.rstrip() for line in drawn("a\n\nb", 80)] == ["a  ↵↵", "97 261", "", "b", "98", ""]
+
+
+def output_on_terminal(monkeypatch, *arguments):
+    """What a command writes to a terminal that knows colours."""
+    master, slave = os.openpty()
+    with open(slave, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.setenv("COLUMNS", "60")
+        assert show(*arguments) == 0
+        terminal.flush()
+        written = os.read(master, 1 << 16).decode()
+    os.close(master)
+    return written
+
+
+def test_rules_say_without_colour_what_is_trained(tokenizer, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert show("--tokenizer", tokenizer, render(CONVERSATION[1:])) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.splitlines()[0].split() == ["━", "trained", "10", "prompt", "12", "┄", "ignored", "4"]
+    assert shown.splitlines()[5:8] == [
+        "<|python_start|> 1  +  1  <|python_end|> <|output_start|> 2",
+        "259              49 43 49 260            261              50",
+        "━━━━━━━━━━━━━━━━ ━━ ━━ ━━ ━━━━━━━━━━━━━━ ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ ┄┄",
+    ]
+
+
+def test_a_terminal_shows_the_same_in_colour_unless_it_is_not_to(tokenizer, monkeypatch, capsys):
+    arguments = "--tokenizer", tokenizer, "Hi\n"
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = output_on_terminal(monkeypatch, *arguments)
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = output_on_terminal(monkeypatch, *arguments)
+    monkeypatch.undo()
+    monkeypatch.setenv("COLUMNS", "60")
+    show(*arguments)
+    assert re.search(r"\x1b\[[\d;]*48;5;\d+m", coloured)
+    assert not re.search(r"\x1b\[[\d;]*[34]\d", plain)
+    without_escapes = [re.sub(r" *\n", "\n", ESCAPES.sub("", shown)) for shown in (coloured, plain)]
+    assert without_escapes == [capsys.readouterr().out] * 2
+
+
+def test_text_cannot_steer_the_terminal(tokenizer, monkeypatch):
+    assert "[31m" not in ESCAPES.sub("", output_on_terminal(monkeypatch, "--tokenizer", tokenizer, HOSTILE))
+    assert "\x07" not in output_on_terminal(monkeypatch, "--tokenizer", tokenizer, HOSTILE)
+
+
+MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
+OTHER = '{"text": "Bye"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "number"),
+    [
+        (RENDERED, 1),
+        (BOS + RENDERED.strip(), 1),
+        (json.dumps({"source": "talk", "group": "talk/1", "text": RENDERED}), 1),
+        (json.dumps({"model": "x", "messages": MESSAGES}, indent=2), 1),
+        (json.dumps(MESSAGES), 1),
+        (json.dumps([{"text": "Bye"}, {"messages": MESSAGES}]), 2),
+        (OTHER * 2 + json.dumps({"messages": MESSAGES}) + "\n" + OTHER, 3),
+    ],
+)
+def test_a_conversation_is_known_in_every_form(content, number, tmp_path):
+    expected = [Message.plain("user", "Hi"), Message.plain("assistant", "Ho")]
+    assert read_bytes(content.encode(), number, "it") == expected
+    for file, data in (("a.txt", content.encode()), ("a.txt.gz", gzip.compress(content.encode()))):
+        (tmp_path / file).write_bytes(data)
+        assert read_file(tmp_path / file, number) == expected
+    if content.startswith(("{", "[")):
+        (tmp_path / "a.jsonl").write_text(content)
+        assert read_file(tmp_path / "a.jsonl", number) == expected
+
+
+@pytest.mark.parametrize("text", ["Hi <|im_end|>", '{"a": 1}', "[laughs] no", "[1, 2]", "{", "3", " "])
+def test_any_other_text_is_a_plain_one(text):
+    assert read_bytes(text.encode(), 1, "it") == text
+
+
+def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("naïve".encode())))
+    assert show("--tokenizer", tokenizer) == 0
+    assert capsys.readouterr().out.startswith("n   a  ⟨c3⟩ ⟨af⟩ v   e")
+
+
+def test_several_tokenizers_stand_side_by_side_also_one_without_control_tokens(tokenizer, tmp_path, capsys):
+    other = tmp_path / "other.json"
+    write_tokenizer_json(bytes_and([b"Ho"], "bpe", "merge", PATTERNS["qwen2"]), other)
+    assert show("--tokenizer", tokenizer, "--tokenizer", other, RENDERED) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["Ho", "<|im_end|>", "↵"] in shown
+    assert ["256", "259", "10"] in shown
+    assert shown[-2:] == [["bytes", "byte", "256", "26", "1.00"], ["other.json", "bpe", "257", "25", "1.05"]]
+
+
+def test_tokenizers_are_named_by_what_tells_them_apart():
+    assert list(named([Path("a/gpt2"), Path("a/gpt2"), Path("b.json")])) == ["gpt2", "b.json"]
+    assert list(named([Path("x/a/gpt2"), Path("x/b/gpt2")])) == ["a/gpt2", "b/gpt2"]
+
+
+def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path, capsys):
+    for subject in (HOSTILE, render([Message.plain("user", HOSTILE), Message.plain("assistant", "Ho")])):
+        assert show("--tokenizer", tokenizer, "--html", tmp_path / "page.html", subject) == 0
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert not re.search(r"<script|https?:|@import|url\(|\x1b|\x07|\u202e", page)
+        assert page.startswith("<!doctype html>") and "␛" in page
+    assert re.search(r'<li class="token trained"><bdi>H</bdi><small>72</small></li>', page)
+    assert capsys.readouterr().out == ""
+
+
+PARALLEL = "language\tkey\ttext\nen\ta\tab\nen\tb\tabcd\nxx\ta\tabcd\nxx\tb\téèüö\nyy\tb\tab\n"
+
+
+def test_languages_are_measured_beside_the_same_sentences_in_english(tmp_path):
+    (tmp_path / "p.tsv").write_text(PARALLEL, encoding="utf-8")
+    rows = [dict(zip(("language", "key", "text"), line.split("\t"), strict=True)) for line in PARALLEL.splitlines()[1:]]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parallel = read_parallel(tmp_path / "p.tsv")
+    assert parallel == read_parallel(tmp_path / "p.jsonl")
+    found = costs(parallel, byte_tokenizer())
+    assert [found[language].sentence_ratio for language in ("en", "xx", "yy")] == [1, 12 / 6, 2 / 4]
+    assert [found[language].tokens_per_sentence for language in ("en", "xx", "yy")] == [3, 6, 2]
+    assert {cost.byte_ratio for cost in found.values()} == {1}
+
+
+def test_the_languages_table_has_a_row_for_each_and_the_cheapest_first(tokenizer, tmp_path, capsys):
+    (tmp_path / "p.tsv").write_text(PARALLEL, encoding="utf-8")
+    assert show("--tokenizer", tokenizer, "--parallel", tmp_path / "p.tsv") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[2:5]] == [
+        ["yy", "1", "2.00", "0.50"],
+        ["en", "2", "3.00", "1.00"],
+        ["xx", "2", "6.00", "2.00"],
+    ]
+
+
+def test_the_project_s_own_sentences_are_parallel():
+    parallel = read_parallel(ROOT / "data/raw/parallel.tsv")
+    assert len(parallel) == 15
+    assert {len(pairs) for pairs in parallel.values()} == {10}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x"], "no data/tokenizer here: run `dvc repro`, or name a tokenizer with --tokenizer"),
+        (["x", "--tokenizer", "nowhere"], "nowhere: no such file: expected a tokenizer's folder or file"),
+        (["x", "--index", 0], "--index 0: expected 1, the first conversation, or more"),
+        (["x", "--index", 2], "TEXT: no conversation 2: it is one text"),
+        (["x", "--file", "y"], "a text and --file: give one of them"),
+        ([""], "TEXT: a text of 0 characters: expected some, and at most 1,000,000"),
+        (["<|im_start|>user"], "TEXT: not a rendered conversation at character 0: '<|im_start|>user'"),
+        (["a\udcff"], "TEXT: not UTF-8 at byte 1"),
+        (['{"messages": [{"role": "robot", "content": "x"}]}'], "TEXT:1: unknown role 'robot': expected one of"),
+        (["--file", "nowhere.jsonl"], "nowhere.jsonl: no such file or directory"),
+        (["--file", "bad.jsonl"], "bad.jsonl:1: no list under 'messages' in an object of 'a'"),
+        (["--file", "bad.jsonl", "--index", 2], "bad.jsonl:2: not JSON: Expecting value"),
+        (["--file", "few.jsonl", "--index", 2], "few.jsonl: no conversation 2: it holds fewer"),
+        (["--parallel", "few.jsonl"], "few.jsonl:1: no text under 'language' in an object of 'text'"),
+        (["--parallel", "xx.tsv"], "xx.tsv:2: no sentence 'a' in English to compare it with"),
+        (["--parallel", "twice.tsv"], "twice.tsv:3: sentence 'a' is there twice in en"),
+        (["--parallel", "empty.tsv"], "empty.tsv: no sentences: expected rows of language, key and text"),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    head = "language\tkey\ttext\n"
+    Path("bad.jsonl").write_text('{"a": 1}\nx\n')
+    Path("few.jsonl").write_text(OTHER)
+    Path("xx.tsv").write_text(f"{head}xx\ta\tab\n")
+    Path("twice.tsv").write_text(f"{head}en\ta\tab\nen\ta\tcd\n")
+    Path("empty.tsv").write_text(head)
+    assert show(*arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"chatmill: {message}")
+    assert (shown.out, shown.err.count("\n")) == ("", 1)

@@ -1,0 +1,121 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from chatmill.app.cli import main
+from chatmill.checkpoints.configuration import Chunking
+from chatmill.conversation.chatml import Message
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.loading import load
+from chatmill.soft_tokenizer.pairs import Pairs
+from chatmill.tokenizer.formats.loading import read_vocabulary
+from chatmill.tokenizer.types import bpe, sentencepiece
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.training.byte_encoder import END, START
+from chatmill.training.model_folder import read_byte_encoder
+from support.foreign import logits_of, make, transformers
+from support.foreign_folder import IDS, write_foreign
+from support.tiny import CONFIG, write_model
+
+SMALL = ("--width", "64", "--layers", "1", "--features", "512", "--steps", "30", "--threads", "1")
+TEXTS = ["Tell me of the quick brown fox that jumps over the lazy dog, over and over. " * 20]
+
+
+def run(model, *arguments):
+    return main(["soft-tokenizer", "--model", str(model), *SMALL, *map(str, arguments)])
+
+
+@pytest.mark.parametrize(("family", "tied"), [("llama", False), ("mistral", True), ("qwen2", True), ("qwen3", False)])
+def test_transformers_loads_the_models_and_they_say_nearly_the_same(tmp_path, capsys, family, tied):
+    theirs = write_foreign(tmp_path / "model", family, tie_word_embeddings=tied)
+    assert run(tmp_path / "model", "--output", tmp_path / "soft") == 0
+    again, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "soft", output_loading_info=True)
+    assert type(again) is type(theirs) and not any(report.values())
+    before, after = logits_of(theirs, IDS), logits_of(again, IDS)
+    assert np.corrcoef(before.ravel(), after.ravel())[0, 1] > 0.9 and not np.allclose(before, after)
+    assert "variance explained" in capsys.readouterr().out
+
+
+def write_fallback_llama(folder):
+    """A Llama whose tokenizer has tokens `<0x00>` to `<0xFF>`."""
+    vocabulary = complete(sentencepiece.train(TEXTS, 340, sentencepiece.Settings(algorithm="bpe")), [])
+    write_folder(vocabulary, folder / "tokenizer")
+    make("llama", vocab_size=len(vocabulary.tokens)).save_pretrained(folder / "model")
+    write_huggingface(folder / "tokenizer", folder / "model", "chatml")
+    return folder / "model"
+
+
+def test_fallback_tokens_are_read_as_their_true_byte(tmp_path):
+    folder = write_fallback_llama(tmp_path)
+    assert '"<0x41>"' in (folder / "tokenizer.json").read_text()
+    vocabulary = read_vocabulary(folder)
+    table = torch.randn(len(vocabulary.tokens), 4)
+    pairs = Pairs.of(vocabulary, table, np.ones(len(table)), longest=8, held_out=0.2, seed=1)
+    fallback = [i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.FALLBACK]
+    assert pairs.spelled[pairs.ids.tolist().index(fallback[0x41]), :3].tolist() == [START + Kind.FALLBACK, 0x41, END]
+    assert run(folder, "--output", tmp_path / "soft") == 0
+    assert (
+        load(tmp_path / "soft", device="cpu").tokenizer.fingerprint == load(folder, device="cpu").tokenizer.fingerprint
+    )
+
+
+def test_a_model_is_given_another_tokenizer_and_chats_with_it(tmp_path, capsys):
+    folder, talks = write_model(tmp_path / "model"), tmp_path / "talks.jsonl"
+    talks.write_text('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n')
+    write_folder(complete(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "other")
+    options = ("--tokenizer", tmp_path / "other", "--data", talks, "--output", tmp_path / "swapped")
+    assert run(folder, *options) == 0
+    loaded = load(tmp_path / "swapped", device="cpu", threads=1)
+    assert loaded.tokenizer.fingerprint == read_vocabulary(tmp_path / "other").fingerprint
+    message, _ = ChatSession(*loaded).reply([Message.plain("user", "Hi")], 4)
+    assert message.role == "assistant"
+    said = capsys.readouterr().out
+    assert "its own table" in said and "made from bytes" in said and "with other" in said
+
+
+def test_the_network_is_kept_beside_the_model_it_was_made_for(tmp_path):
+    folder = write_model(tmp_path / "model")
+    assert run(folder, "--output", tmp_path / "soft") == 0
+    encoder = read_byte_encoder(tmp_path / "soft")
+    assert (encoder.shape.width, encoder.embed_out.out_features) == (64, CONFIG.hidden_size)
+    assert load(tmp_path / "soft", device="cpu").template.name == "chatml"
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    folder = write_model(tmp_path / "model")
+    for name in ("first", "second"):
+        assert run(folder, "--output", tmp_path / name) == 0
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "--steps 0: expected 1 or more"),
+        (["--width", "50"], "--width 50: expected a multiple of 32"),
+        (["--held-out", "1"], "--held-out 1.0: expected a share between 0 and 1"),
+        (["--output", "."], ".: it is there already: name a folder that is not"),
+        (["--tokenizer", "nowhere.json"], "nowhere.json: no such file"),
+    ],
+)
+def test_options_that_mean_nothing_are_told(tmp_path, capsys, arguments, message):
+    assert run(write_model(tmp_path / "model"), *arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_of_another_tokenizer_is_refused(tmp_path, capsys):
+    make("llama", vocab_size=200).save_pretrained(tmp_path / "model")
+    write_folder(complete(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "tokenizer")
+    write_huggingface(tmp_path / "tokenizer", tmp_path / "model", "chatml")
+    assert run(tmp_path / "model") == 1
+    assert "tokens and the model rows for 200: the tokenizer is another model's" in capsys.readouterr().err
+
+
+def test_a_model_that_works_on_chunks_is_refused(tmp_path, capsys):
+    assert run(write_model(tmp_path / "model", replace(CONFIG, chunking=Chunking()))) == 1
+    assert "works on chunks of tokens" in capsys.readouterr().err

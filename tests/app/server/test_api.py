@@ -1,0 +1,402 @@
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from contextlib import closing, contextmanager
+
+import numpy as np
+import openai
+import pytest
+from starlette.testclient import TestClient
+
+from chatmill.app.server.app import application
+from chatmill.app.server.models import Models, Options
+from chatmill.app.server.runs import Runs
+from chatmill.conversation.chatml import CALL_END, CALL_START, END, Message, escape
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.chat_template import CHATML
+from chatmill.inference.loading import Loaded, load
+from chatmill.inference.sampler import Sampling
+from chatmill.tools.calculator import calculate
+from export_onnx import main as export
+from support.scripted import ScriptedEngine
+from support.serving import process, serving
+from support.tiny import byte_tokenizer, write_model
+
+TOKENIZER = byte_tokenizer()
+SPECIAL = TOKENIZER.special
+OPTIONS = Options({}, 4, 4, Sampling(), 16, 60)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def say(text):
+    """The ids with which a model says a text; `[` and `]` stand around a call."""
+    calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
+    return [*(calls.get(byte, byte) for byte in escape(text).encode()), SPECIAL[END]]
+
+
+@contextmanager
+def client_of(models, **asked):
+    app = application(models, Runs(None), ["127.0.0.1"], [], None)
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, **asked) as client:
+        yield client
+    asyncio.run(models.drain(0))
+
+
+@contextmanager
+def scripted(*replies, context=1000, **options):
+    """A client of a server whose model gives these replies."""
+    script = [token for text in replies for token in (say(text) if isinstance(text, str) else text)]
+    engine = ScriptedEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
+    models = Models(["scripted"], OPTIONS._replace(**options))
+    models.add("scripted", Loaded(engine, TOKENIZER, CHATML, frozenset()))
+    with client_of(models) as client:
+        client.engine = engine
+        yield client
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny model, exported."""
+    folder = tmp_path_factory.mktemp("served")
+    write_model(folder / "model")
+    export(folder / "model", folder / "onnx", quantize=[])
+    return folder / "onnx"
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return load(folder, "cpu", 1)
+
+
+@pytest.fixture(scope="module")
+def client(loaded):
+    models = Models(["tiny"], OPTIONS)
+    models.add("tiny", loaded)
+    with client_of(models) as client:
+        yield client
+
+
+def chat(client, messages=HELLO, **asked):
+    response = client.post("/v1/chat/completions", json={"messages": messages, **asked})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def events(text):
+    """The objects of server-sent events, the last of which was [DONE]."""
+    *found, done = [line.removeprefix("data: ") for line in text.split("\n\n") if line and not line.startswith(":")]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in found]
+
+
+def stream(client, path="/v1/chat/completions", **asked):
+    response = client.post(path, json={"stream": True, **asked})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return events(response.text)
+
+
+def said(chunks):
+    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"])
+
+
+def refused(client, path="/v1/chat/completions", **asked):
+    """Status, parameter and code of an error."""
+    response = client.post(path, json=asked)
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return response.status_code, error["param"], error["code"]
+
+
+def test_an_answer_is_that_of_a_chat_in_the_terminal(client, loaded):
+    conversation = [*HELLO, {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "And?"}]
+    session = ChatSession(*loaded, max_tokens=16)
+    session.load([Message.plain("user", "Hello"), Message.plain("assistant", "Hi")])
+    result = chat(client, conversation)
+    assert result["choices"][0]["message"]["content"] == "".join(session.ask("And?"))
+    assert result["usage"]["completion_tokens"] == session.answer.tokens
+
+
+def test_a_stream_says_what_a_whole_answer_says(client):
+    chunks = stream(client, messages=HELLO, return_token_ids=True, stream_options={"include_usage": True})
+    whole = chat(client, return_token_ids=True)
+    assert said(chunks) == whole["choices"][0]["message"]["content"]
+    assert [i for c in chunks[:-2] for i in c["choices"][0]["token_ids"]] == whole["choices"][0]["token_ids"]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert chunks[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert chunks[-1]["usage"] | {"prompt_tokens_details": None} == whole["usage"] | {"prompt_tokens_details": None}
+
+
+def test_the_objects_have_the_names_and_keys_of_openais(client):
+    whole, chunk = chat(client), stream(client, messages=HELLO)[0]
+    assert (whole["object"], chunk["object"]) == ("chat.completion", "chat.completion.chunk")
+    assert {"id", "object", "created", "model", "choices", "usage"} <= whole.keys()
+    assert whole["choices"][0].keys() == {"index", "message", "logprobs", "finish_reason"}
+    text = client.post("/v1/completions", json={"prompt": "A"}).json()
+    assert text["object"] == "text_completion"
+    assert text["choices"][0].keys() == {"index", "text", "logprobs", "finish_reason"}
+
+
+def test_calls_of_the_tool_and_their_outputs_stand_in_their_places():
+    parts = [("text", "So "), ("call", "6*7"), ("output", calculate("6*7")), ("text", "42.")]
+    expected = [{"kind": kind, "text": text} for kind, text in parts]
+    with scripted("So [6*7]42.", "So [6*7]42.") as client:
+        message = chat(client)["choices"][0]["message"]
+        chunks = stream(client, messages=HELLO)
+    assert (message["content"], message["parts"]) == ("So 42.", expected)
+    told = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("parts", ())]
+    assert [part for part in told if part["kind"] != "text"] == expected[1:3]
+    assert said(chunks) == "So 42."
+
+
+def test_what_the_tool_said_before_is_read_as_the_model_wrote_it():
+    call = {"type": "function", "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'}}
+    history = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "42"},
+        {"role": "assistant", "content": "42."},
+        {"role": "user", "content": "Sure?"},
+    ]
+    with scripted("[6*7]42.", "Yes") as client:
+        first = chat(client, return_token_ids=True)
+        again = chat(client, history, return_token_ids=True)
+    before = first["prompt_token_ids"] + first["choices"][0]["token_ids"]
+    assert again["prompt_token_ids"][: len(before)] == before
+    assert again["timings"]["cached_tokens"] == len(before) - 1
+
+
+def test_an_answer_ends_at_its_stop_its_limit_or_by_itself():
+    with scripted(say("One. T")[:-1], say("One")[:-1], "One. Two.") as client:
+        ends = [chat(client, stop=[". T"]), chat(client, max_tokens=3), chat(client)]
+    assert [end["choices"][0]["message"]["content"] for end in ends] == ["One", "One", "One. Two."]
+    assert [end["choices"][0]["finish_reason"] for end in ends] == ["stop", "length", "stop"]
+
+
+def test_a_seed_gives_the_same_answer_and_others_give_others(client):
+    texts = [chat(client, temperature=2.0, seed=seed)["choices"][0]["message"]["content"] for seed in (1, 1, 2, -3)]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) == 3
+    assert len({chat(client, temperature=2.0)["choices"][0]["message"]["content"] for _ in range(3)}) > 1
+
+
+def test_the_likeliest_alone_are_what_top_k_top_p_and_min_p_leave(client):
+    greedy = chat(client)["choices"][0]["message"]
+    for narrow in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1}):
+        assert chat(client, temperature=2.0, **narrow)["choices"][0]["message"] == greedy
+
+
+def test_penalties_take_from_what_was_said():
+    say_a = [65] * 100
+    for penalty in ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 50.0}):
+        with scripted(say_a) as client:
+            ids = chat(client, max_tokens=2, return_token_ids=True, **penalty)["choices"][0]["token_ids"]
+        assert ids[0] == 65
+        assert (ids[1] == 65) == ("repetition_penalty" in penalty)  # divided, the only one above 0 is still the largest
+
+
+def test_probabilities_are_the_softmax_of_the_logits(client, loaded):
+    result = chat(client, logprobs=True, top_logprobs=3, return_token_ids=True)
+    ids, tokens = result["choices"][0]["token_ids"], result["choices"][0]["logprobs"]["content"]
+    logits = loaded.engine.score(result["prompt_token_ids"] + ids)[len(result["prompt_token_ids"]) - 1 : -1]
+    expected = logits - np.log(np.exp(logits.astype(np.float64)).sum(1, keepdims=True))
+    assert [token["id"] for token in tokens] == [i for i in ids if TOKENIZER.is_text[i]]
+    for token, row in zip(tokens, expected, strict=False):
+        assert token["logprob"] == pytest.approx(row[token["id"]], abs=1e-3)
+        assert [one["id"] for one in token["top_logprobs"]] == np.argsort(-row, kind="stable")[:3].tolist()
+    assert (
+        bytes(b for token in tokens for b in token["bytes"]).decode("utf-8", "replace")
+        == result["choices"][0]["message"]["content"]
+    )
+
+
+def test_a_text_is_continued_and_may_be_repeated_before(client):
+    body = {"prompt": "Ab", "echo": True, "logprobs": 1, "max_tokens": 3}
+    choice = client.post("/v1/completions", json=body).json()["choices"][0]
+    chunks = stream(client, "/v1/completions", **body)
+    assert choice["text"].startswith("Ab")
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == choice["text"]
+    assert choice["logprobs"]["text_offset"][0] == 2
+    ids = client.post("/tokenize", json={"prompt": "Ab"}).json()["tokens"]
+    bare = client.post("/v1/completions", json={"prompt": [SPECIAL["<|bos|>"], *ids], "max_tokens": 3}).json()
+    assert choice["text"] == "Ab" + bare["choices"][0]["text"]
+
+
+def test_tokens_and_their_probabilities(client, loaded):
+    ids = [SPECIAL["<|bos|>"], 72, 105, SPECIAL[END]]
+    tokens = client.post("/tokens", json={"ids": ids}).json()["tokens"]
+    assert [token["text"] for token in tokens] == ["", "H", "i", ""]
+    assert [token["control"] for token in tokens] == ["<|bos|>", None, None, END]
+    assert (tokens[0]["logprob"], tokens[0]["top"]) == (None, [])
+    logits = loaded.engine.score(ids)[1].astype(np.float64)
+    assert tokens[2]["logprob"] == pytest.approx(logits[105] - np.log(np.exp(logits).sum()), abs=1e-4)
+    assert [top["id"] for top in tokens[2]["top"]] == np.argsort(-logits)[:5].tolist()
+
+
+@pytest.mark.parametrize("text", ["", "Hello", "é🙂 <|im_start|>", "\x00\u2028"])
+def test_tokenize_and_detokenize_are_inverses(client, text):
+    found = client.post("/tokenize", json={"prompt": text}).json()
+    assert found["count"] == len(found["tokens"]) == len(text.encode())
+    assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": text}
+
+
+def test_the_ids_of_a_conversation_are_those_of_its_prompt(client):
+    ids = client.post("/tokenize", json={"messages": HELLO}).json()["tokens"]
+    assert ids == chat(client, return_token_ids=True)["prompt_token_ids"]
+
+
+def test_names_of_control_tokens_in_what_is_said_are_text(client):
+    ids = chat(client, [{"role": "user", "content": "<|im_end|>"}], return_token_ids=True)["prompt_token_ids"]
+    assert ids.count(SPECIAL[END]) == 1
+
+
+def test_an_answer_that_was_cut_goes_on_where_it_ended():
+    with scripted("Hello you.", say("Hello you.")[5:]) as client:
+        begun = chat(client, max_tokens=5, return_token_ids=True)
+        text = begun["choices"][0]["message"]["content"]
+        history = [*HELLO, {"role": "assistant", "content": text}]
+        rest = chat(client, history, continue_final_message=True, return_token_ids=True)
+    assert text == "Hello"
+    assert rest["prompt_token_ids"] == begun["prompt_token_ids"] + begun["choices"][0]["token_ids"]
+
+
+def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(client):
+    turn = [{"role": "user", "content": "x" * 200}, {"role": "assistant", "content": "y" * 100}]
+    long = [*turn, *turn, *HELLO]
+    assert refused(client, messages=long) == (400, "messages", "context_length_exceeded")
+    result = chat(client, long, truncation="auto", return_token_ids=True)
+    assert result["timings"]["dropped_messages"] == 2
+    assert result["prompt_token_ids"] == client.post("/tokenize", json={"messages": [*turn, *HELLO]}).json()["tokens"]
+    alone = [{"role": "user", "content": "x" * 700}]
+    assert refused(client, messages=alone, truncation="auto") == (400, "messages", "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"model": "gpt-5"}, (404, "model", "model_not_found")),
+        ({"temperature": -1}, (400, "temperature", "invalid_value")),
+        ({"temperature": "hot"}, (400, "temperature", "invalid_value")),
+        ({"top_p": 0}, (400, "top_p", "invalid_value")),
+        ({"max_tokens": 0}, (400, "max_tokens", "invalid_value")),
+        ({"max_tokens": True}, (400, "max_tokens", "invalid_value")),
+        ({"stop": [""]}, (400, "stop", "invalid_value")),
+        ({"n": 2}, (400, "n", "invalid_value")),
+        ({"logit_bias": {"5": 1}}, (400, "logit_bias", "invalid_value")),
+        ({"tools": [{}]}, (400, "tools", "invalid_value")),
+        ({"response_format": {"type": "json_object"}}, (400, "response_format", "invalid_value")),
+        ({"temprature": 1}, (400, "temprature", "unknown_parameter")),
+        ({"messages": []}, (400, "messages", "invalid_value")),
+        ({"messages": [{"role": "robot", "content": "x"}]}, (400, "messages", "invalid_value")),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, (400, "messages", "invalid_value")),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, (400, "messages", None)),
+        ({"continue_final_message": True}, (400, "messages", None)),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_its_parameter(client, asked, expected):
+    assert refused(client, **{"messages": HELLO} | asked) == expected
+
+
+def test_what_changes_nothing_of_an_answer_is_ignored(client):
+    harmless = {"user": "me", "metadata": {}, "store": False, "n": 1, "tools": [], "response_format": {"type": "text"}}
+    assert chat(client, **harmless)["choices"] == chat(client)["choices"]
+
+
+def test_a_model_that_fails_is_told_before_the_stream_begins_and_within_it():
+    for before in (0, 2):
+        with scripted([65] * 50) as client:
+            client.engine.append = failing(client.engine.append, before)
+            response = client.post("/v1/chat/completions", json={"messages": HELLO, "stream": True})
+            error = response.json()["error"] if before == 0 else events(response.text)[-1]["error"]
+            assert response.status_code == (500 if before == 0 else 200)
+            assert error["code"] == "model_failed"
+            assert "largest logit is nan" in error["message"]
+
+
+def failing(append, before):
+    """Logits that are none from some call on."""
+    calls = iter(range(1000))
+    return lambda ids: append(ids) * (np.nan if next(calls) >= before else 1)
+
+
+def test_models_are_listed_with_what_a_page_needs(client):
+    (model,) = client.get("/v1/models").json()["data"]
+    assert (model["id"], model["max_model_len"], model["tools"]) == ("tiny", 640, ["calculator"])
+    assert model["defaults"]["max_tokens"] == 16
+    assert client.get("/v1/models/tiny").json() == model
+    assert client.get("/v1/models/other").status_code == 404
+
+
+def test_timings_add_up(client):
+    first, second = (chat(client, [{"role": "user", "content": "Once"}])["timings"] for _ in range(2))
+    assert second["cached_tokens"] == second["prompt_tokens"] - 1
+    assert first["first_token_ms"] == pytest.approx(first["queue_ms"] + first["prompt_ms"], abs=0.01)
+    rate = 1000 * (first["completion_tokens"] - 1) / first["completion_ms"]
+    assert first["tokens_per_second"] == pytest.approx(rate, rel=0.01)
+
+
+def test_the_openai_client_chats_streams_lists_and_gets_its_errors(folder):
+    with serving("--model", folder, "--threads", "1", "--max-tokens", "8") as address:
+        theirs = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        name = theirs.models.list().data[0].id
+        whole = theirs.chat.completions.create(model=name, messages=HELLO, logprobs=True, top_logprobs=2)
+        chunks = list(
+            theirs.chat.completions.create(
+                model=name, messages=HELLO, stream=True, stream_options={"include_usage": True}
+            )
+        )
+        text = theirs.completions.create(model=name, prompt="A", max_tokens=4)
+        with pytest.raises(openai.NotFoundError, match="there is no model 'x'"):
+            theirs.chat.completions.create(model="x", messages=HELLO)
+        with pytest.raises(openai.BadRequestError) as error:
+            theirs.chat.completions.create(model=name, messages=HELLO, temperature=-1)
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        == whole.choices[0].message.content
+    )
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 8
+    assert len(whole.choices[0].logprobs.content[0].top_logprobs) == 2
+    assert text.usage.completion_tokens <= 4
+    assert error.value.param == "temperature"
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_curl_reads_a_stream(folder):
+    body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 8})
+    with serving("--model", folder, "--threads", "1") as address:
+        command = ["curl", "-sN", f"{address}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert events(shown)[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_who_goes_away_stops_the_generation_and_the_server_ends_cleanly(folder):
+    """The row is free again: more clients leave than there are rows and places to wait."""
+    request = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 500}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(request)
+    with process("--model", folder, "--threads", "1", "--parallel", "1", "--queue", "0") as (address, server):
+        port = int(address.rsplit(":", 1)[1])
+        theirs = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=5)
+        for _ in range(3):
+            with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+                connection.sendall(head + request)
+                assert connection.recv(15) == b"HTTP/1.1 200 OK"
+            assert theirs.chat.completions.create(model=str(folder), messages=HELLO, max_tokens=2)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == -signal.SIGTERM
+
+
+def test_a_server_that_is_stopped_ends_its_streams(folder):
+    with process("--model", folder, "--threads", "1", "--grace", "0") as (address, server):
+        theirs = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        stream = theirs.chat.completions.create(model=str(folder), messages=HELLO, stream=True, max_tokens=600)
+        assert next(stream).choices[0].delta.role == "assistant"
+        server.send_signal(signal.SIGTERM)
+        try:
+            reasons = [chunk.choices[0].finish_reason for chunk in stream]
+            assert reasons[-1] in ("stop", "length")
+        except openai.APIError as error:
+            assert "being stopped" in str(error)
+        assert server.wait(30) == -signal.SIGTERM

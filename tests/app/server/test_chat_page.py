@@ -1,0 +1,284 @@
+"""The chat page in a real browser, before a real server, with a model that has learnt by heart what it says here."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from chatmill.conversation.chatml import Part
+from support.chat_page import ask, asked, last, press, said, send, setting, titles
+from support.chromium import chromium, visit
+from support.learnt import text, write_learnt
+from support.serving import serving
+from support.tiny import write_model
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = """# Title
+
+<script>document.title = "run"</script><img src=x onerror="document.title = 'run'"> **bold** [here](javascript:alert(1))
+
+- one
+  - inner
+
+```js
+let a = "<b>";
+```
+"""
+EXCHANGES = {
+    "Page": text(HOSTILE),
+    "Sum?": [Part("call", "48*7"), Part("output", "336"), Part("text", "It is 336.")],
+    "Go on": text("la " * 200),
+    "Hello": text("Hello! How are you?"),
+}
+GOES_ON = re.compile("(la ){30}")
+OPTIONS = ("--threads", "1", "--max-tokens", "200")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A model that says what it has learnt, and one that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("models")
+    return write_learnt(folder / "learnt", EXCHANGES, endless="Go on"), write_model(folder / "random")
+
+
+@pytest.fixture(scope="module")
+def address(models):
+    with serving("--model", models[0], "--model", models[1], *OPTIONS) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, address):
+    with visit(browser, address) as page:
+        yield page
+
+
+def test_an_answer_comes_with_its_figures(page):
+    ask(page, "Hello")
+    assert said(page) == "Hello! How are you?"
+    figures = last(page).locator(".figures").inner_text()
+    assert re.search(r"\d tokens/s.*\d ms to the first token.*\b20 tokens.*\b\d+ of 16,384 tokens of", figures, re.S)
+
+
+IN_HASTE = """const open = IDBFactory.prototype.open;
+IDBFactory.prototype.open = function (...arguments) {
+  const field = document.getElementById("message");
+  const press = (key) => field.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  press("ArrowUp");
+  field.value = "Hello";
+  press("Enter");
+  return open.apply(this, arguments);
+};"""
+
+
+def test_what_is_sent_while_the_page_still_opens_is_answered(browser, address):
+    with visit(browser, address, script=IN_HASTE) as page:
+        expect(last(page)).to_contain_text("tokens of context")
+        assert said(page) == "Hello! How are you?"
+
+
+@pytest.mark.parametrize("stop", ["Stop", "Escape"])
+def test_an_answer_streams_until_it_is_stopped_and_what_came_is_kept(page, stop):
+    setting(page, "Most tokens").fill("16000")
+    send(page, "Go on")
+    expect(page.locator(".answer[aria-busy] .said")).to_have_text(GOES_ON)
+    page.keyboard.press(stop) if stop == "Escape" else press(page, stop)
+    expect(last(page)).to_contain_text("Stopped.")
+    expect(last(page).locator(".said")).to_have_text(GOES_ON)
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_an_answer_is_drawn_at_most_once_in_a_frame(page):
+    page.evaluate("""() => {
+        window.counts = { frames: 0, changes: 0 };
+        const count = () => { counts.frames += 1; requestAnimationFrame(count); };
+        requestAnimationFrame(count);
+        const watcher = new MutationObserver(() => (counts.changes += 1));
+        watcher.observe(document.getElementById("exchanges"), { subtree: true, childList: true, characterData: true });
+    }""")
+    ask(page, "Go on")
+    frames, changes = page.evaluate("[counts.frames, counts.changes]")
+    assert 0 < changes <= frames + 4  # what is drawn when it begins and when it ends is beside the frames
+
+
+def test_regenerating_asks_again_in_place_of_the_answer(page):
+    setting(page, "Temperature").fill("100")
+    setting(page, "Seed").fill("1")
+    ask(page, "Hello")
+    first = said(page)
+    setting(page, "Seed").fill("2")
+    request = asked(page, lambda: press(page, "Regenerate"))
+    assert (len(request["messages"]), request["seed"]) == (1, 2)
+    expect(last(page)).to_contain_text("tokens of context")
+    assert said(page) != first
+    assert page.locator(".answer").count() == 1
+
+
+def test_an_edited_turn_cuts_the_conversation_and_is_asked_again(page):
+    ask(page, "Sum?")
+    ask(page, "Hello")
+    page.get_by_role("button", name="Edit your message").first.click()
+    page.get_by_label("Your message", exact=True).fill("Hello")
+    request = asked(page, lambda: page.keyboard.press("Enter"))
+    assert request["messages"] == [{"role": "user", "content": "Hello"}]
+    expect(page.locator(".exchange .words")).to_have_text(["Hello"])
+    expect(last(page)).to_contain_text("How are you?")
+
+
+def test_an_answer_that_was_cut_off_is_continued(page):
+    setting(page, "Most tokens").fill("5")
+    ask(page, "Hello")
+    expect(last(page)).to_contain_text("It was cut off")
+    setting(page, "Most tokens").fill("50")
+    request = asked(page, lambda: press(page, "Continue"))
+    assert request["messages"][-1] == {"role": "assistant", "content": "Hello"}
+    expect(last(page).locator(".said")).to_have_text("Hello! How are you?")
+
+
+def test_html_that_a_model_says_is_text_and_its_marks_are_nodes(page):
+    ask(page, "Page")
+    expect(last(page).locator(".said > .text > *")).to_have_text(
+        [
+            "Title",
+            re.compile("^<script>.*</script><img .*> bold \\[here\\]"),
+            re.compile("one.*inner"),
+            re.compile("<b>"),
+        ]
+    )
+    assert last(page).locator("script, img, a").count() == 0
+    assert page.title() == "Page · chatmill"
+
+
+@pytest.mark.parametrize(("button", "copied"), [("Copy", HOSTILE), ("Copy this code", 'let a = "<b>";')])
+@pytest.mark.parametrize("script", [None, "Object.defineProperty(navigator, 'clipboard', { value: undefined })"])
+def test_answers_and_code_are_copied_as_they_were_written(browser, address, button, copied, script):
+    with visit(browser, address, script=script) as page:
+        ask(page, "Page")
+        press(page, button)
+        expect(page.locator("#announcer")).to_have_text("Copied.")
+        page.get_by_label("Message", exact=True).press("Control+V")
+        expect(page.get_by_label("Message", exact=True)).to_have_value(copied)
+
+
+def test_the_system_prompt_is_sent_and_kept_with_its_chat(page):
+    setting(page, "System prompt").fill("Be kind.")
+    request = asked(page, lambda: ask(page, "Hello"))
+    assert request["messages"][0] == {"role": "system", "content": "Be kind."}
+    press(page, "New chat")
+    assert setting(page, "System prompt").input_value() == ""
+    titles(page).first.click()
+    expect(setting(page, "System prompt")).to_have_value("Be kind.")
+
+
+def test_settings_begin_as_the_servers_are_kept_and_reset(page):
+    assert (setting(page, "Most tokens").input_value(), setting(page, "Top k").input_value()) == ("200", "0")
+    setting(page, "Top k").fill("3")
+    page.reload()
+    expect(setting(page, "Top k")).to_have_value("3")
+    request = asked(page, lambda: ask(page, "Hello"))
+    assert (request["top_k"], "temperature" in request) == (3, False)
+    page.get_by_role("button", name="Reset to").click()
+    assert "top_k" not in asked(page, lambda: ask(page, "Hello"))
+
+
+def test_an_answer_ends_before_a_stop_text(page):
+    setting(page, "Stop texts").fill("nothing\\n\n How")
+    request = asked(page, lambda: ask(page, "Hello"))
+    assert request["stop"] == ["nothing\n", " How"]
+    assert said(page) == "Hello!"
+
+
+def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
+    setting(page, "Temperature").fill("-1")
+    send(page, "Hello")
+    expect(page.get_by_role("alert")).to_contain_text("Settings that may not have their value: Temperature.")
+    assert page.get_by_label("Message", exact=True).input_value() == "Hello"
+    assert page.locator(".exchange").count() == 0
+
+
+def test_two_models_answer_side_by_side_at_once_and_each_knows_its_own_answers(browser, address, models):
+    learnt, unlearnt = models
+    with visit(browser, f"{address}/?model={learnt}&beside={unlearnt}") as page:
+        setting(page, "Most tokens").fill("500")
+        send(page, "Go on")
+        expect(page.locator(".answer[aria-busy] .said:not(:empty)")).to_have_count(2)
+        expect(page.get_by_role("button", name="Tokens")).to_have_count(2, timeout=60_000)
+        requests = []
+        page.on("request", lambda request: requests.append(request.post_data_json) if request.post_data else None)
+        ask(page, "Hello")
+        assert [request["model"] for request in requests[:2]] == [str(learnt), str(unlearnt)]
+        first, second = (request["messages"] for request in requests[:2])
+        assert first[0] == second[0] and first[1]["content"].startswith("la la") and first[1] != second[1]
+
+
+def test_a_model_is_chosen_by_name_and_one_that_is_not_there_is_told(browser, address, models):
+    with visit(browser, f"{address}/?model=nothing") as page:
+        expect(page.get_by_role("alert")).to_contain_text("There is no model nothing here.")
+        page.get_by_label("Model", exact=True).select_option(str(models[1]))
+        assert asked(page, lambda: ask(page, "Hello"))["model"] == str(models[1])
+
+
+def test_what_the_tool_was_asked_and_answered_stands_in_its_place(page):
+    ask(page, "Sum?")
+    groups = last(page).locator(".said > *")
+    expect(groups).to_have_text(["asked the calculator 48*7", "it answered 336", "It is 336."])
+    assert [entry["role"] for entry in asked(page, lambda: ask(page, "Hello"))["messages"]] == [
+        *("user", "assistant", "tool", "assistant", "user"),
+    ]
+
+
+def test_tokens_tell_their_probability_by_hover_and_by_focus(page):
+    ask(page, "Sum?")
+    press(page, "Tokens")
+    lists = last(page).locator(".tokens")
+    expect(lists).to_have_count(2)  # of the prompt, and of the answer
+    shown = [name.removesuffix("✓") for name in lists.last.locator("button").all_inner_texts()]
+    assert "".join(shown) == "<|python_start|>48*7<|python_end|><|output_start|>336<|output_end|>It·is·336.<|im_end|>"
+    assert lists.first.locator("button").first.inner_text() == "<|bos|>"
+    lists.last.locator("button").nth(1).hover()
+    card = page.get_by_role("tooltip")
+    expect(card).to_contain_text(re.compile(r"Token\s*4\s*Id\s*52\s*Bytes\s*34\s*Probability\s*\d+\.\d %"))
+    expect(card.locator("li")).to_have_count(5)
+    lists.last.locator("button").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    expect(card).to_contain_text(re.compile(r"Token\s*\*\s*Id\s*42"))
+
+
+def test_tokens_are_told_apart_without_colours(page):
+    page.evaluate("""() => ["p0", "p1", "p2", "p3", "p4"].forEach((name) => {
+        const token = Object.assign(document.createElement("i"), { className: `token ${name}` });
+        document.getElementById("start").append(token);
+    })""")
+    styles = page.locator("#start i").evaluate_all(
+        "nodes => nodes.map((node) => getComputedStyle(node)).map((style) => "
+        "style.borderBottomColor === 'rgba(0, 0, 0, 0)' ? 'none' : style.borderBottomStyle)"
+    )
+    assert styles == ["none", "dotted", "dashed", "solid", "double"]
+
+
+def test_what_did_not_fit_is_told(page, tmp_path):
+    long = [{"role": role, "content": "x" * 5000} for role in ("user", "assistant") * 2]
+    (tmp_path / "long.jsonl").write_text(json.dumps({"messages": long}))
+    page.set_input_files("#import-file", tmp_path / "long.jsonl")
+    expect(page.locator(".exchange")).to_have_count(2)
+    ask(page, "Hello")
+    expect(last(page)).to_contain_text("The context was too short: the oldest 2 messages left out.")
+
+
+def test_the_finished_answer_is_announced_and_not_each_token(page):
+    setting(page, "Most tokens").fill("16000")
+    send(page, "Go on")
+    expect(page.locator(".answer[aria-busy] .said")).to_have_text(GOES_ON)
+    assert page.locator("#announcer").inner_text() == ""
+    assert page.locator(".answer[aria-busy]").locator("xpath=ancestor-or-self::*[@aria-live]").count() == 0
+    page.keyboard.press("Escape")
+    expect(page.locator("#announcer")).to_have_text(GOES_ON)

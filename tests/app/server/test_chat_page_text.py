@@ -1,0 +1,200 @@
+"""What the chat page makes of text: nodes, events and lines, in a real browser."""
+
+import json
+import random
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmill.datasets.formats.registry import read
+from support.chromium import chromium, visit
+from support.paths import SOURCE
+from support.serving import serving
+from support.tiny import write_model
+
+pytestmark = pytest.mark.slow
+
+STATIC = SOURCE / "chatmill/app/server/static"
+PIECES = ["a", " ", "\n", "\n\n", "  ", "\t", "*", "**", "_", "`", "```", "```py\n", "~~~\n", "- ", "1. ", "2) ", "# "]
+PIECES += ["<b>", "&lt;", "[x](y)", "\\*", "é", "🙂", "\r\n"]
+MARKED = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+NAMES = {*"p h3 h4 h5 h6 ul ol li strong em code pre div span button".split()}  # noqa: SIM905
+RENDERED = """async (text) => {
+    const { render } = await import("/assets/markdown.js");
+    const node = document.createElement("div");
+    render(text, node);
+    return [node.innerHTML, node.textContent];
+}"""
+GROWN = """async ([text, cuts]) => {
+    const { MarkdownView } = await import("/assets/markdown.js");
+    const node = document.createElement("div");
+    const view = new MarkdownView(node);
+    for (const cut of [...cuts, text.length]) view.update(text.slice(0, cut));
+    return node.innerHTML;
+}"""
+EVENTS = """async ([bytes, cuts]) => {
+    const { EventReader } = await import("/assets/api.js");
+    return cuts.map((ends) => {
+        const reader = new EventReader();
+        return ends.flatMap(([start, end]) => reader.push(Uint8Array.from(bytes.slice(start, end))));
+    });
+}"""
+ROUND = """async (text) => {
+    const { readLines, toLines } = await import("/assets/conversation.js");
+    return toLines(readLines(text, "chats.jsonl", ["A"]));
+}"""
+MISTAKE = """async (text) => {
+    const { readLines } = await import("/assets/conversation.js");
+    try { return readLines(text, "chats.jsonl", ["A"]); } catch (error) { return `${error.message}`; }
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = write_model(tmp_path_factory.mktemp("model"))
+    with (
+        serving("--model", folder, "--threads", "1") as address,
+        chromium() as browser,
+        visit(browser, address) as page,
+    ):
+        yield page
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("one\ntwo\n\nthree", "<p>one\ntwo</p><p>three</p>"),
+        ("# A\n## B\n###### C", "<h3>A</h3><h4>B</h4><h6>C</h6>"),
+        ("**b** *i* __b__ _i_ ***x***", "<p><strong>b</strong> <em>i</em> <strong>b</strong> <em>i</em> "
+         "<strong><em>x</em></strong></p>"),
+        ("**a *b* c**", "<p><strong>a <em>b</em> c</strong></p>"),
+        ("2*3*4, 2**3, snake_case_name, * a *", "<p>2*3*4, 2**3, snake_case_name, * a *</p>"),
+        ("**open and *open", "<p>**open and *open</p>"),
+        ("`a*b*` ``c`d`` `e", "<p><code>a*b*</code> <code>c`d</code> `e</p>"),
+        (r"\*a\* \`b\` C:\dir", r"<p>*a* `b` C:\dir</p>"),
+        ("- a\n- b\n  - c\n    1. d\n- e", '<ul data-mark="-"><li><p>a</p></li><li><p>b</p><ul data-mark="-"><li>'
+         '<p>c</p><ol start="1" data-mark="."><li><p>d</p></li></ol></li></ul></li><li><p>e</p></li></ul>'),
+        ("3. a\n4. b\n\ntext", '<ol start="3" data-mark="."><li><p>a</p></li><li><p>b</p></li></ol><p>text</p>'),
+        ("<b>x</b> &amp; [a](http://b) ![i](c)", "<p>&lt;b&gt;x&lt;/b&gt; &amp;amp; [a](http://b) ![i](c)</p>"),
+    ],
+)  # fmt: skip
+def test_marks_become_nodes_and_all_else_is_text(page, text, nodes):
+    assert page.evaluate(RENDERED, text)[0] == nodes
+
+
+@pytest.mark.parametrize("text", ["```py\na\n  **b**\n```\nc", "~~~ py\na\n  **b**\n~~~\nc"])
+def test_code_stands_as_it_was_written(page, text):
+    nodes, words = page.evaluate(RENDERED, text)
+    assert "<code>a\n  **b**</code>" in nodes
+    assert words == "pyCopya\n  **b**c"
+
+
+@settings(max_examples=150)
+@given(MARKED, st.data())
+def test_a_text_that_grows_becomes_the_same_nodes_wherever_it_is_cut(page, text, data):
+    units = len(text.encode("utf-16-le")) // 2
+    cuts = sorted(data.draw(st.lists(st.integers(0, units), max_size=8)))
+    assert page.evaluate(GROWN, [text, cuts]) == page.evaluate(RENDERED, text)[0]
+    assert page.evaluate(GROWN, [text, list(range(units))]) == page.evaluate(RENDERED, text)[0]
+
+
+@settings(max_examples=150)
+@given(MARKED)
+def test_no_letter_is_lost_and_only_known_nodes_are_made(page, text):
+    nodes, words = page.evaluate(RENDERED, text)
+    assert words.count("a") == text.count("a")
+    assert set(re.findall(r"<(\w+)", nodes)) <= NAMES
+
+
+@pytest.mark.parametrize(
+    "text", ["*" * 100_000, "**a " * 50_000, "`" * 50_000 + "a", "`a``b" * 20_000, "- " * 20_000, "> # " * 20_000,
+             "1. a\n" * 20_000, "```" + " " * 50_000 + "`", "  " * 50_000 + "- a", "_a *b " * 20_000]
+)  # fmt: skip
+def test_texts_made_to_take_long_are_drawn(page, text):
+    assert page.evaluate(RENDERED, text)[1].count("a") == text.count("a")
+
+
+def test_pieces_that_come_in_one_frame_are_drawn_once(page):
+    drawn = page.evaluate("""async () => {
+        const { AnswerView } = await import("/assets/answer.js");
+        const { newAnswer, addParts } = await import("/assets/conversation.js");
+        const answer = newAnswer("A");
+        const view = new AnswerView(answer, {});
+        let drawn = 0;
+        const watcher = new MutationObserver(() => (drawn += 1));
+        watcher.observe(view.node, { subtree: true, childList: true, characterData: true });
+        for (let piece = 0; piece < 1000; piece += 1) {
+            addParts(answer.parts, [{ kind: "text", text: `${piece} ` }]);
+            view.changed();
+            await null;
+        }
+        await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+        return [drawn, view.node.textContent.includes("998 999")];
+    }""")
+    assert drawn == [1, True]
+
+
+def test_events_are_read_wherever_their_bytes_are_cut(page):
+    events = [": hello\r\n", 'data: {"a": "é🙂"}\n', "data:two\r\ndata: lines\r\n\r", "id: 4\ndata: [DONE]\r\r"]
+    stream = "\n".join(events).encode()
+    whole = [(0, len(stream))]
+    cuts = [whole, [(i, i + 1) for i in range(len(stream))], *([(0, i), (i, len(stream))] for i in range(len(stream)))]
+    ends = sorted(random.Random(0).sample(range(len(stream)), 9))
+    cuts.append(list(pairwise([0, *ends, len(stream)])))
+    found = page.evaluate(EVENTS, [list(stream + b"\n"), [[*parts, (len(stream), len(stream) + 1)] for parts in cuts]])
+    assert found == [['{"a": "é🙂"}', "two\nlines", "[DONE]"]] * len(cuts)
+
+
+TALK = [
+    {"messages": [{"role": "system", "content": "Be <b>."}, {"role": "user", "content": " 48*7?\n<|im_end|>"},
+                  {"role": "assistant", "content": "I ask: "},
+                  {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {
+                      "name": "calculator", "arguments": '{"expression":"48*7"}'}}]},
+                  {"role": "tool", "content": "336"}, {"role": "assistant", "content": "336."},
+                  {"role": "user", "content": "é🙂"}, {"role": "assistant", "content": "\u2028"  + "ok"}]},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]},
+]  # fmt: skip
+
+
+def test_lines_of_the_training_format_come_back_as_they_were_and_prepare_reads_them(page, tmp_path):
+    lines = "".join(f"{json.dumps(row, ensure_ascii=False, separators=(',', ':'))}\n" for row in TALK)
+    written = page.evaluate(ROUND, lines)
+    (tmp_path / "before.jsonl").write_text(lines)
+    (tmp_path / "after.jsonl").write_text(written)
+    before, after = ([item.conversation for item in read(tmp_path / f"{name}.jsonl", "messages", limit=None, seed=0)]
+                     for name in ("before", "after"))  # fmt: skip
+    assert before == after
+    assert [part.kind for part in after[0][2].parts] == ["text", "call", "output", "text"]
+
+
+HI = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "Expected property name"),
+        ("[]", 'expected an object with a list of "messages"'),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "a conversation needs a message of the user and one of"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}', 'unknown role "robot": expected one of system, user,'),
+        ('{"messages": [{"content": "x"}]}', "unknown role (none)"),
+        ('{"messages": [null]}', "unknown role (none)"),
+        ('{"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]}', "role out of"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "the content of a message is no text"),
+        ('{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]}', "a tool's output"),
+        ('{"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}]}', "an empty turn"),
+        (r'{"messages": [{"role": "user", "content": "\ud800"}]}', "half of a surrogate pair"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_conversation_is_told_with_its_place(page, line, reason):
+    assert page.evaluate(MISTAKE, f"{HI}\n{line}\n{HI}").startswith("chats.jsonl:3: ")
+    assert reason in page.evaluate(MISTAKE, f"{HI}\n{line}\n{HI}")
+
+
+def test_no_script_of_the_page_can_make_nodes_of_html():
+    source = "".join(file.read_text() for file in STATIC.glob("*.js"))
+    ways = ("innerHTML", "outerHTML", "insertAdjacentHTML", "setHTML", "document.write", "DOMParser", "eval(")
+    assert [way for way in ways if way in source] == []

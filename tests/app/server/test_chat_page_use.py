@@ -1,0 +1,408 @@
+"""The chat page over time: chats that are kept, servers that fail, keys, and every width and theme."""
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import expect
+
+from chatmill.datasets.formats.registry import read
+from support.chat_page import ask, asked, last, press, send, setting, titles
+from support.chromium import chromium, visit
+from support.serving import process, serving
+from support.tiny import CONFIG, write_model
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = """<img src=x onerror="document.title='run'"><script>document.title='run'</script>"""
+TALK = {"messages": [{"role": "user", "content": f"Ask {HOSTILE}"}, {"role": "assistant", "content": f"Say {HOSTILE}"}]}
+OPTIONS = ("--threads", "1", "--max-tokens", "20")
+NAMELESS = re.compile(r"- (button|textbox|combobox|link|spinbutton|dialog|checkbox)(?! \")")
+CONTRASTS = """() => {
+    const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+    const light = (color) => parts(color).slice(0, 3).map((part) => part / 255)
+        .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+    const ground = (node) => {
+        const color = getComputedStyle(node).backgroundColor;
+        return parts(color)[3] === 0 ? ground(node.parentElement) : color;
+    };
+    const nodes = [...document.querySelectorAll("body *")].filter((node) => node.checkVisibility()
+        && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()));
+    return nodes.map((node) => {
+        const [one, other] = [light(getComputedStyle(node).color), light(ground(node))].sort((a, b) => b - a);
+        return [`${node.localName}.${node.className} ${node.textContent.slice(0, 20)}`, (one + 0.05) / (other + 0.05)];
+    });
+}"""
+NO_DATABASE = "Object.defineProperty(window, 'indexedDB', { value: undefined })"
+FULL = "IDBObjectStore.prototype.put = () => { throw new DOMException('the quota is used up', 'QuotaExceededError'); }"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model that has learnt nothing, and hardly ever ends an answer."""
+    return write_model(tmp_path_factory.mktemp("model"), replace(CONFIG, max_position_embeddings=1 << 14))
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with serving("--model", folder, *OPTIONS) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, address):
+    with visit(browser, address) as page:
+        yield page
+
+
+@contextmanager
+def tab(page):
+    """Another tab of the same visitor."""
+    other = page.context.new_page()
+    other.goto(page.url)
+    yield other
+    other.close()
+
+
+def bring(page, path, *rows):
+    """Import rows as a file."""
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    page.set_input_files("#import-file", path)
+
+
+def exported(page, name, path):
+    with page.expect_download() as download:
+        page.get_by_role("button", name=name).first.click()
+    download.value.save_as(path)
+    return [item.conversation for item in read(path, "messages", limit=None, seed=0)]
+
+
+def begin(page):
+    """Ask for an answer that takes long, and wait until it has begun."""
+    setting(page, "Most tokens").fill("16000")
+    send(page, "Go on")
+    expect(page.locator(".answer[aria-busy] .said")).to_have_text(re.compile(".{20}", re.S))
+
+
+def test_chats_are_kept_listed_and_opened_again(page):
+    ask(page, "First")
+    shown = page.locator("#exchanges").inner_text()
+    press(page, "New chat")
+    ask(page, "Second")
+    expect(titles(page)).to_have_text(["Second", "First"])
+    page.reload()
+    expect(titles(page)).to_have_text(["Second", "First"])
+    expect(page.locator(".words")).to_have_text("Second")
+    titles(page).last.click()
+    expect(page.locator(".words")).to_have_text("First")
+    assert page.locator("#exchanges").inner_text() == shown
+    page.go_back()
+    expect(page.locator(".words")).to_have_text("Second")
+
+
+def test_a_chat_is_deleted_only_after_a_question(page):
+    ask(page, "First")
+    press(page, "Delete First")
+    dialog = page.get_by_role("dialog", name="Delete this chat?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(titles(page)).to_have_count(1)
+    press(page, "Delete First")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(titles(page)).to_have_count(0)
+    page.reload()
+    expect(page.locator(".opening")).to_be_visible()
+    assert titles(page).count() == 0
+
+
+def test_the_focus_stays_in_a_dialog_and_returns(page):
+    opener = page.get_by_role("button", name="All keys")
+    opener.press("Enter")
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement === document.body || !!document.activeElement.closest('dialog')")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(opener).to_be_focused()
+
+
+def test_what_is_imported_is_exported_and_prepare_reads_it(page, tmp_path):
+    call = {"type": "function", "function": {"name": "calculator", "arguments": '{"expression": "2*3"}'}}
+    tool = [{"role": "user", "content": "2*3?"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    tool += [{"role": "tool", "content": "6"}, {"role": "assistant", "content": "It is 6."}]
+    bring(page, tmp_path / "in.jsonl", TALK, {"messages": [{"role": "system", "content": "Be kind."}, *tool]})
+    expect(page.get_by_role("alert")).to_contain_text("in.jsonl: 2 imported.")
+    before = [item.conversation for item in read(tmp_path / "in.jsonl", "messages", limit=None, seed=0)]
+    assert exported(page, "Export all", tmp_path / "all.jsonl") == before
+    page.locator(".chat").last.hover()
+    assert exported(page, "Export 2*3?", tmp_path / "one.jsonl") == before[1:]
+
+
+def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_path):
+    bring(page, tmp_path / "in.jsonl", TALK, "", '{"messages": [{"role": "robot"}]}')
+    expect(page.get_by_role("alert")).to_contain_text('Nothing was imported. in.jsonl:3: unknown role "robot"')
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff")
+    page.set_input_files("#import-file", tmp_path / "bytes.jsonl")
+    expect(page.get_by_role("alert")).to_contain_text("bytes.jsonl: it is not UTF-8")
+    assert titles(page).count() == 0
+
+
+def test_html_of_a_user_or_a_model_is_text_and_never_runs(page, tmp_path):
+    bring(page, tmp_path / "in.jsonl", TALK)
+    expect(page.locator(".words")).to_have_text(f"Ask {HOSTILE}")
+    expect(page.locator(".said")).to_have_text(f"Say {HOSTILE}")
+    assert asked(page, lambda: send(page, HOSTILE))["messages"][-1]["content"] == HOSTILE
+    press(page, f"Delete Ask {HOSTILE[:56]}")
+    expect(page.get_by_role("dialog")).to_contain_text("<img src=x")
+    assert page.locator("main :is(img, script, a), dialog :is(img, script, a)").count() == 0
+    assert "run" not in page.title().replace("='run'", "")
+
+
+def test_tabs_show_what_others_keep_and_write_nothing_over(page):
+    ask(page, "First")
+    expect(titles(page)).to_have_text("First")
+    with tab(page) as other:
+        expect(other.locator(".words")).to_have_text("First")
+        begin(other)
+        ask(page, "Mine")
+        other.keyboard.press("Escape")
+        expect(other.get_by_role("alert")).to_contain_text("this one goes on as a chat of its own")
+        expect(titles(other)).to_have_count(2)
+        assert other.locator(".words").all_inner_texts() == ["First", "Go on"]
+    assert page.locator(".words").all_inner_texts() == ["First", "Go on", "Mine"]
+
+
+@pytest.mark.parametrize(
+    ("script", "told"), [(NO_DATABASE, "This browser keeps no chats"), (FULL, "This chat is not kept: the quota is")]
+)
+def test_a_browser_that_keeps_nothing_still_chats_and_says_so(browser, address, script, told, tmp_path):
+    with visit(browser, address, script=script) as page:
+        ask(page, "First")
+        expect(page.get_by_role("alert")).to_contain_text(told)
+        ask(page, "Second")
+        assert page.locator(".words").all_inner_texts() == ["First", "Second"]
+
+
+def test_a_busy_server_is_told_and_asked_again(browser, folder):
+    with (
+        serving("--model", folder, *OPTIONS, "--parallel", "1", "--queue", "0") as address,
+        visit(browser, address) as first,
+        visit(browser, address, refused=True) as second,
+    ):
+        begin(first)
+        send(second, "Hello")
+        expect(last(second).get_by_role("alert")).to_contain_text(re.compile("busy.*Try again in 2 seconds."))
+        first.keyboard.press("Escape")
+        expect(last(first)).to_contain_text("Stopped.")
+        second.wait_for_timeout(2000)  # as it is told
+        press(second, "Try again")
+        expect(last(second)).to_contain_text("tokens of context")
+
+
+def test_what_came_before_the_server_was_gone_is_kept_and_can_be_asked_again(browser, folder):
+    with process("--model", folder, *OPTIONS) as (address, server), visit(browser, address, refused=True) as page:
+        begin(page)
+        server.kill()
+        expect(last(page).get_by_role("alert")).to_contain_text(
+            re.compile("the server does not answer|broke off", re.I)
+        )
+        came = last(page).locator(".said").inner_text()
+        press(page, "Try again")
+        expect(last(page).get_by_role("alert")).to_contain_text("is still running")
+        expect(last(page).locator(".said")).to_have_text(came)
+        setting(page, "Most tokens").fill("20")
+        with serving("--model", folder, *OPTIONS, "--port", address.rsplit(":", 1)[1]):
+            press(page, "Try again")
+            expect(last(page)).to_contain_text("tokens of context")
+
+
+def test_a_page_without_its_server_says_so_and_tries_again(browser, address):
+    with visit(browser, address, refused=True) as page:
+        page.route("**/v1/models", lambda route: route.abort())
+        page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("No model can be asked. The server does not answer")
+        page.unroute("**/v1/models")
+        press(page, "Try again")
+        expect(page.locator("#model option")).to_have_count(1)
+
+
+def test_a_key_is_asked_for_until_it_fits_and_kept_for_the_tab(browser, folder):
+    with (
+        serving("--model", folder, *OPTIONS, CHATMILL_API_KEY="right") as address,
+        visit(browser, address, refused=True) as page,
+    ):
+        for key in ("wrong", "right"):
+            expect(page.get_by_role("dialog", name="This server wants a key")).to_be_visible()
+            page.get_by_label("Key", exact=True).fill(key)
+            page.keyboard.press("Enter")
+        ask(page, "Hello")
+        page.reload()
+        ask(page, "Hello again")
+        assert page.evaluate("Object.keys(localStorage).concat(Object.values(localStorage)).includes('right')") is False
+
+
+def test_a_server_whose_key_is_not_given_is_told(browser, folder):
+    with (
+        serving("--model", folder, *OPTIONS, CHATMILL_API_KEY="right") as address,
+        visit(browser, address, refused=True) as page,
+    ):
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("alert")).to_contain_text("No model can be asked.")
+
+
+def test_everything_is_done_with_the_keyboard(page):
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the message")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.type("one")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("two")
+    assert asked(page, lambda: page.keyboard.press("Enter"))["messages"][0]["content"] == "one\ntwo"
+    expect(last(page)).to_contain_text("tokens of context")
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_label("Your message", exact=True)).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Edit your message")).to_be_focused()
+
+
+def test_the_tab_key_reaches_every_control_and_shows_where_it_is(page):
+    ask(page, "Hello")
+    setting(page, "Seed")
+    page.locator("#message").focus()
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate("""() => {
+            const node = document.activeElement;
+            const { outlineStyle, outlineWidth } = getComputedStyle(node);
+            const shown = node === document.body || (outlineStyle !== "none" && outlineWidth !== "0px");
+            return shown ? (node.ariaLabel || node.id || node.textContent) : `no outline: ${node.outerHTML}`;
+        }""")
+        )
+    assert not [name for name in reached if name.startswith("no outline")]
+    names = page.locator(":is(button, input, select, textarea, a[href]):visible").evaluate_all(
+        "nodes => nodes.filter((node) => node.tabIndex >= 0 && !node.disabled)"
+        ".map((node) => node.ariaLabel || node.id || node.textContent)"
+    )
+    assert set(names) <= reached
+
+
+def test_every_control_has_a_name(page):
+    ask(page, "Hello")
+    setting(page, "Seed")
+    press(page, "Tokens")
+    expect(page.locator(".tokens")).to_have_count(2)
+    press(page, "Delete Hello")
+    snapshot = page.locator("body").aria_snapshot()
+    page.keyboard.press("Escape")
+    snapshot += page.locator("body").aria_snapshot()
+    assert 'dialog "Delete this chat?"' in snapshot and 'button "Send"' in snapshot
+    assert NAMELESS.findall(snapshot) == []
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_every_text_stands_out_from_its_ground(browser, address, system):
+    """By the contrast that WCAG 2.2 asks of text, 4.5."""
+    with visit(browser, address, color_scheme=system) as page:
+        for words in ("Hello", "Again"):
+            ask(page, words)
+        setting(page, "Seed")
+        press(page, "Tokens")
+        expect(page.locator(".tokens")).to_have_count(2)
+        page.locator(".tokens button").last.focus()
+        faint = {name: ratio for name, ratio in page.evaluate(CONTRASTS) if ratio < 4.5}
+        assert faint == {}
+
+
+def brightness(page):
+    """Of the page's ground, 0 to 255."""
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, re.findall(r"\d+", color)[:3])) / 3
+
+
+@pytest.mark.parametrize(("system", "other"), [("light", "Dark"), ("dark", "Light")])
+def test_the_theme_is_the_systems_until_another_is_chosen_which_is_remembered(browser, address, system, other):
+    with visit(browser, address, color_scheme=system) as page:
+        assert (brightness(page) > 128) == (system == "light")
+        page.get_by_label("Theme").select_option(other)
+        assert (brightness(page) > 128) == (other == "Light")
+        page.reload()
+        assert (brightness(page) > 128) == (other == "Light")
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(browser, address, tmp_path):
+    with visit(browser, address, viewport={"width": 360, "height": 640}) as page:
+        code = "x" * 300
+        answer = {"role": "assistant", "content": f"```\n{code}\n```\n{code} `{code}`\n- {code}"}
+        bring(page, tmp_path / "in.jsonl", {"messages": [TALK["messages"][0], answer]})
+        expect(page.locator(".exchange")).to_have_count(1)
+        ask(page, code)
+        press(page, "Tokens")
+        expect(page.locator(".tokens")).to_have_count(2)
+        page.locator(".tokens button").last.focus()
+        for opener in (None, "Chats", "Settings", "All keys"):
+            if opener:
+                page.get_by_role("button", name=opener).click()
+            assert page.evaluate("document.documentElement.scrollWidth") == 360
+            boxes = page.locator("body :is(button, select, textarea, input, p, dialog):visible").evaluate_all(
+                "nodes => nodes.filter((node) => !node.closest('.unseen')).map((node) => node.getBoundingClientRect())"
+            )
+            assert all(box["left"] >= 0 and box["right"] <= 360.5 for box in boxes)
+            page.keyboard.press("Escape")
+
+
+def test_a_run_that_is_not_loaded_yet_is_found_by_its_name_and_loaded(browser, git_project):
+    with (
+        serving("--model", "data/model", *OPTIONS, folder=git_project.folder) as address,
+        visit(browser, f"{address}/?model=workspace") as page,
+    ):
+        expect(page.locator("#model option:checked")).to_have_text("workspace (not loaded)")
+        page.evaluate("""() => {
+            window.told = [];
+            const watcher = new MutationObserver(() => told.push(document.querySelector(".answer .hint").textContent));
+            watcher.observe(document.getElementById("exchanges"), { subtree: true, childList: true });
+        }""")
+        ask(page, "Hello")
+        assert page.evaluate("told[0]") == "loading workspace …"
+        expect(page.locator("#model option:checked")).to_have_text("workspace")
+
+
+def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted(page):
+    begin(page)
+    press(page, "Delete Go on")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator(".opening")).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    page.reload()
+    expect(page.locator("#chat-list")).to_contain_text("No chats yet.")
+
+
+def test_a_window_that_grows_shows_the_chat_that_a_panel_covered(browser, address):
+    with visit(browser, address, viewport={"width": 400, "height": 640}) as page:
+        press(page, "Chats")
+        expect(page.locator("#chats")).to_be_visible()
+        page.set_viewport_size({"width": 1200, "height": 640})
+        ask(page, "Hello")
+
+
+def test_the_runs_are_one_link_away(page):
+    expect(page.get_by_role("link", name="Runs")).to_have_attribute("href", "/runs")
+
+
+def test_no_address_but_the_servers_is_asked(browser, address):
+    with visit(browser, "about:blank") as page:
+        asked_for = []
+        page.on("request", lambda request: asked_for.append(request.url))
+        page.goto(address)
+        ask(page, "Hello")
+        assert {url.split("/")[2] for url in asked_for if not url.startswith("data:")} == {address.split("/")[2]}

@@ -1,0 +1,208 @@
+import json
+import socket
+
+import pytest
+
+from chatmill.app.server import api, protocol
+from chatmill.app.server.guard import MOST_BYTES
+from chatmill.inference.loading import load
+from support.raw_http import CHAT, CHUNKED, HELLO, Line, ask, request, serving_here, until, write_served
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    return load(write_served(tmp_path_factory.mktemp("served")), "cpu", 1)
+
+
+@pytest.fixture(scope="module")
+def port(loaded):
+    with serving_here(loaded) as here:
+        yield here.port
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_sent(port):
+    assert ask(port, "POST", CHAT, Content_Length=str(MOST_BYTES + 1)).status == 413
+    assert ask(port, "POST", CHAT, Content_Length="9" * 19).status == 413
+    assert ask(port, "POST", CHAT, Content_Length="9" * 5000).status == 400
+
+
+def test_a_body_in_chunks_is_refused_where_it_passes_the_limit(port):
+    with Line(port) as line:
+        line.send(request(port, "POST", CHAT, **CHUNKED) + b"%x\r\n" % (MOST_BYTES + 1) + b" " * (MOST_BYTES + 1))
+        assert line.reply().error["code"] == "too_large"
+
+
+def test_a_body_of_the_longest_is_read(port):
+    body = json.dumps({"prompt": "x"}).encode()
+    assert ask(port, "POST", "/tokenize", body=body + b" " * (MOST_BYTES - len(body))).json["count"] == 1
+
+
+def test_a_body_that_does_not_come_is_waited_for_some_time(port, monkeypatch):
+    monkeypatch.setattr(api, "BODY_SECONDS", 0.2)
+    assert ask(port, "POST", CHAT, Content_Length="10").status == 408
+    assert ask(port, "POST", CHAT, **CHUNKED).status == 408
+
+
+@pytest.mark.parametrize("beginning", [b"", b"G", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
+def test_headers_that_do_not_come_are_waited_for_some_time(port, monkeypatch, beginning):
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.2)
+    with Line(port) as line:
+        line.send(beginning)
+        assert line.reply().status == 408
+        assert line.reply() is None
+
+
+def test_headers_that_come_byte_by_byte_are_no_reason_to_wait_longer(port, monkeypatch):
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
+    with Line(port) as line:
+        line.socket.settimeout(0.02)
+        assert sent_until_closed(line, b"a") > 0
+
+
+def test_what_is_left_of_a_body_after_its_answer_is_not_read_for_ever(port, monkeypatch):
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
+    with Line(port) as line:
+        line.send(request(port, "POST", "/nowhere", **CHUNKED))
+        assert line.reply().status == 404
+        line.socket.settimeout(0.02)
+        assert sent_until_closed(line, b"1\r\na\r\n") > 0
+
+
+def sent_until_closed(line, data):
+    """How often data was sent, with a rest after each time, before the server closed the connection."""
+    for number in range(500):
+        try:
+            line.socket.sendall(data)
+            if not line.socket.recv(4096):
+                return number
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return number
+    raise AssertionError("the connection stays open")
+
+
+def test_a_connection_whose_last_body_came_late_is_left_in_peace(port, monkeypatch):
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.2)
+    with Line(port) as line:
+        line.send(request(port, "POST", "/nowhere", Content_Length="4"))
+        assert line.reply().status == 404
+        line.send(b"late")
+        assert line.reply() is None  # and no error that would be taken for the next answer
+
+
+def test_a_body_that_is_no_http_is_refused_once(loaded, capfd):
+    with serving_here(loaded) as here, Line(here.port) as line:
+        line.send(request(here.port, "GET", "/health", **CHUNKED) + b"no length\r\n\r\n")
+        assert line.reply("GET").status == 400
+        assert line.reply("GET") is None
+    assert capfd.readouterr().err == ""
+
+
+def test_past_the_most_connections_the_next_is_told_to_come_again(loaded, monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 2)
+    with serving_here(loaded) as here, Line(here.port), Line(here.port) as second:
+        until(lambda: here.connections == 2)
+        refused = ask(here.port, "GET", "/health")
+        second.close()
+        until(lambda: here.connections == 1)
+        assert ask(here.port, "GET", "/health").status == 200
+    assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+
+
+def test_small_answers_are_not_held_back(loaded):
+    with serving_here(loaded) as here, Line(here.port):
+        until(lambda: here.connections == 1)
+        (line,) = here.server.server_state.connections
+        assert line.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_client_that_takes_nothing_is_let_go(loaded, monkeypatch, capfd):
+    monkeypatch.setattr(protocol, "LISTENER_SECONDS", 0.2)
+    long = {"prompt": "x", "max_tokens": 600, "stream": True, "logprobs": 20}
+    with serving_here(loaded, buffer=4096) as here, Line(here.port) as line:
+        line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.send(request(here.port, "POST", "/v1/completions", body=long))
+        until(lambda: here.connections == 1)
+        until(lambda: here.connections == 0)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"prompt"',
+        b'{"prompt": "x"',
+        b'{"prompt": "x"} {}',
+        b"\xff\xfe{\x00}\x00",
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "\\udc00\\ud800"}',
+        b'{"messages": [{"role": "user", "content": "\\ud83d"}]}',
+        b'{"prompt": ' + b"[" * 100_000,
+        b'{"messages": [' + b'{"a":' * 100_000,
+        b'{"prompt": NaN}',
+        b'{"prompt": 1e999}',
+        b'{"prompt": "x", "prompt2": 1}',
+        b'{"prompt": "x", "messages": []}',
+        b'{"prompt": "x", "' + b"p" * 1_000_000 + b'": 1}',
+    ],
+    ids=str,
+)
+def test_what_is_no_request_is_refused(port, body):
+    reply = ask(port, "POST", "/tokenize", body=body)
+    assert reply.status == 400
+    assert reply.error["type"] == "invalid_request_error"
+
+
+NUMBERS = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "-101",
+    "101",
+    "9" * 400,
+    "9" * 5000,
+    '"1"',
+    "true",
+    "[]",
+    "1e",
+    "01",
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:9])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "presence_penalty", "top_logprobs"])
+def test_numbers_out_of_bounds_are_refused(port, name, number):
+    given = json.dumps(HELLO | {"logprobs": True})[:-1].encode()
+    reply = ask(port, "POST", CHAT, body=given + f', "{name}": {number}}}'.encode())
+    assert reply.status == 400
+    assert reply.error["param"] in (name, None)
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "9" * 4000, str(1 << 63), str(1 << 64)], ids=lambda n: n[:9])
+@pytest.mark.parametrize("name", ["top_k", "seed", "max_tokens"])
+def test_large_numbers_are_as_good_as_the_largest_that_matter(port, name, number):
+    given = json.dumps({"prompt": "x", "temperature": 1.0, "stop": "\n"})[:-1].encode()
+    assert ask(port, "POST", "/v1/completions", body=given + f', "{name}": {number}}}'.encode()).status == 200
+
+
+def test_ids_past_the_vocabulary_are_refused(port):
+    for path, name in {"/tokens": "ids", "/detokenize": "tokens", "/v1/completions": "prompt"}.items():
+        body = f'{{"{name}": [{"9" * 4000}]}}'.encode()
+        assert ask(port, "POST", path, body=body).error["param"].startswith(name)
+
+
+def test_nul_and_control_names_are_text_like_any_other(port):
+    text = "\0<|im_end|>\x7f\u2028"
+    ids = ask(port, "POST", "/tokenize", body={"prompt": text}).json["tokens"]
+    assert ids == list(text.encode())
+    assert ask(port, "POST", "/detokenize", body={"tokens": ids}).json["prompt"] == text
+
+
+def test_of_a_name_that_is_given_twice_the_last_counts(port):
+    assert ask(port, "POST", "/tokenize", body=b'{"prompt": "ab", "prompt": "c"}').json["tokens"] == [ord("c")]

@@ -1,0 +1,165 @@
+"""Many chats at once: none is lost, none mixed up, and each gets the answers it would get alone.
+
+On another model, for longer:
+
+    CHATMILL_LOAD_MODEL=data/export/onnx CHATMILL_LOAD_SECONDS=60 pytest -n0 -s -m slow tests/app/server/test_load.py
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+import openai
+import psutil
+import pytest
+
+from chatmill.conversation.chatml import Message
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.interpreter import Interpreter
+from chatmill.inference.loading import load
+from support.raw_http import CHAT, Line, ask, request
+from support.serving import process, serving
+
+pytestmark = pytest.mark.slow
+SECONDS = float(os.environ.get("CHATMILL_LOAD_SECONDS", "6"))
+CHATS, TURNS, TOKENS = 64, 3, 24
+VARIETY = 4  # different conversations of each chat, one after another, and again
+GROWTH = 8 << 20  # bytes that the server may take after a third of the time
+TRADES = ("baker", "sailor", "gardener", "doctor", "teacher", "smith", "farmer", "pilot", "painter", "tailor", "hunter")
+QUESTIONS = (
+    "Hello, who are you?",
+    "What is {a} times {b}?",
+    "My name is {trade}. What is my name?",
+    "What does a {trade} do?",
+    "Which is larger, {a} or {b}?",
+    "Thank you! And what is {b} minus {a}?",
+)
+
+
+class Said(NamedTuple):
+    """An answer, and what it was an answer to."""
+
+    conversation: tuple[Message, ...]
+    prompt_ids: list[int]
+    text: str
+    ids: list[int]
+
+
+@pytest.fixture(scope="module")
+def model(request):
+    """The folder of a model: the pipeline's tiny one, or the one that was named."""
+    if named := os.environ.get("CHATMILL_LOAD_MODEL"):
+        return Path(named).resolve()
+    return request.getfixturevalue("project").folder / "data/export/onnx"
+
+
+def questions(chat: int, number: int) -> Iterator[str]:
+    """What one chat asks in one of its conversations."""
+    for turn in range(TURNS):
+        trade, a, b = TRADES[(chat + turn) % len(TRADES)], 2 + chat, 3 + 7 * number + turn
+        yield QUESTIONS[(chat + number + turn) % len(QUESTIONS)].format(trade=trade, a=a, b=b)
+
+
+def talk(port: int, chat: int, number: int) -> Iterator[Said]:
+    """A conversation of several turns, streamed and not in turn."""
+    conversation = [Message.plain("system", f"You are number {chat}, a {TRADES[chat % len(TRADES)]}.")]
+    with Line(port) as line:
+        for turn, question in enumerate(questions(chat, number)):
+            conversation.append(Message.plain("user", question))
+            yield (said := answer(line, port, conversation, stream=turn % 2 == chat % 2))
+            conversation.append(Message.plain("assistant", said.text))
+
+
+def answer(line: Line, port: int, conversation: list[Message], *, stream: bool) -> Said:
+    """What the server says to a conversation."""
+    said = [{"role": message.role, "content": message.text} for message in conversation]
+    asked = {"messages": said, "max_tokens": TOKENS, "temperature": 0, "return_token_ids": True, "stream": stream}
+    line.send(request(port, "POST", CHAT, body=asked))
+    reply = line.reply()
+    assert reply is not None and reply.status == 200, reply
+    if not stream:
+        choice = reply.json["choices"][0]
+        return Said(
+            tuple(conversation), reply.json["prompt_token_ids"], choice["message"]["content"], choice["token_ids"]
+        )
+    choices = [event["choices"][0] for event in reply.events]
+    assert choices[-1]["finish_reason"]
+    text = "".join(choice["delta"].get("content", "") for choice in choices)
+    ids = [i for choice in choices for i in choice.get("token_ids", ())]
+    return Said(tuple(conversation), reply.events[0]["prompt_token_ids"], text, ids)
+
+
+def talk_until(end: float, port: int, chat: int) -> list[Said]:
+    """All that one chat was told until some time, of whole conversations, one at least."""
+    found: list[Said] = []
+    for number in count():
+        found += talk(port, chat, number % VARIETY)
+        if monotonic() > end:
+            return found
+
+
+class Alone:
+    """The same model with nobody else."""
+
+    def __init__(self, model: Path) -> None:
+        self._loaded = load(model, "cpu", 1)
+        self._session = ChatSession(*self._loaded)
+        self.interpreter = Interpreter(*self._loaded)
+        self.answer = cache(self._answer)
+
+    def _answer(self, conversation: tuple[Message, ...]) -> tuple[str, list[int]]:
+        message, _ = self._session.reply(list(conversation), TOKENS)
+        return message.text, self._session.answer_ids
+
+    def differences(self, said: Said) -> str:
+        """Where ids are others than alone, and by how much the one was likelier than the other; "" where none is."""
+        _, expected = self.answer(said.conversation)
+        if said.ids == expected:
+            return ""
+        place = next(i for i, pair in enumerate(zip(said.ids, expected, strict=False)) if pair[0] != pair[1])
+        self._loaded.engine.rewind(0)
+        logits = self._loaded.engine.append(said.prompt_ids + expected[:place])
+        margin = logits[expected[place]] - logits[said.ids[place]]
+        return f"token {place} of the answer to {said.conversation}: {margin:.2e} between {said.ids} and {expected}"
+
+
+def test_sixty_four_chats_at_once_get_the_answers_that_each_would_get_alone(model):
+    with process("--model", model, "--device", "cpu", "--queue", CHATS) as (address, started):
+        port, server = int(address.rpartition(":")[2]), psutil.Process(started.pid)
+        for _ in range(2):  # past what a tokenizer encodes before it loads what is faster at long work
+            assert ask(port, "POST", "/tokenize", body={"prompt": "many words " * 95_000}).status == 200
+        begin = monotonic()
+        with ThreadPoolExecutor(CHATS) as pool:
+            third = pool.map(partial(talk_until, begin + SECONDS / 3, port), range(CHATS))
+            found = [said for chat in third for said in chat]
+            memory = server.memory_info().rss
+            rest = pool.map(partial(talk_until, begin + SECONDS, port), range(CHATS))
+            found += [said for chat in rest for said in chat]
+        seconds, growth = monotonic() - begin, server.memory_info().rss - memory
+    alone = Alone(model)
+    print(f"\n{len(found):,} answers, {sum(len(said.ids) for said in found):,} tokens in {seconds:.0f} s; ", end="")
+    print(f"{memory >> 20} MB, {growth / (1 << 20):+.1f} MB in the last two thirds")
+    assert {len(said.conversation) for said in found} == {2 * turn + 2 for turn in range(TURNS)}
+    assert all(said.prompt_ids == alone.interpreter.prompt(list(said.conversation)) for said in found)
+    assert [difference for said in found if (difference := alone.differences(said))] == []
+    assert all(said.text == alone.answer(said.conversation)[0] for said in found)
+    assert growth < GROWTH
+
+
+def test_who_finds_the_queue_full_is_told_when_to_come_again_and_then_gets_through(model):
+    with serving("--model", model, "--device", "cpu", "--parallel", 1, "--queue", 1) as address:
+        port = int(address.rpartition(":")[2])
+        long = {"prompt": "Once upon a time", "max_tokens": 200, "stop": None}
+        with ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda _: ask(port, "POST", "/v1/completions", body=long), range(12)))
+            client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=30)
+            texts = list(pool.map(lambda _: client.completions.create(model="", **long).choices[0].text, range(6)))
+    assert {reply.status for reply in replies} == {200, 429}
+    for reply in (reply for reply in replies if reply.status == 429):
+        assert (reply.error["code"], reply.headers["retry-after"]) == ("queue_full", "2")
+    assert set(texts) == {reply.json["choices"][0]["text"] for reply in replies if reply.status == 200}

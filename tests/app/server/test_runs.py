@@ -1,0 +1,277 @@
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from chatmill.app.server import runs as runs_module
+from chatmill.app.server.errors import Refusal, refused
+from chatmill.app.server.run_files import RunFiles
+from chatmill.app.server.run_rows import rows
+from chatmill.app.server.runs import Runs, points, routes, run_program
+from support.run_repository import CURVE, EVALUATION, RunRepository
+from support.tiny import CONFIG, random_model
+
+HOSTILE = "<img/src=x/onerror=alert(1)>"
+MISSING = ("bits_per_byte", "skills", "skills_held_back", "bytes_per_token", "graph_megabytes")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Two commits on main with an experiment each, and branches of every kind."""
+    made = RunRepository(tmp_path_factory.mktemp("runs"))
+    made.measure(1.9, depth=2)
+    made.experiment("early")
+    made.write("notes.txt", "Another commit.")
+    made.commit()
+    made.measure(1.5, tokenizer="byte", milliseconds=0.5)
+    made.experiment("late")
+    made.measure(3.0)
+    made.branch(HOSTILE)
+    made.write("data/metrics/evaluate.json", '{"bits')
+    made.branch("damaged")
+    made.write("data/metrics/evaluate.json", json.dumps({"bits_per_byte": 0.5, "skills": [1]}))
+    made.write("data/metrics/benchmark.json", json.dumps({"onnx": {"cache": {"long": 3}}}))
+    made.branch("otherwise")
+    made.write("dvc.yaml", "stages: [")
+    made.branch("broken")
+    made.write("params.yaml", "a:")
+    made.branch("data")
+    return made
+
+
+@pytest.fixture(scope="module")
+def listed(repository):
+    """The runs of the repository, after a listing; and its rows by label."""
+    found = Runs(repository.folder)
+    listing = asyncio.run(found.listing())
+    assert listing["problem"] is None
+    found.rows = {run["label"]: run for run in listing["runs"]}
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(listed):
+    """A browser of sorts, after the listing."""
+    app = Starlette(routes=routes(listed), exception_handlers={Refusal: refused})
+    with TestClient(app) as client:
+        client.get("/runs.json?refresh=1")
+        yield client
+
+
+def state(rev="0123456789", name=None, error=None, experiments=None, **data):
+    """A run as `dvc exp show --json` tells of it."""
+    return {"rev": rev, "name": name, "error": error, "experiments": experiments, "data": {"timestamp": None, **data}}
+
+
+def experiment(tip, name=None, **executor):
+    return {"name": name, "revs": [tip], "executor": executor or None}
+
+
+def rows_of(repository, *states):
+    return rows(list(states), repository.folder, RunFiles(repository.folder))
+
+
+def test_workspace_branches_and_experiments_of_all_commits_are_listed(listed):
+    kinds = {label: run["kind"] for label, run in listed.rows.items()}
+    branches = dict.fromkeys(("main", "damaged", "otherwise", "broken", "data", HOSTILE), "branch")
+    commit = {label: "commit" for label in kinds if len(label) == 7 and kinds[label] == "commit"}
+    assert kinds == {"workspace": "workspace", "early": "experiment", "late": "experiment", **branches, **commit}
+    assert len(commit) == 1
+
+
+def test_a_run_has_the_figures_that_it_measured(listed):
+    run = listed.rows["late"]
+    assert (run["bits_per_byte"], run["bits_per_byte_of_answers"]) == (1.5, 1.5)
+    assert (run["skills"], run["skills_held_back"], run["bytes_per_token"]) == (0.5, 0.25, 3.0)
+    assert (run["engine"], run["milliseconds_per_token"], run["graph_megabytes"]) == ("onnx", 0.5, 7.5)
+    assert (run["tokenizer"], run["steps"], run["batch_size"]) == ("byte", 40, 1024)
+
+
+def test_depth_vocabulary_and_parameters_are_those_of_the_model(listed):
+    run = listed.rows["early"]
+    assert (run["depth"], run["vocabulary"]) == (CONFIG.num_hidden_layers, CONFIG.vocab_size)
+    assert run["parameters"] == sum(weight.numel() for weight in random_model().parameters())
+
+
+def test_the_workspace_comes_first_and_then_the_latest(listed):
+    first, *others = listed.rows.values()
+    times = [run["when"] or "" for run in others]
+    assert first["label"] == "workspace" and times == sorted(times, reverse=True)
+
+
+def test_metrics_of_another_form_are_not_there(listed):
+    run = listed.rows["otherwise"]
+    assert [run[name] for name in MISSING] == [None] * len(MISSING)
+    assert (run["milliseconds_per_token"], run["engine"], run["problem"]) == (None, None, None)
+
+
+def test_a_damaged_metrics_file_is_told_and_the_rest_is_listed(listed):
+    run = listed.rows["damaged"]
+    assert run["problem"] == "evaluate.json cannot be read (JSONFileCorruptedError)"
+    assert (run["bits_per_byte"], run["milliseconds_per_token"]) == (None, 0.25)
+
+
+def test_a_pipeline_that_cannot_be_read_is_told(listed):
+    assert "dvc.yaml" in listed.rows["broken"]["problem"]
+    assert listed.rows["broken"]["model"] is False
+
+
+def test_models_are_named_so_that_no_path_and_no_other_run_is_meant(listed, repository):
+    names = listed.model_names()
+    assert {"workspace", "main", "early", "late", HOSTILE} <= {*names}
+    assert listed.rows["data"]["name"] == listed.rows["data"]["rev"][:7] in names
+    assert not any((repository.folder / name).exists() for name in names)
+
+
+def test_a_name_that_two_runs_have_stands_for_neither(repository):
+    twice = [experiment(state("a" * 40), "one"), experiment(state("b" * 40), "one")]
+    names = {run["rev"]: run["name"] for run in rows_of(repository, state("c" * 40, "main", experiments=twice))}
+    assert names == {"a" * 40: "aaaaaaa", "b" * 40: "bbbbbbb", "c" * 40: "main"}
+
+
+@pytest.mark.parametrize("stage", ["running", "queued", "failed"])
+def test_a_run_that_is_not_done_has_no_figures_and_no_model(repository, stage):
+    tip = state("workspace", metrics={"data/metrics/evaluate.json": {"data": EVALUATION}})
+    run = rows_of(repository, state(experiments=[experiment(tip, "one", state=stage)]))[0]
+    assert (run["name"], run["state"], run["model"]) == (f"one ({stage})", stage, False)
+    assert [run[name] for name in MISSING] == [None] * len(MISSING)
+
+
+def test_numbers_that_json_has_not_and_text_that_utf_8_has_not_are_replaced(repository):
+    metrics = {"evaluate.json": {"data": {"bits_per_byte": {"all": float("nan"), "assistant": float("inf")}}}}
+    params = {"params.yaml": {"data": {"train_tokenizer": {"type": "\udcff"}, "train_model": {"depth": True}}}}
+    run = rows_of(repository, state(name="\ud800", metrics=metrics, params=params))[0]
+    assert (run["bits_per_byte"], run["bits_per_byte_of_answers"], run["depth"]) == (None, None, None)
+    assert (run["label"], run["tokenizer"]) == ("?", "?")
+
+
+def test_a_model_that_is_not_in_the_cache_cannot_be_loaded(repository):
+    run = rows_of(repository, state(outs={"data/model": {"hash": "0" * 32 + ".dir"}, "data/report": {"hash": None}}))[0]
+    assert (run["model"], run["report"], run["parameters"]) == (False, False, None)
+
+
+def test_a_curve_is_that_of_the_run(listed):
+    curve = {"validation_bits_per_byte": [[20, 3.75], [40, 2.5]], "bits_per_byte": [[10, 4.5], [20, 3.5]]}
+    assert asyncio.run(Runs.curve(listed, "early")) == curve == points(CURVE)
+
+
+def test_a_long_curve_is_thinned():
+    table = "step\tbits_per_byte\n" + "".join(f"{step}\t{step % 2}\n" for step in range(1, 1001))
+    column = points(table)["bits_per_byte"]
+    assert len(column) == 200 and column[0] == [5, 0.6] and column[-1][0] == 1000
+
+
+@pytest.mark.parametrize("table", ["", "nonsense", "step\tbits_per_byte\nten\t1\n20\n", "\x00\n\x00"])
+def test_a_table_that_is_no_curve_has_no_points(table):
+    assert points(table) == {}
+
+
+def test_the_report_is_that_of_the_run_and_may_run_nothing(client, listed):
+    answer = client.get(f"/runs/{HOSTILE}/report", params={"ticket": listed.ticket})
+    assert answer.status_code == 200 and "<h1>A report</h1>" in answer.text
+    assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+
+
+def test_a_report_without_the_ticket_of_the_listing_is_refused(client):
+    for ticket in ("", "?ticket=", "?ticket=wrong", "?ticket=%ff"):
+        answer = client.get(f"/runs/main/report{ticket}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "bad_ticket")
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../../etc/passwd", "..%2f..%2fparams.yaml", "HEAD", "main~1", "", "%00", "made"]
+)
+def test_only_names_of_the_listing_are_looked_up(client, listed, name):
+    for page in (f"/runs/{name}/report?ticket={listed.ticket}", f"/runs/{name}/curve.json"):
+        assert client.get(page).status_code == 404
+
+
+def test_the_listing_is_json_of_all_runs(client, listed):
+    listing = client.get("/runs.json").json()
+    assert {run["label"]: run for run in listing["runs"]} == listed.rows
+    assert (listing["problem"], listing["notes"], listing["ticket"]) == (None, [], listed.ticket)
+
+
+def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
+    async def ask(found):
+        first = await asyncio.gather(*(found.listing(refresh=True) for _ in range(20)))
+        return [*first, await found.listing()]
+
+    listings = asyncio.run(ask(Runs(repository.folder)))
+    assert all(listing is listings[0] for listing in listings)
+
+
+def test_the_runs_are_listed_anew_where_that_is_asked_for(client):
+    first = client.get("/runs.json").json()
+    assert client.get("/runs.json").json()["read"] == first["read"]
+    assert client.get("/runs.json?refresh=1").json()["read"] > first["read"]
+
+
+def test_runs_beyond_the_most_are_left_out_and_told(repository, monkeypatch):
+    monkeypatch.setattr(runs_module, "MOST_RUNS", 3)
+    listing = asyncio.run(Runs(repository.folder).listing())
+    assert len(listing["runs"]) == 3 and listing["runs"][0]["label"] == "workspace"
+    assert listing["notes"] == ["7 runs older than these 3 are left out."]
+
+
+def test_what_dvc_takes_too_long_for_is_told(repository, monkeypatch):
+    monkeypatch.setattr(runs_module, "SECONDS", 0.2)
+    assert "took over 0.2 s" in asyncio.run(Runs(repository.folder).listing())["problem"]
+
+
+def test_more_than_is_read_is_told(repository, monkeypatch):
+    monkeypatch.setattr(runs_module, "MOST_BYTES", 1000)
+    assert "`dvc exp remove`" in asyncio.run(Runs(repository.folder).listing())["problem"]
+
+
+def test_after_a_listing_that_failed_the_runs_of_the_one_before_stay(repository, monkeypatch):
+    found = Runs(repository.folder)
+    before = asyncio.run(found.listing())
+    monkeypatch.setattr(runs_module, "SECONDS", 0.2)
+    after = asyncio.run(found.listing(refresh=True))
+    assert after["problem"] and after["runs"] == before["runs"] and "main" in found.model_names()
+
+
+def test_a_server_that_stops_ends_what_it_started(tmp_path):
+    sleeper = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(1000)"
+
+    async def stop():
+        task = asyncio.create_task(run_program([sys.executable, "-c", sleeper], tmp_path))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(stop())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    "commands, told",
+    [
+        ([], "not inside of a DVC repository"),
+        (["git init -q"], "not inside of a DVC repository"),
+        (["dvc init -q --no-scm"], "Only supported for Git repositories"),
+        (["git init -q", "dvc init -q"], None),
+    ],
+)
+def test_a_folder_without_runs_says_why(tmp_path, commands, told):
+    for command in commands:
+        program, *arguments = command.split()
+        subprocess.run(
+            [*([sys.executable, "-m"] if program == "dvc" else []), program, *arguments], cwd=tmp_path, check=True
+        )
+    listing = asyncio.run(Runs(tmp_path).listing())
+    assert listing["runs"] == [] and (told in listing["problem"] if told else listing["problem"] is None)
+
+
+def test_a_folder_that_is_gone_and_no_folder_are_told():
+    assert "cannot be started" in asyncio.run(Runs(Path("/nowhere/at/all")).listing())["problem"]
+    assert "in no folder" in asyncio.run(Runs(None).listing())["problem"]

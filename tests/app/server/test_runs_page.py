@@ -1,0 +1,295 @@
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from support.chromium import chromium, visit
+from support.run_repository import RunRepository
+from support.serving import serving
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=60_000)  # other tests may have the processor
+HOSTILE = "<img/src=x/onerror=alert(1)>"
+LABELS = ["workspace", "forgotten", HOSTILE, "tenth", "second", "main"]
+UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tabindex='0']")].filter((node) =>
+    !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim() && node.tagName !== "SELECT"))
+    .map((node) => node.outerHTML)"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A branch, and experiments of which one has lost its model and its curve."""
+    made = RunRepository(tmp_path_factory.mktemp("runs"))
+    made.measure(2.5, tokenizer="byte", milliseconds=0.125, skills={"macro": 0.75})
+    made.experiment("second")
+    made.measure(10.25, tokenizer="char", milliseconds=0.375, skills={"macro": 0.125})
+    made.experiment("tenth")
+    made.measure(1.0)
+    made.branch(HOSTILE)
+    made.measure(3.5, tokenizer="char", depth=5)
+    (made.folder / "dvc.lock").unlink()
+    made.write("data/metrics/benchmark.json", "{}")
+    made.experiment("forgotten")
+    made.measure(0.75)
+    made.write("data/metrics/evaluate.json", "{}")
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(repository):
+    with serving("--model", "data/model", folder=repository.folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser, address):
+    with visit(browser, f"{address}/runs") as found:
+        found.wait_for_selector("tbody tr")
+        yield found
+
+
+def labels(page):
+    return page.locator("tbody .name").all_text_contents()
+
+
+def column(page, title):
+    """The cells of a column from top to bottom."""
+    titles = [text.strip() for text in page.locator("thead th").all_text_contents()]
+    return page.locator(f"tbody tr > :nth-child({titles.index(title) + 1})").all_inner_texts()
+
+
+def sort(page, title):
+    page.get_by_role("button", name=title, exact=True).click()
+
+
+def tick(page, *names):
+    for name in names:
+        page.get_by_role("checkbox", name=f"Tick {name}", exact=True).check()
+
+
+def tab_to(page, node):
+    """Press Tab until a control has the focus."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if node.evaluate("node => node === document.activeElement"):
+            return
+    raise AssertionError("Tab does not reach it")
+
+
+def test_every_run_is_a_row_of_its_figures(page):
+    assert sorted(labels(page)) == sorted(LABELS) and labels(page)[0] == "workspace"
+    row = page.get_by_role("row").filter(has=page.get_by_role("checkbox", name="Tick second", exact=True))
+    cells = [text.split("\n")[0] for text in row.locator("td").all_inner_texts()][2:]
+    assert cells[:5] == ["byte", "320", "2", "35,040", "40"]
+    assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "3.00", "★ 0.125", "7.50"]
+
+
+def test_numbers_are_sorted_as_numbers_and_dashes_come_last(page):
+    sort(page, "Bits per byte")
+    assert column(page, "Bits per byte") == ["★ 1.000", "2.000", "2.500", "3.500", "10.250", "–"]
+    sort(page, "Bits per byte")
+    assert column(page, "Bits per byte") == ["10.250", "3.500", "2.500", "2.000", "★ 1.000", "–"]
+
+
+def test_what_is_better_high_begins_with_the_highest(page):
+    sort(page, "Skills")
+    assert column(page, "Skills") == ["★ 75.0 %", "50.0 %", "50.0 %", "50.0 %", "12.5 %", "–"]
+
+
+def test_names_are_sorted_as_text_and_times_by_the_latest(page):
+    sort(page, "Run")
+    assert labels(page) == [HOSTILE, "forgotten", "main", "second", "tenth", "workspace"]
+    sort(page, "When")
+    times = column(page, "When")
+    assert times[-1] == "–" and times[:-1] == sorted(times[:-1], reverse=True)
+
+
+def test_the_column_that_sorts_says_so(page):
+    head = page.get_by_role("columnheader", name="Depth")
+    for way in ("ascending", "descending", "ascending"):
+        sort(page, "Depth")
+        expect(head).to_have_attribute("aria-sort", way)
+    sort(page, "Steps")
+    expect(head).to_have_attribute("aria-sort", "none")
+
+
+def test_the_best_is_marked_among_what_is_shown(page):
+    page.get_by_label("Name has").fill("ten")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    assert [text for text in column(page, "Bits per byte") if "★" in text] == ["★ 3.500"]
+
+
+def test_filters_leave_the_runs_of_a_tokenizer_a_depth_and_a_name(page):
+    page.get_by_label("Tokenizer", exact=True).select_option("char")
+    assert sorted(labels(page)) == ["forgotten", "tenth"]
+    page.get_by_label("Depth").select_option("5")
+    assert labels(page) == ["forgotten"]
+    page.get_by_label("Name has").fill("TENTH")
+    expect(page.locator("#ticked")).to_have_text("No run fits these filters.")
+
+
+def test_curves_of_ticked_runs_lie_over_one_another(page):
+    tick(page, "main", "second")
+    expect(page.locator("#curves polyline")).to_have_count(2)
+    assert page.locator("#curves .legend span").all_text_contents() == ["main", "second"]
+    assert page.locator("#curves output").all_text_contents() == ["2.500", "2.500"]
+    page.get_by_role("checkbox", name="Tick main", exact=True).uncheck()
+    expect(page.locator("#curves polyline")).to_have_count(1)
+
+
+def test_a_curve_tells_its_values_under_the_pointer_and_under_the_keyboard(page):
+    tick(page, "main")
+    chart = page.get_by_role("slider", name="Training curves by step")
+    chart.hover(position={"x": 20, "y": 100})
+    expect(page.locator("#curves output")).to_have_text("3.750")
+    chart.focus()
+    page.keyboard.press("End")
+    expect(chart).to_have_attribute("aria-valuetext", "At step 40: main 2.500")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#curves output")).to_have_text("3.750")
+
+
+def test_curves_are_drawn_by_tokens_and_of_training_text_too(page):
+    tick(page, "main")
+    page.get_by_label("Of", exact=True).select_option("training text")
+    page.get_by_label("By", exact=True).select_option("tokens")
+    chart = page.get_by_role("slider", name="Training curves by tokens")
+    chart.focus()
+    page.keyboard.press("Home")
+    expect(chart).to_have_attribute("aria-valuetext", "At tokens 10,240: main 4.500")
+
+
+def test_a_run_without_a_curve_or_a_model_says_so(page):
+    tick(page, "forgotten")
+    expect(page.locator("#curves")).to_contain_text("forgotten: no training curve is at hand.")
+    expect(page.locator("#ticked")).to_contain_text("The model of forgotten is not on this machine")
+    expect(page.locator("#chat")).to_be_disabled()
+
+
+def test_marks_of_the_scatter_are_told_one_after_another(page):
+    page.get_by_label("Bits per byte against", exact=True).select_option("Graph, MB")
+    page.get_by_label("Bits per byte against", exact=True).select_option("ms per token")
+    page.get_by_role("slider", name="Bits per byte against ms per token").focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".told")).to_have_text("second: byte, depth 2, bits per byte 2.500, ms per token 0.125")
+    assert page.locator(".mark").count() == 4
+
+
+def test_two_ticked_runs_open_side_by_side_in_chat(page):
+    tick(page, HOSTILE, "second")
+    page.get_by_role("button", name="Chat side by side").click()
+    page.wait_for_url(re.compile(r"/\?"))
+    assert parse_qs(urlsplit(page.url).query) == {"model": [HOSTILE], "beside": ["second"]}
+
+
+def test_one_ticked_run_opens_in_chat(page):
+    tick(page, "tenth")
+    page.get_by_role("button", name="Chat with it").click()
+    page.wait_for_url(re.compile(r"/\?model=tenth$"))
+
+
+def test_a_run_that_is_listed_answers(page, address):
+    request = {"model": "second", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    answer = page.request.post(f"{address}/v1/chat/completions", data=request)
+    assert answer.ok and answer.json()["model"] == "second"
+
+
+def test_all_is_done_with_the_keyboard(page):
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the table"
+    page.keyboard.press("Enter")
+    tab_to(page, page.get_by_role("button", name="Bits per byte", exact=True))
+    page.keyboard.press("Enter")
+    assert labels(page)[0] == HOSTILE
+    for name in (HOSTILE, "main"):
+        tab_to(page, page.get_by_role("checkbox", name=f"Tick {name}", exact=True))
+        page.keyboard.press("Space")
+    tab_to(page, page.get_by_role("slider", name="Training curves by step"))
+    tab_to(page, page.get_by_role("button", name="Chat side by side"))
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/\?model=.*&beside=main$"))
+
+
+def test_names_are_text_wherever_they_are_shown(page):
+    tick(page, HOSTILE)
+    expect(page.locator("#curves .legend span")).to_have_text(HOSTILE)
+    assert page.locator("img").count() == 0 and HOSTILE in labels(page)
+
+
+def test_every_control_has_a_name(page):
+    tick(page, "main")
+    page.wait_for_selector("#curves polyline")
+    assert page.evaluate(UNNAMED) == []
+
+
+def test_the_report_of_a_run_opens_in_a_tab_of_its_own(page):
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Report of second").click()
+    expect(opened.value.locator("h1")).to_have_text("A report")
+
+
+def test_ticks_stay_when_the_runs_are_read_anew(page, repository):
+    tick(page, "main")
+    repository.git("branch", "another", "main~0")
+    repository.measure(4.0)
+    repository.experiment("latest")
+    page.get_by_role("button", name="Refresh").click()
+    page.wait_for_selector("text=latest")
+    assert page.get_by_role("checkbox", name="Tick main", exact=True).is_checked()
+    expect(page.locator("#curves polyline")).to_have_count(1)
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_the_page_is_never_wider_than_the_screen(browser, address, width):
+    with visit(browser, f"{address}/runs", viewport={"width": width, "height": 740}) as page:
+        page.wait_for_selector("tbody tr")
+        tick(page, "main")
+        page.wait_for_selector("#curves polyline")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        scrolls = page.evaluate("(node => node.scrollWidth > node.clientWidth)(document.getElementById('runs'))")
+        assert scrolls == (width == 360)
+
+
+def test_colours_follow_the_system_until_a_theme_is_chosen(browser, address):
+    with visit(browser, f"{address}/runs", color_scheme="dark") as page:
+        ink = "getComputedStyle(document.body).color"
+        dark = page.evaluate(ink)
+        page.get_by_label("Theme").select_option("light")
+        light = page.evaluate(ink)
+        page.reload()
+        assert light != dark and page.evaluate(ink) == light
+
+
+def test_a_folder_without_runs_says_why(browser, repository, tmp_path):
+    model = repository.folder / "data/model"
+    with serving("--model", model, folder=tmp_path) as address, visit(browser, f"{address}/runs") as page:
+        expect(page.get_by_role("alert")).to_contain_text("not inside of a DVC repository")
+
+
+def test_a_server_that_wants_a_key_is_given_it(browser, repository):
+    guarded = serving("--model", "data/model", folder=repository.folder, CHATMILL_API_KEY="secret")
+    with guarded as address, visit(browser, f"{address}/runs", refused=True) as page:
+        page.get_by_role("textbox", name="Key").fill("secret")
+        page.keyboard.press("Enter")
+        expect(page.locator("tbody tr").first).to_be_visible()
+        with page.context.expect_page() as opened:
+            page.get_by_role("link", name="Report of second").click()
+        expect(opened.value.locator("h1")).to_have_text("A report")
+
+
+def test_a_server_that_is_gone_is_told(browser, repository):
+    with serving("--model", "data/model", folder=repository.folder) as address:
+        visited = visit(browser, f"{address}/runs", refused=True)
+        page = visited.__enter__()
+        page.wait_for_selector("tbody tr")
+    page.get_by_role("button", name="Refresh").click()
+    expect(page.get_by_role("alert")).to_contain_text("the server does not answer")
+    assert page.locator("tbody tr").count() > 0
+    visited.__exit__(None, None, None)

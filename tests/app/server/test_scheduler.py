@@ -1,0 +1,305 @@
+import asyncio
+import threading
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from chatmill.app.server.errors import Full, Late, Stopped
+from chatmill.app.server.jobs import Answer, Reading, Wanted, chance
+from chatmill.app.server.scheduler import Scheduler
+from chatmill.engines.chats import chats_of
+from chatmill.inference.chat_template import OwnTemplate
+from chatmill.inference.interpreter import Interpreter
+from chatmill.inference.loading import load
+from chatmill.inference.sampler import Sampling
+from export_onnx import main as export
+from support.scripted import ScriptedEngine
+from support.tiny import CONFIG, byte_tokenizer, write_model
+
+TOKENIZER = byte_tokenizer()
+SECONDS = 60
+
+
+class Gated(ScriptedEngine):
+    """Says the same for ever, one token each time that the gate is opened."""
+
+    def __init__(self, script, **sizes):
+        super().__init__(script, **sizes)
+        self.gate = threading.Semaphore(0)
+
+    def append(self, ids):
+        assert self.gate.acquire(timeout=SECONDS)
+        return super().append(ids)
+
+
+def gated(tokens=1000):
+    return Gated([65] * tokens, vocab_size=TOKENIZER.vocab_size, context=2000)
+
+
+@pytest.fixture(scope="module", params=["pytorch", "onnx"])
+def loaded(tmp_path_factory, request):
+    folder = tmp_path_factory.mktemp("served")
+    write_model(folder / "pytorch")
+    if request.param == "onnx":
+        export(folder / "pytorch", folder / "onnx", quantize=[])
+    return load(folder / request.param, "cpu", 1)
+
+
+def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **wanted):
+    interpreter = Interpreter(engine, TOKENIZER, OwnTemplate("chatml"))
+    return Answer(interpreter, list(ids), Wanted(Sampling(), max_tokens, **wanted), seconds)
+
+
+async def all_of(job):
+    """The ids of an answer, or the probabilities of a text."""
+    made = []
+    while pieces := await job.outlet.take():
+        made += pieces
+    if job.error:
+        raise job.error
+    return [i for piece in made for i in piece.ids] if isinstance(job, Answer) else made[0]
+
+
+def run(engine, work, rows=3, waiting=3):
+    """What a coroutine gives that is handed a scheduler."""
+    scheduler = Scheduler(engine, rows=rows, waiting=waiting)
+
+    async def main():
+        return await asyncio.wait_for(work(scheduler), SECONDS)
+
+    try:
+        return asyncio.run(main())
+    finally:
+        scheduler.stop()
+
+
+def alone(engine, ids, count):
+    """The likeliest ids after some, by the engine on its own."""
+    interpreter = Interpreter(engine, TOKENIZER, OwnTemplate("chatml"))
+    engine.rewind(0)
+    logits, said = engine.append(ids), []
+    while len(said) < count:
+        said.append(int(np.where(interpreter.allowed, logits, -np.inf).argmax()))
+        if said[-1] in interpreter.stop_ids:
+            break
+        logits = engine.append(said[-1:])
+    return said
+
+
+def test_answers_that_grow_together_are_those_that_each_would_get_alone(loaded):
+    prompts = [[i, 5, 7 * i % 256, *range(i)] for i in range(1, 9)]
+
+    async def work(scheduler):
+        jobs = [answer(loaded.engine, prompt, 12 + prompt[0]) for prompt in prompts]
+        for job in jobs:
+            scheduler.submit(job)
+        return await asyncio.gather(*map(all_of, jobs))
+
+    together = run(loaded.engine, work, waiting=8)
+    assert together == [alone(loaded.engine, prompt, 12 + prompt[0]) for prompt in prompts]
+
+
+def test_long_prompts_are_read_in_stretches_beside_an_answer_that_grows(loaded):
+    prompts = [[9], list(range(256)) * 2, [8] * 300]
+
+    async def work(scheduler):
+        jobs = [answer(loaded.engine, prompt, 60) for prompt in prompts]
+        for job in jobs:
+            scheduler.submit(job)
+        return await asyncio.gather(*map(all_of, jobs))
+
+    assert run(loaded.engine, work) == [alone(loaded.engine, prompt, 60) for prompt in prompts]
+
+
+def test_what_a_chat_has_read_is_not_read_again_while_others_come_and_go(loaded):
+    async def work(scheduler):
+        first = answer(loaded.engine, [1, 2, 3, 4], 6)
+        scheduler.submit(first)
+        said = await all_of(first)
+        others = [answer(loaded.engine, [9, 9, i], 5) for i in range(6)]
+        for job in others[:2]:
+            scheduler.submit(job)
+        await asyncio.gather(*map(all_of, others[:2]))
+        again = answer(loaded.engine, [1, 2, 3, 4, *said, 7, 7], 3)
+        scheduler.submit(again)
+        return await all_of(again), again.cached, said
+
+    ids, cached, said = run(loaded.engine, work)
+    assert cached == 4 + len(said) - 1
+    assert ids == alone(loaded.engine, [1, 2, 3, 4, *said, 7, 7], 3)
+
+
+def test_looking_at_the_tokens_of_a_chat_leaves_what_it_has_read(loaded):
+    async def work(scheduler):
+        first = answer(loaded.engine, [1, 2, 3, 4], 6)
+        scheduler.submit(first)
+        read = [1, 2, 3, 4, *await all_of(first)]
+        looking, again = Reading(read, 5, SECONDS), answer(loaded.engine, [*read, 7], 1)
+        for job in (looking, again):
+            scheduler.submit(job)
+            await all_of(job)
+        return again.cached, len(read)
+
+    cached, read = run(loaded.engine, work)
+    assert cached == read - 1
+
+
+def test_the_probabilities_of_a_text_are_those_of_the_engine(loaded):
+    ids = [5, 80, 81, 200, 3]
+
+    async def work(scheduler):
+        job = Reading(ids, 5, SECONDS)
+        scheduler.submit(job)
+        return await all_of(job)
+
+    found, logits = run(loaded.engine, work), loaded.engine.score(ids).astype(np.float64)
+    expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    assert [one.token for one in found] == ids[1:]
+    np.testing.assert_allclose([one.logprob for one in found], expected[range(4), ids[1:]], atol=1e-4)
+    assert all(
+        [i for i, _ in one.top] == np.argsort(-row)[:5].tolist() for one, row in zip(found, expected[:4], strict=True)
+    )
+
+
+def test_probabilities_are_normalised_and_those_of_equals_in_the_order_of_their_ids():
+    assert chance(np.array([0, 0, 0, 0], np.float32), 2, 2) == (
+        2,
+        pytest.approx(np.log(0.25)),
+        [(0, pytest.approx(np.log(0.25))), (1, pytest.approx(np.log(0.25)))],
+    )
+    assert chance(np.array([0, -np.inf], np.float32), 1, 0) == (1, -9999.0, [])
+
+
+def test_who_comes_past_the_queue_is_refused_at_once():
+    engine = gated()
+
+    async def work(scheduler):
+        jobs = [answer(engine) for _ in range(4)]
+        for job in jobs[:3]:
+            scheduler.submit(job)
+        with pytest.raises(Full):
+            scheduler.submit(jobs[3])
+        engine.gate.release(100)
+        return [len(await all_of(job)) for job in jobs[:3]]
+
+    assert run(engine, work, waiting=2) == [10, 10, 10]
+
+
+def test_an_answer_that_nobody_waits_for_ends_before_its_next_token():
+    engine = gated()
+
+    async def work(scheduler):
+        job = answer(engine, max_tokens=500)
+        scheduler.submit(job)
+        engine.gate.release(3)
+        while len(engine.read) != 3:
+            await asyncio.sleep(0.01)
+        scheduler.cancel(job)
+        engine.gate.release(100)
+        with pytest.raises(Stopped):
+            await all_of(job)
+        return scheduler.idle
+
+    assert run(engine, work)
+    assert len(engine.read) <= 4
+
+
+def test_one_who_waits_and_goes_never_begins():
+    engine = gated()
+
+    async def work(scheduler):
+        first, second = answer(engine), answer(engine, [200])
+        scheduler.submit(first)
+        scheduler.submit(second)
+        scheduler.cancel(second)
+        engine.gate.release(100)
+        await all_of(first)
+        with pytest.raises(Stopped):
+            await all_of(second)
+
+    run(engine, work)
+    assert [200] not in engine.read
+
+
+def test_an_answer_whose_time_is_over_ends():
+    engine = gated()
+
+    async def work(scheduler):
+        job = answer(engine, seconds=0.05, max_tokens=500)
+        scheduler.submit(job)
+        while perf_counter() < job.deadline:
+            await asyncio.sleep(0.01)
+        engine.gate.release(100)
+        with pytest.raises(Late):
+            await all_of(job)
+
+    run(engine, work)
+
+
+def test_an_error_ends_the_answer_that_met_it_and_no_other():
+    engine = ScriptedEngine([65] * 100, vocab_size=TOKENIZER.vocab_size, context=2000)
+    engine.append = lambda ids, append=engine.append: append(ids) * (np.nan if 13 in ids else 1)
+
+    async def work(scheduler):
+        bad, good = answer(engine, [13]), answer(engine, [12])
+        for job in (bad, good):
+            scheduler.submit(job)
+        with pytest.raises(ValueError, match="largest logit is nan at token 1"):
+            await all_of(bad)
+        return await all_of(good)
+
+    assert run(engine, work) == [65] * 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_broken_engine_leaves_nobody_waiting():
+    engine = ScriptedEngine([], vocab_size=TOKENIZER.vocab_size, context=2000)  # says nothing: StopIteration
+
+    async def work(scheduler):
+        jobs = [answer(engine), answer(engine)]
+        for job in jobs:
+            scheduler.submit(job)
+        for job in jobs:
+            with pytest.raises(Stopped):
+                await all_of(job)
+        with pytest.raises(Stopped):
+            scheduler.submit(answer(engine))
+        return scheduler.alive
+
+    assert not run(engine, work)
+
+
+def test_stopping_ends_what_goes_on_and_what_waits():
+    engine = gated()
+
+    async def work(scheduler):
+        jobs = [answer(engine, max_tokens=900), answer(engine)]
+        for job in jobs:
+            scheduler.submit(job)
+        stopping = asyncio.create_task(asyncio.to_thread(scheduler.stop))
+        await asyncio.sleep(0.05)
+        engine.gate.release(5)
+        await stopping
+        for job in jobs:
+            with pytest.raises(Stopped):
+                await all_of(job)
+
+    run(engine, work)
+
+
+def test_a_text_whose_logits_would_not_fit_is_refused():
+    engine = gated()
+    engine.vocab_size = 1 << 20
+
+    async def work(scheduler):
+        with pytest.raises(ValueError, match="65 tokens: expected at most 64"):
+            scheduler.submit(Reading([1] * 65, 5, SECONDS))
+
+    run(engine, work)
+
+
+def test_engines_with_one_cache_have_one_chat(loaded):
+    assert chats_of(gated(), 8)[1] == 1
+    assert chats_of(loaded.engine, 8)[1] == 8
+    assert CONFIG.max_position_embeddings == loaded.engine.context

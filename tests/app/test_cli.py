@@ -1,0 +1,181 @@
+import os
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import export_onnx
+from chatmill.app import commands
+from chatmill.app.cli import COMMANDS, main
+from chatmill.conversation.chatml import START
+from chatmill.datasets.formats.registry import read
+from chatmill.pipeline.errors import sentence
+from support.paths import ROOT
+from support.tiny import write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("cli") / "model")
+
+
+@pytest.fixture(scope="module")
+def graph(model):
+    """An export of the model: another process answers from it without the seconds that it takes to load PyTorch."""
+    export_onnx.main(model, model.with_name("onnx"), quantize=[])
+    return model.with_name("onnx")
+
+
+def chat(*arguments):
+    return main(["chat", "--threads", "1", "--device", "cpu", *map(str, arguments)])
+
+
+def test_prompt_is_answered_alone_on_stdout_and_always_alike(model, capsys):
+    answers = []
+    for _ in range(2):
+        assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--temperature", 1, "--seed", 5) == 0
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        answers.append(shown.out)
+    assert answers[0] == answers[1]
+    assert answers[0].endswith("\n")
+
+
+def test_a_prompt_through_a_pipe_is_that_after_p(graph, capsys):
+    command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--threads", "1", "--device", "cpu", "--model", graph]
+    piped = subprocess.run([*command, "--max-tokens", "12"], input=b"Hi there\n", capture_output=True, check=True)
+    assert piped.stdout.decode() == answered(capsys, "--model", graph, "-p", "Hi there", "--max-tokens", 12)
+    assert piped.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere", "-p", "Hi"], "nowhere: no such file or folder, and no experiment"),
+        (["-p", "Hi"], "no data/export/onnx or data/model here: run `dvc repro`, or name a model with --model"),
+        (["--max-tokens", 0, "-p", "Hi"], "--max-tokens 0: expected 1 or more"),
+        (["--top-p", 2, "-p", "Hi"], "top_p 2.0: expected more than 0, at most 1"),
+        (["--threads", 0, "-p", "Hi"], "--threads 0: expected 1 to 1024"),
+        (["--threads", 10**12, "-p", "Hi"], "--threads 1000000000000: expected 1 to 1024"),
+        (["--output", "~nobody-here/chat.jsonl", "-p", "Hi"], "~nobody-here/chat.jsonl: there is no such home folder"),
+        (["--model", "\x1b[2J", "-p", "Hi"], "␛[2J: no such "),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert chat(*arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"chatmill: {message}")
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(("prompt", "message"), [(" ", "the message is empty"), ("x" * 700, "the message takes 720")])
+def test_a_prompt_that_cannot_be_answered_is_refused(prompt, message, model, capsys):
+    assert chat("--model", model, "-p", prompt) == 1
+    assert capsys.readouterr().err.startswith(f"chatmill: {message}")
+
+
+def answered(capsys, *arguments):
+    """What is on stdout."""
+    assert chat(*arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_a_pipe_and_a_prompt_file_follow_the_prompt(model, capsys, monkeypatch, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"\xef\xbb\xbfsome text\n")
+    common = ("--model", model, "--max-tokens", 12)
+    expected = answered(capsys, *common, "-p", "Say:\nsome text")
+    assert answered(capsys, *common, "-p", "Say:", "--prompt-file", file) == expected
+    monkeypatch.setattr(sys, "stdin", file.open())
+    assert answered(capsys, *common, "-p", "Say:") == expected
+
+
+def test_a_file_that_a_loop_reads_line_by_line_is_left_to_it(model, capsys, monkeypatch, tmp_path):
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    stdin = (tmp_path / "lines.txt").open()
+    os.lseek(stdin.fileno(), 4, os.SEEK_SET)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    chat("--model", model, "-p", "one", "--max-tokens", 12)
+    assert os.lseek(stdin.fileno(), 0, os.SEEK_CUR) == 4
+
+
+@pytest.mark.parametrize("arguments", [[], ["-p", "Say:"], ["--prompt-file", "-"]])
+def test_bytes_that_are_no_text_are_told_with_their_place(arguments, model, capsys, monkeypatch, tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"caf\xe9")
+    monkeypatch.setattr(sys, "stdin", (tmp_path / "text.txt").open())
+    assert chat("--model", model, *arguments) == 1
+    assert capsys.readouterr().err == "chatmill: standard input: not UTF-8 at byte 3: save it as UTF-8\n"
+
+
+def test_output_is_what_prepare_reads(model, tmp_path):
+    file = tmp_path / "new/chat.jsonl"
+    assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--output", file) == 0
+    (item,) = read(file, "messages", limit=None, seed=0)
+    assert [message.role for message in item.conversation] == ["user", "assistant"]
+    assert item.conversation[0].text == "Hi"
+
+
+def test_output_is_never_overwritten_and_nothing_is_loaded_in_vain(capsys, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    assert chat("--model", "nowhere", "-p", "Hi", "--output", tmp_path / "mine.txt") == 1
+    assert "mine.txt is there already" in capsys.readouterr().err
+
+
+def test_a_stop_text_ends_the_answer_before_it(model, capsys):
+    common = ("--model", model, "-p", "Hi", "--max-tokens", 12)
+    whole = answered(capsys, *common)
+    assert answered(capsys, *common, "--stop", whole[3:5]) == whole[:3] + "\n"
+
+
+def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
+    assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--verbose") == 0
+    shown = capsys.readouterr()
+    assert f"{model}: pytorch on cpu" in shown.err
+    assert START in shown.err
+    assert START not in shown.out
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
+    command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--model", graph, "-p", "Hi", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("closed", "answers", "tells"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
+)
+def test_streams_that_are_closed_are_empty_ones(closed, answers, tells, graph):
+    command = f"{sys.executable} -m chatmill.app.cli chat --model {graph} -p Hi --max-tokens 4 --device cpu -v {closed}"
+    result = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert (bool(result.stdout), bool(result.stderr)) == (answers, tells)
+
+
+def test_without_a_terminal_there_is_no_conversation(capsys, model):
+    assert chat("--model", model, "-p", "Hi", "--interactive") == 1
+    assert "no terminal to chat in: give a prompt with -p" in capsys.readouterr().err
+
+
+def test_example_prompts_are_read(model, capsys):
+    for file in ROOT.glob("data/raw/prompts/*.txt"):
+        assert answered(capsys, "--model", model, "--prompt-file", file, "--max-tokens", 2), file
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "x"), "x: no such file or directory"),
+        (ValueError("a\n  b"), "a b"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_mistakes_are_one_line(error, line):
+    assert sentence(error) == line
+
+
+def test_every_command_is_a_module_and_every_module_a_command():
+    modules = {module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__)}
+    assert modules == set(COMMANDS)

@@ -1,0 +1,70 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmill.checkpoints.architectures import OtherArchitecture, read_config
+from support.foreign import LLAMA3, SMALL, transformers
+
+FIELDS = (
+    *("model_type", "architectures", "hidden_act", "rope_parameters", "rope_scaling", "head_dim", "layer_types"),
+    *("max_window_layers", "use_sliding_window", "sliding_window", "quantization_config", "tie_word_embeddings"),
+)
+SCALING = st.sampled_from([*LLAMA3, "type"])
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["llama3", "a"]) | st.lists(st.none())
+)
+
+
+def test_older_spellings_of_rotary_positions_mean_the_same():
+    content = {"model_type": "llama"} | SMALL
+    newer = read_config(content | {"rope_parameters": LLAMA3})
+    scaling = {name: value for name, value in LLAMA3.items() if name not in ("rope_theta", "rope_type")}
+    assert read_config(content | {"rope_theta": 500.0, "rope_scaling": scaling | {"type": "llama3"}}) == newer
+    assert read_config(content).rope_theta == 10000.0
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_fields_that_are_not_there_have_the_values_of_transformers(family):
+    theirs = transformers.AutoConfig.for_model(family)
+    needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    ours = read_config({"model_type": family} | {name: getattr(theirs, name) for name in needed})
+    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    assert (ours.head_dim, ours.rope_theta) == (head_dim, theirs.rope_parameters["rope_theta"])
+    for name in ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.variant.sliding_window == (theirs.sliding_window if family == "mistral" else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2' is none of llama, mistral, qwen2, qwen3"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type 'yarn'"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "only one rotation"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config {'bits': 4}"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+            "sliding_window 8 in 1 layers alone",
+        ),
+    ],
+)
+def test_what_our_model_cannot_express_is_named(changes, message):
+    with pytest.raises(OtherArchitecture, match=message):
+        read_config({"model_type": "llama"} | SMALL | changes)
+
+
+@settings(max_examples=300)
+@given(
+    family=st.sampled_from(["llama", "mistral", "qwen2", "qwen3"]),
+    changes=st.dictionaries(st.sampled_from([*SMALL, *LLAMA3, *FIELDS]), VALUES | st.dictionaries(SCALING, VALUES)),
+)
+def test_a_strange_description_is_a_shape_or_refused(family, changes):
+    try:
+        config = read_config({"model_type": family} | SMALL | changes)
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert 0 < config.num_key_value_heads <= config.num_attention_heads

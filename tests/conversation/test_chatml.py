@@ -1,0 +1,95 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import (
+    Message,
+    Part,
+    Record,
+    check_turns,
+    escape,
+    parse,
+    read_records,
+    render,
+    unescape,
+)
+from support.conversations import MESSAGES, TEXT
+
+
+@given(st.lists(MESSAGES))
+def test_parse_inverts_render(conversation):
+    assert parse(render(conversation)) == conversation
+
+
+@given(TEXT)
+def test_unescape_inverts_escape_and_escaped_text_opens_no_token(text):
+    assert unescape(escape(text)) == text
+    assert "<|" not in escape(text)
+
+
+@given(st.lists(MESSAGES))
+def test_rendered_text_holds_exactly_the_control_tokens_of_its_turns(conversation):
+    calls = [part.kind for message in conversation for part in message.parts if part.kind != "text"]
+    assert len(re.findall(r"<\|", render(conversation))) == 2 * len(conversation) + 2 * len(calls)
+
+
+def test_chatml_has_one_newline_and_it_follows_the_end():
+    assert render([Message.plain("user", "Hi"), Message.plain("assistant", "Ho")]) == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
+    )
+
+
+def test_tool_use_stands_inside_the_turn():
+    parts = (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))
+    expected = "<|python_start|>12*3<|python_end|><|output_start|>36<|output_end|>It is 36."
+    assert render([Message("assistant", parts)]) == f"<|im_start|>assistant\n{expected}<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hi",
+        "<|im_start|>user\nHi<|im_end|>",
+        "<|im_start|>user\nHi<|bos|><|im_end|>\n",
+        "<|im_start|>assistant\n<|python_start|>1<|im_end|>\n",
+        "<|im_start|>user\n<|python_start|>1<|python_end|><|im_end|>\n",
+    ],
+)
+def test_text_that_render_does_not_write_is_refused(text):
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+def test_unknown_role_is_named():
+    with pytest.raises(ValueError, match="unknown role 'robot': expected one of system, user, assistant"):
+        Message.plain("robot", "Hi")
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        (["assistant", "user"], "message 1 is from assistant, expected user"),
+        (["user", "user"], "message 2 is from user, expected assistant"),
+        (["user"], "no answer"),
+    ],
+)
+def test_roles_out_of_order_are_named(roles, message):
+    with pytest.raises(ValueError, match=message):
+        check_turns([Message.plain(role, "x") for role in roles])
+
+
+def test_a_turn_of_blanks_is_empty():
+    with pytest.raises(ValueError, match="empty turn of assistant"):
+        check_turns([Message.plain("user", "x"), Message.plain("assistant", " \n")])
+
+
+def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):
+    file = tmp_path / "chat.jsonl"
+    record = Record("talk", "talk/1", render([Message.plain("user", "naïve 🙂\u2028")]))
+    file.write_text(record.to_json() * 2 + '{"text": 1}\n', encoding="utf-8")
+    records = read_records(file)
+    assert [next(records), next(records)] == [record, record]
+    with pytest.raises(ValueError, match=r"chat\.jsonl:3: not a record"):
+        next(records)

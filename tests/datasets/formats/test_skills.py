@@ -1,0 +1,285 @@
+import calendar
+import re
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import check_turns, render
+from chatmill.datasets.formats.problems import PROBLEMS
+from chatmill.datasets.formats.skills import generate
+from chatmill.datasets.split import side
+from chatmill.evaluation.skill_scoring import score
+from support.paths import ROOT
+
+FILE = ROOT / "data/raw/skills.yaml"
+SOURCE = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)
+PROMPTS = FILE.parent / "prompts/free.txt"
+
+SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/"}
+BASE = {  # of each unit, in a common one
+    **{"millimeters": Fraction(1, 1000), "centimeters": Fraction(1, 100), "meters": 1, "kilometers": 1000},
+    **{"grams": 1, "kilograms": 1000, "tons": 10**6, "milliliters": 1, "liters": 1000, "cents": 1, "dollars": 100},
+    **{"inches": 1, "feet": 12, "yards": 36, "seconds": 1, "minutes": 60, "hours": 3600, "days": 86400},
+    **{"weeks": 7 * 86400, "months": 1, "years": 12},
+}
+
+
+@pytest.fixture(scope="module")
+def items():
+    return list(generate(FILE, limit=24000, seed=1))
+
+
+def exchanges(conversation):
+    """(question, answer message) of every turn."""
+    return list(zip(conversation[::2], conversation[1::2], strict=True))
+
+
+def side_of(item):
+    return side(item.group, validation_share=0.05, test_share=0.05)
+
+
+def plain(text):
+    return text.lower().rstrip(".?! ")
+
+
+def slotted(phrasing):
+    """A pattern of the phrasing with any numbers, things or words in its slots."""
+    slots = {slot: r"\d+" for slot in ("n", "a", "b")} | {"sum": r"\d.*", "word": r"\w+", "numbers": r"[\d, ]+"}
+    slots |= {"asked": "|".join(topic.lower() for topics in SOURCE["words"]["unknowable"].values() for topic in topics)}
+    slots |= {"kind": "day|month", "side": "after|before", "what": "|".join(SOURCE["words"]["numbered"])}
+    parts = re.split(r"{(\w+)}", plain(phrasing))
+    return "".join(f"(?:{slots.get(part, '.+')})" if i % 2 else re.escape(part) for i, part in enumerate(parts))
+
+
+def arithmetic(question, answer, conversation):
+    a, word, b, result = re.fullmatch(r"(\d+) (plus|minus|times|divided by) (\d+) is (-?[\d.]+)\.", answer).groups()
+    asked = re.search(rf"{a} ?({word}|[-+*x/]) ?{b}(?!\d)", question)[1].replace("x", "*")
+    value = {"+": Fraction.__add__, "-": Fraction.__sub__, "*": Fraction.__mul__, "/": Fraction.__truediv__}[
+        SIGNS[word]
+    ](Fraction(a), Fraction(b))
+    return asked in (word, SIGNS[word]) and Fraction(result) == value
+
+
+def units(question, answer, conversation):
+    n, given_unit, result, unit = re.fullmatch(r"(\d+) (\w+) is (\d+) (\w+)\.", answer).groups()
+    asked = f"{n} {given_unit}" in question and unit in question.replace(f"{n} {given_unit}", "")
+    return asked and int(n) * BASE[given_unit] == int(result) * BASE[unit]
+
+
+def comparing(question, answer, conversation):
+    first, which, second = re.fullmatch(r"(\d+) is (\w+) than (\d+)\.", answer).groups()
+    right = int(first) > int(second) if which in ("larger", "bigger", "greater") else int(first) < int(second)
+    return right and which in question and sorted((first, second)) == sorted(re.findall(r"\d+", question))
+
+
+def sorting(question, answer, conversation):
+    falling = re.search("largest to smallest|large to small|high to low", question) is not None
+    return answer == ", ".join(sorted(re.findall(r"\d+", question), key=int, reverse=falling))
+
+
+def spelling(question, answer, conversation):
+    letters = answer.split("-")
+    return all(len(letter) == 1 for letter in letters) and re.search(rf"\b{''.join(letters)}\b", question)
+
+
+def counting_letters(question, answer, conversation):
+    letters, count = re.fullmatch(r"([a-z-]+): (\d+) letters\.", answer).groups()
+    return spelling(question, letters, conversation) and int(count) == len(letters.split("-"))
+
+
+def opposites(question, answer, conversation):
+    word, opposite = re.fullmatch(r"The opposite of (\w+) is (\w+)\.", answer).groups()
+    pairs = SOURCE["words"]["opposites"]
+    return re.search(rf"\b{word}\b", question) and ([word, opposite] in pairs or [opposite, word] in pairs)
+
+
+def calendar_(question, answer, conversation):
+    result, side_word, item = re.fullmatch(r"(\w+) comes (after|before) (\w+)\.", answer).groups()
+    names = list(calendar.day_name) if item in list(calendar.day_name) else list(calendar.month_name)[1:]
+    step = 1 if side_word == "after" else -1
+    asked = re.search(rf"\b{side_word}\b", question) and re.search(rf"\b{item}\b", question)
+    return asked and names[(names.index(item) + step) % len(names)] == result
+
+
+def capitals(question, answer, conversation):
+    country, capital = re.fullmatch(r"The capital of (\w+) is ([\w ]+)\.", answer).groups()
+    known = {"France": "Paris", "Japan": "Tokyo", "Turkey": "Ankara", "Canada": "Ottawa", "Morocco": "Rabat"}
+    return country in question and known.get(country, capital) == capital
+
+
+def name_recall(question, answer, conversation):
+    name = re.fullmatch(r"Your name is (\w+)\.", answer)[1]
+    return name not in question and re.search(rf"\b{name}\b", conversation[0].text)
+
+
+def number_recall(question, answer, conversation):
+    thing, number = re.fullmatch(r"Your ([a-z ]+) is (\d+)\.", answer).groups()
+    return thing in question and thing in conversation[0].text and re.search(rf"\b{number}\b", conversation[0].text)
+
+
+def story(question, answer, conversation):
+    hero, thing = re.search(r"(?:about|with) (\w+) and a (\w+)", question).groups()
+    return score({"contains": [hero, thing]}, answer) and not score({"contains": ["nobody else"]}, answer)
+
+
+def refusal(question, answer, conversation):
+    return re.fullmatch(r"I'm sorry, I can't know (?!.*\b(my|am)\b)[^.]+\. (I|Nobody) [^.]+\.", answer)
+
+
+TRUTHS = {**{name: globals()[name] for name in PROBLEMS if name != "calendar"}, "calendar": calendar_}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_answers_are_true_to_what_was_asked(items, name):
+    mine = [item for item in items if item.skill["name"] == name]
+    for item in mine:
+        question, answer = exchanges(item.conversation)[-1]
+        assert TRUTHS[name](question.text, answer.text, item.conversation), render(item.conversation)
+        assert score(item.skill, answer.text)
+
+
+def test_the_calculator_is_called_where_there_is_something_to_calculate(items):
+    for item in items:
+        kinds = [part.kind for part in item.conversation[-1].parts]
+        assert kinds == (["call", "output", "text"] if item.skill["name"] in ("arithmetic", "units") else ["text"])
+
+
+def test_the_first_conversations_of_a_seed_are_these_bytes():
+    first = next(generate(FILE, limit=1, seed=1))
+    assert render(first.conversation) == (
+        "<|im_start|>user\nI'm fine.<|im_end|>\n"
+        "<|im_start|>assistant\nI'm glad to hear that!<|im_end|>\n"
+        "<|im_start|>user\nHow many cents are there in 99 dollars?<|im_end|>\n"
+        "<|im_start|>assistant\n<|python_start|>99*100<|python_end|><|output_start|>9900<|output_end|>"
+        "99 dollars is 9900 cents.<|im_end|>\n"
+    )
+    assert first.group == "skills/units/99 dollars cents"
+
+
+def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(items):
+    assert list(generate(FILE, limit=100, seed=1)) == items[:100]
+    assert list(generate(FILE, limit=100, seed=2)) != items[:100]
+
+
+def test_conversations_are_whole_mostly_distinct_and_of_mixed_length(items):
+    for item in items:
+        check_turns(item.conversation)
+    assert len({render(item.conversation) for item in items}) > 0.95 * len(items)
+    lengths = Counter(len(item.conversation) for item in items)
+    assert 0.3 < lengths[2] / len(items) < 0.6
+    assert sum(lengths[length] for length in lengths if length >= 6) > 0.2 * len(items)
+
+
+def test_every_skill_has_enough_tests_of_either_phrasing(items):
+    tests = {render(item.conversation): item.skill for item in items if side_of(item) == "test"}
+    counts = Counter((skill["name"], skill["phrasing"]) for skill in tests.values())
+    for name in PROBLEMS:
+        assert 30 <= counts[name, "held_back"] <= 60
+        assert counts[name, "known"] >= 30
+
+
+def test_nothing_that_is_scored_in_a_test_was_trained_on(items):
+    trained = {
+        (plain(question.text), answer.text)
+        for item in items
+        if side_of(item) == "train"
+        for question, answer in exchanges(item.conversation)
+    }
+    for item in items:
+        if side_of(item) == "test":
+            question, answer = exchanges(item.conversation)[-1]
+            assert (plain(question.text), answer.text) not in trained
+
+
+def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
+    texts = {key: " ".join(render(i.conversation) for i in items if side_of(i) == key) for key in ("train", "test")}
+    trained = set(re.findall(r"\w+", texts["train"]))
+    names = {item.group.split("/")[2] for item in items if item.group.startswith("skills/name_recall/")}
+    tested = {
+        name for name in names if side(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"
+    }
+    assert len(tested) > 50
+    assert not tested & trained
+
+
+def test_held_back_phrasings_are_asked_on_the_test_side_alone(items):
+    pattern = re.compile("|".join(slotted(text) for skill in SOURCE["skills"].values() for text in skill["held_back"]))
+    for item in items:
+        asked = [bool(pattern.fullmatch(plain(question.text))) for question, _ in exchanges(item.conversation)]
+        if side_of(item) != "test":
+            assert not any(asked), render(item.conversation)
+        assert (item.skill["phrasing"] == "held_back") == item.group.startswith("held-back/") == asked[-1]
+
+
+def test_every_skill_has_enough_phrasings_and_none_twice():
+    for skill in SOURCE["skills"].values():
+        phrasings = [plain(phrasing) for phrasing in skill["known"] + skill["held_back"]]
+        assert len(skill["known"]) >= 14 and len(skill["held_back"]) >= 4
+        assert len(set(phrasings)) == len(phrasings)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "capital of {country}?",
+            "capital of {land}?",
+            r"skills\.capitals: bad slot in .*expected some of {country}, ",
+        ),
+        (
+            "  opposites:\n    weight",
+            "  antonyms:\n    weight",
+            "skills: missing or unknown: antonyms, opposites; expected",
+        ),
+        ("smaller: [smaller, lower, less]", "smaller: lower", r"words\.smaller: Input should be a valid list"),
+        ("weight: 3\n", "weight: 0\n", r"skills\.\w+\.weight: Input should be greater than 0"),
+        ("    - [yards, feet, 3]", "    - [yards, feet]", r"words\.units\.7\.2: Field required"),
+        ("skills:", "skills: [", "not YAML: while parsing"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, message):
+    file = tmp_path / "skills.yaml"
+    text = FILE.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"skills\.yaml: {message}") as error:
+        next(generate(file, limit=1, seed=1))
+    assert "\n" not in str(error.value)
+
+
+@given(st.text(), st.text(" \n\t"))
+def test_an_answer_is_right_only_as_it_stands(text, blanks):
+    skill = {"answers": ["It is 36.", "36"]}
+    assert score(skill, f"{blanks}It is 36.{blanks}") and score(skill, "36")
+    assert score(skill, text) == (text.strip() in ("It is 36.", "36"))
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        ("Mira found a kite.", True),
+        ('"A kite!" said Mira. She ran.\nThe end!', True),
+        ("Mira found 2.5 kites and a kite. ", True),
+        ("Mira found a kite", False),
+        ("Mira found a kite. Then", False),
+        ("Mirabel found a kite.", False),
+        ("Mira found kites.", False),
+        ("", False),
+        ("Mira kite. " * 9, False),
+    ],
+)
+def test_a_story_has_its_words_in_one_to_eight_whole_sentences(reply, right):
+    assert score({"contains": ["Mira", "kite"]}, reply) == right
+
+
+def test_free_prompts_are_twenty_and_none_is_a_phrasing_of_the_file():
+    prompts = PROMPTS.read_text(encoding="utf-8").splitlines()
+    templates = [text for skill in SOURCE["skills"].values() for text in skill["known"] + skill["held_back"]]
+    pattern = re.compile("|".join(map(slotted, templates)))
+    assert len(prompts) == len(set(prompts)) == 20
+    assert not [prompt for prompt in prompts if pattern.fullmatch(plain(prompt))]
+    assert not set(map(plain, prompts)) & {plain(said) for said, _ in SOURCE["small_talk"]}

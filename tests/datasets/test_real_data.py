@@ -1,0 +1,70 @@
+"""The formats on data that nobody here wrote; skipped where it is not at hand."""
+
+import json
+from collections import Counter
+
+import pytest
+
+import mix
+import prepare
+from chatmill.conversation.chatml import check_turns, parse
+from chatmill.datasets.formats.item import Reject
+from support.paths import SHARED
+
+DATA = SHARED / "chat"
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}")
+
+FILES = [
+    ("dailydialog", "dailydialog/dialogues_test.txt", {"kept": 1000}),
+    ("dolly", "dolly_15k/databricks-dolly-15k.en.jsonl", {"kept": 15015}),
+    ("gsm8k", "gsm8k/train.jsonl", {"kept": 7473}),
+    ("gsm8k", "gsm8k/test.jsonl", {"kept": 1318, "bad_call": 1}),
+    ("gsm8k", "gsm8k/test_socratic.jsonl", {"kept": 1318, "bad_call": 1}),
+    ("oasst", "oasst1/en-validation.jsonl", {"kept": 188, "orphan": 3}),
+    ("oasst", "oasst1/en_100_message.jsonl", {"kept": 100}),
+    ("oasst", "oasst1/en_100_tree.jsonl", {"kept": 100}),
+    ("hh", "hh_rlhf/harmless-base_test.jsonl.gz", {"kept": 2300, "empty_turn": 4, "role_order": 8}),
+    ("chitchat", "chitchat_byu_sample/sample_conversation.json", {"kept": 1}),
+    ("sharegpt", "sharegpt/dummy_conversation.json", {"kept": 500}),
+    ("sharegpt", "sharegpt/glaive_toolcall_en_demo.json", {"kept": 300}),
+    ("sharegpt", "sharegpt/glaive_toolcall_zh_demo.json", {"kept": 298, "tool_order": 2}),
+    ("sharegpt", "axolotl_fixtures/conversation.json", {"kept": 1}),
+    ("sharegpt", "axolotl_fixtures/conversation.missingturns.json", {"empty_turn": 1}),
+    ("alpaca", "axolotl_fixtures/alpaca/alpaca.json", {"kept": 2}),
+    ("messages", "messages_jsonl/json_mode_dataset.jsonl", {"kept": 500}),
+    ("messages", "messages_jsonl/small_coqa_10.jsonl", {"kept": 10}),
+    ("messages", "messages_jsonl/v1_sft_demo.jsonl", {"kept": 500}),
+    ("messages", "messages_jsonl/reason_tool_use_demo_50.jsonl", {"kept": 50}),
+    ("messages", "messages_jsonl/mlx_wwdc25_prompt_completion.jsonl", {"kept": 1800}),
+    ("messages", "messages_jsonl/eval_instances_tulu_1.jsonl", {"missing_field": 996}),
+    ("personachat", "personality_chat/Queries_Responses_Friendly_QnAMaker.tsv", {"kept": 165}),
+    ("personachat", "personality_chat/Scenario_Responses_Friendly.tsv", {"missing_field": 161}),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "expected"), FILES, ids=[file for _, file, _ in FILES])
+def test_every_entry_is_a_conversation_or_is_counted(name, file, expected):
+    found = Counter()
+    for number, entry in enumerate(prepare.records(DATA / file, "real", format=name, limit=None, seed=0)):
+        found[entry.reason if isinstance(entry, Reject) else "kept"] += 1
+        if not isinstance(entry, Reject) and number % 20 == 0:
+            check_turns(parse(entry.text))
+    assert found == expected
+
+
+def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    texts = []
+    for name in ("train", "validation", "test"):
+        out = prepared / f"{name}.jsonl"
+        raw = DATA / f"dailydialog/dialogues_{name}.txt"
+        prepare.main(raw, out, out.with_suffix(".rejects.jsonl"), format="dailydialog")
+        texts += [json.loads(line)["text"] for line in out.open(encoding="utf-8")]
+    outputs = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test", "metrics")]
+    sources = {name: {} for name in ("train", "validation", "test")}
+    mix.main(prepared, *outputs, prepare=sources, validation_share=0.05, test_share=0.05, near_duplicates=False)
+    metrics = json.loads(outputs[3].read_text())
+    assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
+    assert sum(metrics["conversations"].values()) == len(set(texts))
+    assert metrics["leaked"] > 0

@@ -1,0 +1,254 @@
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmill.benchmarking.peak_memory import peak_memory_mb
+from chatmill.engines.engine import default_threads
+from chatmill.inference.loading import ONNX_FILES, engines, load, load_engine
+from chatmill.onnx_export import decoder_graph
+from chatmill.pipeline.manifest import write_manifest
+from chatmill.tokenizer.types.byte import Settings, train
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from export_onnx import main as export
+from support.paths import SOURCE
+from support.tiny import CONFIG, VOCABULARY, random_model, write_model
+
+EXACT = ["pytorch", "onnx", "onnx_hf"]
+each_engine = pytest.mark.parametrize("name", [*EXACT, "onnx_int8", "onnx_int4"])
+MODEL = random_model()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines")
+    write_model(folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder_graph, "_ACCURACY", 1)  # activations of int8 and int4 stay float32: equal is equal
+        export(folder / "model", folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
+    return {"pytorch": folder / "model"} | dict.fromkeys(ONNX_FILES, folder / "onnx")
+
+
+@pytest.fixture(scope="module")
+def opened(folders):
+    return {name: load_engine(folder, name, device="cpu", threads=1) for name, folder in folders.items()}
+
+
+def some_ids(count):
+    return np.random.default_rng(count).integers(0, CONFIG.vocab_size, count).tolist()
+
+
+@torch.inference_mode()
+def expected(ids):
+    return MODEL(torch.tensor([ids]))[0].numpy()
+
+
+@pytest.mark.parametrize("name", EXACT)
+@settings(max_examples=20)
+@given(steps=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 40)), max_size=6))
+def test_any_appends_and_rewinds_give_the_logits_of_the_whole_sequence(opened, name, steps):
+    engine, ids = opened[name], []
+    engine.rewind(0)
+    for count, back in steps:
+        kept = max(0, len(ids) - back)
+        engine.rewind(kept)
+        ids = ids[:kept] + some_ids(count)
+        np.testing.assert_allclose(engine.append(ids[kept:]), expected(ids)[-1], atol=1e-4)
+        assert engine.length == len(ids)
+
+
+@each_engine
+def test_scores_are_the_logits_of_appending_one_by_one(opened, name):
+    engine, ids = opened[name], some_ids(30)
+    scores = engine.score(ids)
+    assert scores.shape == (30, CONFIG.vocab_size)
+    assert scores.dtype == np.float32
+    assert engine.length == 0
+    np.testing.assert_allclose([engine.append([token]) for token in ids], scores, atol=1e-4)
+
+
+@each_engine
+def test_logits_stay_what_they_were_while_the_engine_goes_on(opened, name):
+    engine = opened[name]
+    engine.rewind(0)
+    first = engine.append([1])
+    before = first.copy()
+    engine.append([2])
+    assert np.array_equal(first, before)
+
+
+@each_engine
+def test_the_context_can_be_filled_and_not_overrun(opened, name):
+    engine = opened[name]
+    engine.rewind(0)
+    engine.append(some_ids(CONFIG.max_position_embeddings))
+    with pytest.raises(ValueError, match="641 tokens, but the model's context is 640: give it a shorter text"):
+        engine.append([1])
+    with pytest.raises(ValueError, match="641 tokens"):
+        engine.score(some_ids(641))
+
+
+@each_engine
+def test_ids_outside_the_vocabulary_and_rewinding_forward_are_refused(opened, name):
+    engine = opened[name]
+    engine.rewind(0)
+    with pytest.raises(ValueError, match="the model knows 0 to 319"):
+        engine.append([320])
+    with pytest.raises(ValueError, match="no token ids"):
+        engine.append([])
+    with pytest.raises(ValueError, match="cannot rewind to 1 tokens: the cache holds 0"):
+        engine.rewind(1)
+
+
+@each_engine
+def test_engines_say_what_they_are(opened, name):
+    engine = opened[name]
+    assert (engine.name, engine.vocab_size, engine.context) == (name, 320, 640)
+    assert (engine.fingerprint, engine.template) == (VOCABULARY.fingerprint, "chatml")
+    assert str(engine.device) == "cpu"
+
+
+def test_the_bytes_of_an_engine_are_those_of_its_weights(opened, folders):
+    graphs = {name: (folders[name] / file).stat().st_size for name, file in ONNX_FILES.items()}
+    weights = sum(4 * weight.numel() for weight in MODEL.parameters())
+    assert {name: engine.num_bytes for name, engine in opened.items()} == graphs | {"pytorch": weights}
+
+
+def test_a_folder_opens_with_the_engine_it_is_for(folders):
+    assert load(folders["pytorch"], threads=1).engine.name == "pytorch"
+    assert load(folders["onnx"], threads=1).engine.name == "onnx"
+    assert load(folders["onnx"] / "model.onnx", threads=1).engine.name == "onnx_hf"
+    assert engines(folders["onnx"]) == list(ONNX_FILES)
+    assert engines(folders["pytorch"]) == []
+
+
+def test_what_is_missing_damaged_or_foreign_is_named(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere: no such model"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="unknown engine 'jax': expected one of pytorch, onnx, onnx_hf"):
+        load_engine(folders["onnx"], "jax")
+    with pytest.raises(ValueError, match=r"model\.onnx is missing"):
+        load_engine(tmp_path, "onnx_hf")
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(ValueError, match=r"model\.onnx: ONNX Runtime cannot read it"):
+        load_engine(tmp_path, "onnx_hf")
+
+
+def without(*names):
+    """A change of a graph: its metadata of these names are gone."""
+
+    def change(graph):
+        kept = {one.key: one.value for one in graph.metadata_props if one.key not in names}
+        onnx.helper.set_model_props(graph, kept)
+
+    return change
+
+
+def open_heads(graph):
+    for node in graph.graph.input:
+        if node.name.startswith("past_key_values."):
+            node.type.tensor_type.shape.dim[1].dim_param = "K"
+
+
+@pytest.mark.parametrize("change", [without("chatmill.context"), without("chatmill.template"), open_heads])
+def test_a_graph_whose_manifest_promises_more_than_it_holds_still_runs(folders, tmp_path, change):
+    folder = shutil.copytree(folders["onnx"], tmp_path / "onnx", ignore=shutil.ignore_patterns("manifest.json"))
+    graph = onnx.load(folder / ONNX_FILES["onnx"])
+    change(graph)
+    onnx.save(graph, folder / ONNX_FILES["onnx"])
+    write_manifest(folder, kind="onnx", fingerprint="")
+    engine = load_engine(folder, "onnx", device="cpu", threads=1)
+    np.testing.assert_allclose(engine.append(some_ids(9)), expected(some_ids(9))[-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"format": 1, "fingerprint": "", "files": [[5, ""]]}'])
+def test_what_is_no_manifest_is_named(tmp_path, content):
+    folder = write_model(tmp_path / "model")
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json: not a manifest"):
+        load(folder)
+
+
+@pytest.mark.parametrize("device", ["abacus", "xpu:7"])
+def test_a_device_that_is_not_there_is_named(folders, device):
+    with pytest.raises(ValueError, match=f"^device '{device}': not here: expected one of auto, cpu"):
+        load_engine(folders["pytorch"], "pytorch", device=device)
+
+
+def test_a_tokenizer_the_model_was_not_trained_with_is_refused(tmp_path):
+    folder = write_model(tmp_path / "model")
+    (folder / "manifest.json").unlink()
+    write_folder(complete(train([], 256, Settings()), ["<|other|>"]), folder)
+    write_manifest(folder, kind="model", fingerprint="")
+    with pytest.raises(ValueError, match=r"model: its tokenizer \(\w+\) is not the one the model was trained with"):
+        load(folder)
+
+
+def test_an_export_chats_where_torch_and_dvc_are_not_installed(folders):
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys(["torch", "dvc", "onnx", "transformers"]))  # importing them fails
+from chatmill.app.cli import main
+sys.exit(main(["chat", "--model", {str(folders["onnx"])!r}, "-p", "Hi", "--max-tokens", "4", "--threads", "1"]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds what a process takes")
+@pytest.mark.parametrize("name", ["pytorch", "onnx"])
+def test_memory_that_is_used_up_is_told_and_the_engine_goes_on(name, tmp_path):
+    config = replace(CONFIG, vocab_size=50_048, max_position_embeddings=2048)
+    folder = write_model(tmp_path / "model", config)
+    if name != "pytorch":
+        export(folder, tmp_path / "onnx", quantize=[])
+        folder = tmp_path / "onnx"
+    program = f"""
+import resource
+from pathlib import Path
+from chatmill.inference.loading import load_engine
+engine = load_engine(Path({str(folder)!r}), {name!r}, device="cpu", threads=1)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 100_000_000,) * 2)
+try:
+    engine.score([1] * 2000)  # 400 MB of logits
+except MemoryError as error:
+    print(error)
+print(engine.length, engine.append([1]).shape)
+"""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    told = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or take a smaller model"
+    assert (result.stdout, result.returncode) == (f"{told}\n0 (50048,)\n", 0), result.stderr
+
+
+def test_nothing_is_reported_to_anybody(folders, tmp_path):
+    program = f"""
+import time
+from chatmill.inference.loading import load
+load({str(folders["onnx"])!r}, threads=1).engine.append([1])
+time.sleep(1)
+"""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "HOME": str(tmp_path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    environment.pop("XDG_CACHE_HOME", None)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_peak_memory_is_that_of_another_process(folders):
+    ballast = np.ones(100_000_000, np.int32)
+    assert 20 < peak_memory_mb(folders["onnx"], "onnx", prompt_tokens=8, threads=1) < ballast.nbytes / 1e6
+
+
+def test_one_core_is_left_to_others():
+    assert 1 <= default_threads() <= max(1, (os.cpu_count() or 1) - 1)

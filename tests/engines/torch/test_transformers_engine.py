@@ -1,0 +1,155 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from support.foreign import IDS, logits_of, make, opened, rewrite, transformers
+from support.paths import SOURCE
+
+
+def gpt2(folder):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=96, n_positions=128, n_embd=32, n_layer=2, n_head=4)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def mamba(folder):
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=8)
+    model = transformers.MambaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def gemma(folder):
+    """Sliding windows in some layers: a cache that forgets, and cannot be cropped."""
+    changes = {"head_dim": 8, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+    model = make("gemma2", **changes)
+    model.save_pretrained(folder)
+    return model
+
+
+def mixed_windows(folder):
+    model = make("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1)
+    model.save_pretrained(folder)
+    return model
+
+
+def yarn(folder):
+    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 32}
+    model = make("llama", rope_parameters=rope)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("write", [gpt2, mamba, gemma, mixed_windows, yarn])
+def test_other_models_run_through_transformers(tmp_path, write):
+    expected = logits_of(write(tmp_path))
+    engine = opened(tmp_path)
+    assert (engine.name, engine.vocab_size, engine.device, engine.template) == ("transformers", 96, "cpu", "")
+    np.testing.assert_allclose(engine.score(IDS), expected, atol=1e-4)
+    np.testing.assert_allclose(engine.append(IDS[:20]), expected[19], atol=1e-4)
+    for kept in (11, 12, 3, 0):
+        engine.rewind(kept)
+        np.testing.assert_allclose(engine.append(IDS[kept : kept + 9]), expected[kept + 8], atol=1e-4)
+        np.testing.assert_allclose(engine.append([IDS[kept + 9]]), expected[kept + 9], atol=1e-4)
+        assert engine.length == kept + 10
+        np.testing.assert_allclose(engine.append(IDS[kept + 10 : 30]), expected[29], atol=1e-4)
+
+
+def break_off(engine, ids):
+    """Ctrl-C while the last of a model's modules runs."""
+    *_, last = engine._model.modules()
+    hook = last.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        engine.append(ids)
+    hook.remove()
+
+
+@pytest.mark.parametrize("write", [gpt2, mamba, gemma, mixed_windows, yarn])
+def test_what_is_broken_off_leaves_no_trace_in_the_cache(tmp_path, write):
+    expected = logits_of(write(tmp_path))
+    engine = opened(tmp_path)
+    engine.append(IDS[:10])
+    break_off(engine, IDS[10:11])
+    np.testing.assert_allclose(engine.append([IDS[10]]), expected[10], atol=1e-4)
+    break_off(engine, IDS[11:15])
+    engine.rewind(5)
+    np.testing.assert_allclose(engine.append([IDS[5]]), expected[5], atol=1e-4)
+
+
+def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
+    gpt2(tmp_path)
+    engine = opened(tmp_path)
+    engine.append(IDS)
+    with pytest.raises(ValueError, match="129 tokens, but the model's context is 128"):
+        engine.append([1] * 69)
+    with pytest.raises(ValueError, match="the model knows 0 to 95"):
+        engine.append([96])
+    with pytest.raises(ValueError, match="cannot rewind to 61 tokens: the cache holds 60"):
+        engine.rewind(61)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_layer": 10**6}, "1000000 layers, but the files hold 28 tensors"),
+        ({"vocab_size": 10**9}, r"it has 32,000,\d+,\d+ weights, but the files hold \d+,\d+ numbers"),
+    ],
+)
+def test_a_model_far_larger_than_its_files_is_not_made_up(tmp_path, change, message):
+    gpt2(tmp_path)
+    rewrite(tmp_path, **change)
+    with pytest.raises(ValueError, match=f"transformers refuses it: {message}"):
+        opened(tmp_path)
+
+
+def test_a_file_that_transformers_would_not_read_is_refused(tmp_path):
+    gpt2(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="name its folder, with no other weights in it"):
+        opened(tmp_path / "other.safetensors")
+
+
+def test_weights_that_transformers_would_make_up_are_refused(tmp_path):
+    gpt2(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["transformer.h.1.ln_1.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"1 weights missing or misshapen: transformer\.h\.1\.ln_1\.weight"):
+        opened(tmp_path)
+
+
+def test_a_model_that_nobody_knows_is_refused_with_both_reasons(tmp_path):
+    make("llama").save_pretrained(tmp_path)
+    rewrite(tmp_path, model_type="abacus", architectures=["AbacusForCausalLM"])
+    with pytest.raises(ValueError, match=r"model_type 'abacus' is none of llama, .*, and transformers refuses it: "):
+        opened(tmp_path)
+
+
+def test_without_transformers_the_way_to_it_is_said(tmp_path):
+    gpt2(tmp_path)
+    program = f"""
+import sys
+from importlib.machinery import PathFinder
+class Hidden(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == "transformers" else PathFinder.find_spec(name, path, target)
+sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
+from pathlib import Path
+from chatmill.engines.torch.opening import open_engine
+try:
+    open_engine(Path({str(tmp_path)!r}))
+except ValueError as error:
+    print(error)
+"""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert result.stdout.endswith("transformers may run it: pip install 'chatmill[hf]'\n"), result.stderr

@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.inference.generation import Tool, generate
+from chatmill.inference.sampler import Sampler, Sampling, penalise
+from support.scripted import ScriptedEngine
+
+ALL = np.ones(8, bool)
+LOGITS = st.lists(st.integers(-4, 4), min_size=8, max_size=8).map(lambda values: np.array(values, np.float32))
+
+
+def greedy(allowed=ALL):
+    return Sampler(allowed, Sampling())
+
+
+def run(script, prompt=(1, 2), **options):
+    """What is generated, and what the engine was given to read."""
+    engine = ScriptedEngine(script, vocab_size=8, context=options.pop("context", 100))
+    settings = {"sampler": greedy(), "stop_ids": {7}, "max_tokens": 50} | options
+    return list(generate(engine, prompt, **settings)), engine.read
+
+
+def test_each_id_is_read_once_and_the_stop_id_not_at_all():
+    assert run([3, 4, 7]) == ([3, 4, 7], [[1, 2], [3], [4]])
+
+
+def test_it_ends_without_a_stop_id_after_max_tokens_or_a_full_context():
+    assert run([3] * 50, max_tokens=4)[0] == [3] * 4
+    assert run([3] * 50, context=6)[0] == [3] * 4
+    assert run([3] * 50, max_tokens=0)[0] == []
+
+
+TOOL = Tool(start=5, end=6, run=lambda call: [0, *call, 0])
+
+
+def test_output_of_a_call_is_forced_in_and_read_with_the_call_end():
+    said, read = run([5, 3, 4, 6, 2, 7], tool=TOOL)
+    assert said == [5, 3, 4, 6, 0, 3, 4, 0, 2, 7]
+    assert read[4] == [6, 0, 3, 4, 0]
+
+
+def test_only_what_stands_between_start_and_end_is_a_call():
+    assert run([6, 3, 7], tool=TOOL)[0] == [6, 3, 7]
+    assert run([5, 3, 6, 6, 7], tool=TOOL)[0] == [5, 3, 6, 0, 3, 0, 6, 7]
+    assert run([5, 3, 5, 4, 6, 7], tool=TOOL)[0] == [5, 3, 5, 4, 6, 0, 4, 0, 7]
+
+
+def test_calls_without_end_are_bounded():
+    assert len(run([5, 3, 6] * 50, tool=TOOL, max_tokens=20)[0]) <= 20
+
+
+def test_an_output_that_does_not_fit_ends_the_reply():
+    assert run([5, 3, 6, 4], tool=TOOL, max_tokens=5)[0] == [5, 3, 6]
+
+
+@given(LOGITS, st.integers(1, 255))
+def test_greedy_picks_the_lowest_of_the_likeliest_allowed(logits, mask):
+    allowed = np.array([bool(mask >> i & 1) for i in range(8)])
+    best = max(logits[allowed])
+    assert greedy(allowed).pick(logits) == min(i for i in range(8) if allowed[i] and logits[i] == best)
+
+
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.3, 1.0, 2.0]),
+    top_k=st.integers(0, 9),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.1, 1.0]),
+    seed=st.integers(0, 3),
+)
+
+
+def slow_candidates(logits, allowed, sampling):
+    """The definition, one token at a time."""
+    order = sorted((i for i in range(8) if allowed[i]), key=lambda i: (-logits[i], i))
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    weights = [np.exp(float(logits[i]) / sampling.temperature) for i in order]
+    kept, together = [], 0.0
+    for i, weight in zip(order, weights, strict=True):
+        if together / sum(weights) < sampling.top_p and weight >= sampling.min_p * weights[0] * (1 - 1e-12):
+            kept.append(i)
+        together += weight
+    return kept
+
+
+@given(LOGITS, st.integers(1, 255), SAMPLINGS)
+def test_candidates_are_those_of_the_definition(logits, mask, sampling):
+    allowed = np.array([bool(mask >> i & 1) for i in range(8)])
+    sampler = Sampler(allowed, sampling)
+    ids, _ = sampler.candidates(np.where(allowed, logits, -np.inf), max(logits[allowed]))
+    assert ids == slow_candidates(logits, allowed, sampling)
+    assert sampler.pick(logits) in ids
+
+
+def test_draws_follow_the_probabilities():
+    logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    sampler = Sampler(np.ones(3, bool), Sampling(temperature=1.0))
+    draws = np.bincount([sampler.pick(logits) for _ in range(20_000)], minlength=3) / 20_000
+    np.testing.assert_allclose(draws, [0.5, 0.3, 0.2], atol=0.015)
+
+
+def test_unlikely_tokens_are_drawn_as_often_as_their_probabilities_say():
+    logits = np.log(np.array([0.9, *[0.1 / 999] * 999], np.float32))
+    sampler = Sampler(np.ones(1000, bool), Sampling(temperature=1.0))
+    draws = [sampler.pick(logits) for _ in range(20_000)]
+    assert abs(np.mean(np.array(draws) > 0) - 0.1) < 0.01
+    assert len(set(draws)) > 700
+
+
+def test_a_seed_gives_the_same_draws_and_another_others():
+    def draws(seed):
+        sampler = Sampler(ALL, Sampling(temperature=1.0, seed=seed))
+        return [sampler.pick(np.zeros(8, np.float32)) for _ in range(30)]
+
+    assert draws(1) == draws(1) != draws(2)
+
+
+def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
+    penalised = penalise(np.array([2.0, -2.0, 3.0, 0.0]), [0, 0, 1], 2.0)
+    assert penalised.tolist() == [1.0, -4.0, 3.0, 0.0]
+    assert Sampler(np.ones(2, bool), Sampling(repetition_penalty=2.0)).pick(np.array([3.0, 2.0]), [0]) == 1
+
+
+@pytest.mark.parametrize(
+    "setting", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"min_p": 2}, {"repetition_penalty": 0}]
+)
+def test_settings_out_of_range_are_named(setting):
+    with pytest.raises(ValueError, match=f"^{next(iter(setting))} {next(iter(setting.values()))}: expected"):
+        Sampling(**setting)
+
+
+def test_not_a_number_is_no_temperature():
+    with pytest.raises(ValueError, match="temperature nan"):
+        Sampling(temperature=float("nan"))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("extreme", [{"temperature": 1e308}, {"temperature": 1e-320}, {"top_p": 1e-320}])
+def test_extreme_settings_still_pick_a_token(extreme):
+    sampler = Sampler(ALL, Sampling(**{"temperature": 1.0} | extreme))
+    assert sampler.pick(np.array([0, 0, 0, 50, 0, 0, 0, -np.inf], np.float32)) in range(7)
+
+
+@pytest.mark.parametrize("penalty", [1e-308, 1e308])
+def test_a_penalty_that_leaves_the_numbers_is_refused(penalty):
+    with pytest.raises(ValueError, match=r"expected 0\.001 to 1000 \(1 is none\)"):
+        Sampling(repetition_penalty=penalty)

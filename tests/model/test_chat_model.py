@@ -1,0 +1,184 @@
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from chatmill.checkpoints.configuration import ModelConfig, RopeScaling, Variant
+from chatmill.model.chat_model import ChatModel, initialise, slowed
+from chatmill.model.layers import rotate
+from chatmill.pipeline.manifest import write_manifest
+from support.tiny import random_model
+
+CONFIG = ModelConfig.from_depth(2, vocab_size=128, context=64, width=64, heads=4)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Random weights everywhere, so that no term is zero or one by its beginning."""
+    torch.manual_seed(0)
+    model = ChatModel(CONFIG)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.3)
+    return model.eval().requires_grad_(False)
+
+
+def random_variant(variant, **changes):
+    return random_model(replace(CONFIG, variant=variant, **changes)).requires_grad_(False)
+
+
+def random_ids(batch, time):
+    return torch.randint(0, CONFIG.vocab_size, (batch, time), generator=torch.Generator().manual_seed(time))
+
+
+def save(model, folder):
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(model.config.to_json()), encoding="utf-8")
+    write_manifest(folder, kind="model", fingerprint="f")
+
+
+@pytest.mark.parametrize(
+    "depth", [*range(1, 7), *(pytest.param(depth, marks=pytest.mark.slow) for depth in range(7, 13))]
+)
+def test_every_depth_of_the_dial_is_a_qwen3_to_transformers(depth, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = random_model(ModelConfig.from_depth(depth, vocab_size=128, context=64)).requires_grad_(False)
+    save(ours, tmp_path)
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(theirs).__name__ == "Qwen3ForCausalLM" and not any(report.values())
+    ids = random_ids(2, 50)
+    torch.testing.assert_close(ours(ids), theirs(ids).logits.detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("parts", [[20], [1] * 20, [7, 1, 12], [19, 1]])
+def test_a_cache_gives_the_logits_of_the_whole_sequence(model, parts):
+    ids, cache = random_ids(3, 20), model.new_cache(3, 20)
+    logits = torch.cat([model(part, cache=cache) for part in ids.split(parts, dim=1)], dim=1)
+    assert cache.length == 20
+    torch.testing.assert_close(logits, model(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_a_rewound_cache_forgets(model):
+    ids, cache = random_ids(1, 12), model.new_cache(1, 12)
+    model(torch.cat([ids[:, :5], ids[:, :7]], dim=1), cache=cache)
+    cache.length = 5
+    logits = model(ids[:, 5:], cache=cache)
+    torch.testing.assert_close(logits, model(ids)[:, 5:], atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_grows_and_can_still_be_rewound():
+    model = random_variant(Variant(), max_position_embeddings=2000)
+    ids, cache = random_ids(1, 1300), model.new_cache(1, 2000)
+    model(ids[:, :500], cache=cache), model(random_ids(1, 700), cache=cache)
+    assert cache.keys[0].shape[2] == 1200
+    cache.length = 500
+    torch.testing.assert_close(model(ids[:, 500:], cache=cache), model(ids)[:, 500:], atol=1e-4, rtol=1e-4)
+    assert cache.keys[0].shape[2] == 2000
+
+
+def test_rotations_beyond_the_first_table_are_those_of_a_longer_one(monkeypatch):
+    whole = random_variant(Variant(), max_position_embeddings=300)
+    monkeypatch.setattr("chatmill.model.chat_model.FIRST_POSITIONS", 32)
+    model = random_variant(Variant(), max_position_embeddings=300)
+    assert len(model.cos) == 32
+    torch.testing.assert_close(model(random_ids(1, 100)), whole(random_ids(1, 100)), atol=0, rtol=0)
+    torch.testing.assert_close(model.cos, whole.cos[: len(model.cos)], atol=0, rtol=0)
+
+
+def test_a_window_hides_what_is_further_back():
+    model, ids = random_variant(Variant(sliding_window=6), num_hidden_layers=1), random_ids(1, 20)
+    last = model(ids)[:, -1]
+    torch.testing.assert_close(model(torch.cat([random_ids(1, 14), ids[:, 14:]], 1))[:, -1], last)
+    changed = model(torch.cat([random_ids(1, 15), ids[:, 15:]], 1))[:, -1]
+    assert (changed - last).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("parts", [[20], [1] * 20, [7, 1, 12], [4, 16]])
+def test_a_cache_gives_the_logits_of_the_whole_sequence_in_a_window(parts):
+    model = random_variant(Variant(sliding_window=5))
+    ids, cache = random_ids(2, 20), model.new_cache(2, 20)
+    logits = torch.cat([model(part, cache=cache) for part in ids.split(parts, dim=1)], dim=1)
+    torch.testing.assert_close(logits, model(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_half_precision_is_near_float32(model):
+    halved = copy.deepcopy(model).bfloat16()
+    for layer in halved.model.layers:
+        layer.self_attn.q_norm.float(), layer.self_attn.k_norm.float()
+    halved.make_rotations(64)
+    ids, cache = random_ids(1, 40), halved.new_cache(1, 64)
+    halved(ids[:, :30], cache=cache)
+    logits, expected = halved(ids[:, 30:], cache=cache).float(), model(ids)[:, 30:]
+    assert cache.keys[0].dtype == torch.bfloat16
+    assert (logits - expected).norm() < 0.05 * expected.norm()
+
+
+def test_scaled_rotations_are_slower_where_they_turn_least():
+    frequencies = torch.tensor([8.0, 4.0, 2.5, 1.0, 0.5]) * 2 * math.pi / 100  # turns in 100 tokens
+    scaling = RopeScaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=100)
+    expected = [1, 1, 0.5 / 4 + 0.5, 1 / 4, 1 / 4]
+    torch.testing.assert_close(slowed(frequencies, scaling) / frequencies, torch.tensor(expected))
+    torch.testing.assert_close(slowed(frequencies, RopeScaling(factor=4.0)), frequencies / 4)
+
+
+def test_more_tokens_than_the_cache_holds_are_refused(model):
+    with pytest.raises(ValueError, match="13 tokens do not fit into a cache of 12"):
+        model(random_ids(1, 13), cache=model.new_cache(1, 12))
+
+
+def test_only_the_last_position_can_be_asked_for(model):
+    ids = random_ids(2, 9)
+    torch.testing.assert_close(model(ids, last_only=True), model(ids)[:, -1:], atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_hides_what_a_conversation_may_not_see(model):
+    first, second = random_ids(1, 6), random_ids(1, 9)
+    ids, positions = torch.cat([first, second], 1), torch.cat([torch.arange(6), torch.arange(9)])[None]
+    number = torch.tensor([[0] * 6 + [1] * 9])
+    mask = (number[:, :, None] == number[:, None]).tril()[:, None]
+    expected = torch.cat([model(first), model(second)], dim=1)
+    torch.testing.assert_close(model(ids, positions, mask), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_rotation_turns_each_pair_by_its_angle():
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0])  # pairs (1, 0) and (0, 2)
+    quarter = torch.tensor([torch.pi / 2, torch.pi])
+    expected = torch.tensor([0.0, 0.0, 1.0, -2.0])
+    torch.testing.assert_close(rotate(x, quarter.cos(), quarter.sin()), expected, atol=1e-6, rtol=0)
+
+
+def test_a_new_model_knows_nothing_and_its_seed_decides_it():
+    first, second, other = (ChatModel(CONFIG) for _ in range(3))
+    for model, seed in ((first, 1), (second, 1), (other, 2)):
+        initialise(model, seed)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.model.embed_tokens.weight, other.model.embed_tokens.weight)
+    nats = torch.nn.functional.cross_entropy(first(random_ids(1, 10))[0], random_ids(1, 20)[0, 10:])
+    assert nats.item() == pytest.approx(math.log(CONFIG.vocab_size), rel=0.1)
+
+
+@pytest.mark.parametrize(("depth", "vocab_size", "millions"), [(1, 2048, 0.2), (4, 2048, 3.5), (12, 50304, 118)])
+def test_the_dial_gives_models_of_these_sizes(depth, vocab_size, millions):
+    with torch.device("meta"):
+        model = ChatModel(ModelConfig.from_depth(depth, vocab_size=vocab_size, context=1024))
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_key_value_heads": 3}, "num_attention_heads = 4 is no multiple"),
+        ({"head_dim": 15}, "head_dim = 15 is odd"),
+    ],
+)
+def test_impossible_shapes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **change)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="a width of 64 channels is no even number for each of 5 heads"):
+        ModelConfig.from_depth(2, vocab_size=64, context=64, width=64, heads=5)

@@ -1,0 +1,194 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.checkpoints.configuration import Chunking
+from chatmill.model.attention import within_conversations
+from chatmill.model.chunk_cache import NO_TOKEN
+from chatmill.model.chunks import ChunkedDecoder, moving_average, tokens_of
+from support.tiny import CONFIG
+
+SMALL = Chunking(rate=3.0, width=48, layers=2, window=8)
+TIME = 40  # five windows: what reads it at once reads it in blocks
+
+
+def random_decoder(chunking=SMALL):
+    """Random weights everywhere, so that no term is zero or one by its beginning."""
+    generator = torch.Generator().manual_seed(0)
+    decoder = ChunkedDecoder(replace(CONFIG, chunking=chunking))
+    for weight in decoder.parameters():
+        noise = torch.randn(weight.shape, generator=generator)
+        weight.data = 1 + 0.1 * noise if weight.ndim == 1 else noise / weight.shape[1] ** 0.5
+    return decoder.eval()
+
+
+def random_tokens(batch, time=TIME):
+    """(B, T) ids."""
+    return torch.randint(CONFIG.vocab_size, (batch, time), generator=torch.Generator().manual_seed(time))
+
+
+def others(ids):
+    """(B, T) ids, none as before."""
+    return (ids + 1) % CONFIG.vocab_size
+
+
+def rotary_at(positions):
+    angles = positions[:, None, :, None] * 10.0 ** -torch.arange(CONFIG.head_dim // 2)
+    return angles.cos(), angles.sin()
+
+
+def decode(decoder, ids, rotary, mask=None, cache=None, *, last_only=False):
+    return decoder(ids, decoder.embed_tokens.weight, rotary, mask, cache, last_only=last_only)
+
+
+def boundaries(decoder, ids, rotary, mask=None):
+    return decoder.boundaries(ids, decoder.embed_tokens.weight, rotary, mask)
+
+
+def read(decoder, ids, cache=None):
+    """What the decoder makes of one conversation a row, or of its next tokens."""
+    past, time = cache.length if cache else 0, ids.shape[1]
+    mask = torch.ones(1, 1, time, past + time, dtype=torch.bool).tril(past) if past else None
+    return decode(decoder, ids, rotary_at(torch.arange(past, past + time)[None]), mask, cache)[0]
+
+
+def read_packed(decoder, ids, lengths):
+    """The same of a row that holds several conversations of these lengths."""
+    conversations = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    mask = within_conversations(conversations)
+    made, routed = decode(decoder, ids, rotary_at(positions), mask)
+    return made, routed, boundaries(decoder, ids, rotary_at(positions), mask)
+
+
+def near(first, second):
+    torch.testing.assert_close(first, second, atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture(scope="module", params=["learned", "autoencoder", "fixed"])
+def decoder(request):
+    return random_decoder(replace(SMALL, boundaries=request.param)).requires_grad_(False)
+
+
+@pytest.mark.parametrize("place", [0, 13, 38])
+def test_a_later_token_changes_nothing_before_it(decoder, place):
+    ids = random_tokens(2)
+    changed = torch.cat([ids[:, : place + 1], others(ids[:, place + 1 :])], dim=1)
+    torch.testing.assert_close(read(decoder, ids)[:, : place + 1], read(decoder, changed)[:, : place + 1])
+    assert not torch.allclose(read(decoder, ids)[:, place + 1], read(decoder, changed)[:, place + 1])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1), st.integers(1, 3))
+def test_a_cache_gives_what_the_whole_gives_however_it_is_split(decoder, parts, rows):
+    ids, cache = random_tokens(rows), decoder.new_cache(rows, TIME)
+    ends = [end for end in torch.tensor(parts).cumsum(0).tolist() if end < TIME]
+    made = [read(decoder, part, cache) for part in ids.tensor_split(ends, dim=1)]
+    assert cache.length == TIME
+    near(torch.cat(made, dim=1), read(decoder, ids))
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=6), st.integers(1, 2))
+def test_a_rewound_cache_forgets(decoder, turns, rows):
+    cache, kept, length = decoder.new_cache(rows, 100), random_tokens(rows), 0
+    for read_more, rewind in turns:
+        read(decoder, others(random_tokens(rows, read_more + 1)), cache)
+        cache.length = min(length, rewind)
+        read(decoder, kept[:, cache.length : cache.length + 1], cache)
+        length = cache.length
+    near(read(decoder, kept[:, length:], cache), read(decoder, kept)[:, length:])
+
+
+def test_packed_conversations_are_read_as_if_alone(decoder):
+    first, second, third = random_tokens(1, 5), random_tokens(1, 24), random_tokens(1, 11)
+    made, _, starts = read_packed(decoder, torch.cat([first, second, third], dim=1), [5, 24, 11])
+    near(made, torch.cat([read(decoder, ids) for ids in (first, second, third)], dim=1))
+    assert starts[0, [0, 5, 29]].all() and not starts.all()
+
+
+def test_blocks_of_a_window_give_what_the_window_gives(decoder):
+    ids = random_tokens(2)
+    near(read(decoder, ids)[:, :-1], read(decoder, ids[:, :-1]))
+    near(read_packed(decoder, ids[:1], [40])[0], read(decoder, ids[:1]))
+
+
+@pytest.mark.parametrize(("room", "chunks"), [(3.0, 40), (0.5, 7)])
+def test_in_compiled_code_a_row_has_room_for_a_fixed_number_of_chunks(decoder, room, chunks, monkeypatch):
+    ids, rotary = random_tokens(1), rotary_at(torch.arange(TIME)[None])
+    expected, starts = read(decoder, ids), boundaries(decoder, ids, rotary)
+    monkeypatch.setattr("chatmill.model.chunks._ROOM", room)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    fitting = int((starts.cumsum(1) <= chunks).sum())
+    near(read(decoder, ids)[:, :fitting], expected[:, :fitting])
+    assert fitting == TIME if room == 3.0 else fitting < TIME
+
+
+def test_only_the_last_position_can_be_asked_for(decoder):
+    ids, rotary = random_tokens(2), rotary_at(torch.arange(TIME)[None])
+    near(decode(decoder, ids, rotary, last_only=True)[0], read(decoder, ids)[:, -1:])
+
+
+def test_a_token_that_begins_no_chunk_leaves_the_inner_cache_as_it_is():
+    decoder = random_decoder(Chunking(boundaries="fixed", rate=3.0, width=48))
+    cache, lengths = decoder.new_cache(1, 8), []
+    for token in random_tokens(1, 8).split(1, dim=1):
+        read(decoder, token, cache)
+        lengths.append(cache.inner.length)
+    assert lengths == [1, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_a_fixed_stride_counts_from_the_start_of_each_conversation():
+    decoder = random_decoder(replace(SMALL, boundaries="fixed"))
+    starts = read_packed(decoder, random_tokens(1, 12), [5, 7])[2]
+    assert starts.int().tolist() == [[1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1]]
+
+
+def test_a_stride_can_be_no_whole_number():
+    decoder = random_decoder(Chunking(boundaries="fixed", rate=2.5, width=48))
+    starts = read_packed(decoder, random_tokens(1, 10), [10])[2]
+    assert starts[0].nonzero().flatten().tolist() == [0, 3, 5, 8]
+
+
+def test_chunks_are_told_by_the_tokens_that_begin_them():
+    starts = torch.tensor([[1, 0, 1, 1], [1, 0, 0, 1]], dtype=torch.bool)
+    assert tokens_of(starts, 3).tolist() == [[0, 2, 3], [0, 3, NO_TOKEN]]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"rate": 1.0}, "rate = 1.0"),
+        ({"width": 47}, "width = 47 is odd"),
+        ({"ngrams": ()}, r"ngrams = \(\): expected lengths from 1 to 32 tokens"),
+        ({"slots": 0}, "slots = 0: stretches of tokens need a row"),
+        ({"ngrams": (2, 0)}, r"ngrams = \(2, 0\)"),
+    ],
+)
+def test_impossible_chunks_are_refused(change, told):
+    with pytest.raises(ValueError, match=f"chunking.{told}"):
+        replace(SMALL, **change)
+
+
+def test_the_moving_average_is_that_worked_by_hand():
+    chunks, p = torch.tensor([[[8.0], [4.0], [10.0], [6.0]]]), torch.tensor([[1.0, 0.5, 1.0, 0.75]])
+    assert moving_average(chunks, p, None).tolist() == [[[8.0], [6.0], [10.0], [7.0]]]
+    averages = moving_average(chunks[:, 1:], p[:, 1:], torch.tensor([[[8.0]]]))
+    assert averages.tolist() == [[[8.0], [6.0], [10.0], [7.0]]]
+
+
+def test_the_moving_average_is_that_of_a_loop():
+    generator = torch.Generator().manual_seed(0)
+    chunks, p = torch.randn(3, 200, 5, generator=generator), torch.rand(3, 200, generator=generator) / 2 + 0.5
+    p[:, [0, 90]] = 1.0
+    expected = [chunks[:, 0]]
+    for i in range(1, 200):
+        expected.append(p[:, i, None] * chunks[:, i] + (1 - p[:, i, None]) * expected[-1])
+    torch.testing.assert_close(moving_average(chunks, p, None), torch.stack(expected, dim=1))
+
+
+def test_the_router_learns_from_what_the_model_makes():
+    decoder = random_decoder()
+    read(decoder, random_tokens(2)).square().mean().backward()
+    assert all(weight.grad.abs().max() > 0 for weight in decoder.parameters())

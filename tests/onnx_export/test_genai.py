@@ -1,0 +1,88 @@
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from chatmill.inference.loading import load_engine
+from chatmill.onnx_export.genai import GRAPH, NAME
+from chatmill.pipeline.manifest import write_manifest
+from export_onnx import main
+from support.tiny import CONFIG, VOCABULARY, random_model, write_model
+
+PROMPTS = [np.random.default_rng(i).integers(0, VOCABULARY.num_text, 1 + 7 * i).tolist() for i in range(20)]
+NEW_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("genai")
+    main(write_model(folder / "model"), folder / "onnx", quantize=[])
+    return folder / "onnx"
+
+
+def answer(engine, prompt):
+    """The likeliest ids after a prompt."""
+    ids = list(prompt)
+    engine.rewind(0)
+    for _ in range(NEW_TOKENS):
+        ids.append(int(engine.append(ids[engine.length :]).argmax()))
+    return ids
+
+
+def answer_of_genai(folder, prompts):
+    """What ONNX Runtime GenAI says to each prompt, as the folder's own settings have it."""
+    library = pytest.importorskip("onnxruntime_genai", reason="pip install onnxruntime-genai to run the folder with it")
+    model = library.Model(str(folder))
+    for prompt in prompts:
+        settings = library.GeneratorParams(model)
+        settings.set_search_options(max_length=len(prompt) + NEW_TOKENS)
+        generator = library.Generator(model, settings)
+        generator.append_tokens(prompt)
+        while not generator.is_done():
+            generator.generate_next_token()
+        yield generator.get_sequence(0).tolist()
+
+
+def test_genai_answers_as_our_engine_does(folder):
+    engine = load_engine(folder, "onnx", threads=1)
+    assert list(answer_of_genai(folder, PROMPTS)) == [answer(engine, prompt) for prompt in PROMPTS]
+
+
+def test_genai_stops_where_the_text_ends(folder, tmp_path):
+    expected = answer(load_engine(folder, "onnx", threads=1), PROMPTS[3])
+    last = expected[len(PROMPTS[3]) + 5]
+    model = write_model(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text()) | {"eos_token_id": last}
+    (model / "config.json").write_text(json.dumps(config))
+    write_manifest(model, kind="model", fingerprint=VOCABULARY.fingerprint)
+    main(model, tmp_path / "onnx", quantize=[])
+    [found] = answer_of_genai(tmp_path / "onnx", PROMPTS[3:4])
+    assert found == expected[: expected.index(last, len(PROMPTS[3]))]
+
+
+def test_graph_gives_the_logits_of_the_last_position(folder):
+    session = onnxruntime.InferenceSession(folder / GRAPH)
+    ids = np.array([PROMPTS[2]])
+    past = {
+        node.name: np.zeros((1, node.shape[1], CONFIG.max_position_embeddings, node.shape[3]), np.float32)
+        for node in session.get_inputs()
+        if "past" in node.name
+    }
+    [logits] = session.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids), **past})
+    with torch.inference_mode():
+        expected = random_model()(torch.from_numpy(ids)).numpy()[:, -1:]
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+def test_graph_is_small_as_its_weights_lie_in_the_one_that_chats(folder):
+    assert (folder / GRAPH).stat().st_size < 20_000
+    assert (folder / "model_shared.onnx").stat().st_size > 100_000
+
+
+def test_settings_are_of_the_models_shape(folder):
+    content = json.loads((folder / NAME).read_text())
+    assert content["search"] == {"do_sample": False, "max_length": 640, "past_present_share_buffer": True}
+    assert content["model"]["context_length"] == 640
+    assert content["model"]["decoder"]["num_key_value_heads"] == 2

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from chatmill.onnx_export.quantization import quantize, quantize_outputs
+from support.dequantized import dequantize
+
+MATRICES = arrays(np.float32, (3, 40), elements=st.floats(-4, 4, width=32))
+BITS = st.sampled_from([8, 4])
+
+
+def test_four_bits_stand_two_to_a_byte_the_earlier_in_the_lower_half():
+    values, scales = quantize(np.arange(-8, 8, dtype=np.float32).repeat(2)[None] / 2, 4)
+    assert values.tobytes().hex() == "00112233445566778899aabbccddeeff"
+    values, _ = quantize(np.tile(np.arange(-8, 8, dtype=np.float32), 2)[None] / 2, 4)
+    assert values.tobytes().hex() == "1032547698badcfe" * 2
+    np.testing.assert_allclose(scales, [[0.5]])
+
+
+def test_eight_bits_stand_above_128():
+    weight = np.zeros((1, 32), np.float32)
+    weight[0, :4] = -128, -1, 0, 127
+    values, scales = quantize(weight, 8)
+    assert values[0, 0, :5].tolist() == [0, 127, 128, 255, 128]
+    np.testing.assert_allclose(scales, [[1]])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_whole_steps_come_back_exactly(bits):
+    generator, most = np.random.default_rng(0), 2 ** (bits - 1)
+    steps = generator.integers(-most, most, (5, 4, 32)).astype(np.float32)
+    steps[..., 0] = -most
+    weight = (steps * generator.uniform(0.1, 9, (5, 4, 1)).astype(np.float32)).reshape(5, 128)
+    np.testing.assert_allclose(dequantize(*quantize(weight, bits), 128), weight, rtol=1e-5)
+
+
+@given(MATRICES, BITS)
+def test_weights_are_within_a_step_and_the_extremes_of_blocks_are_kept(weight, bits):
+    values, scales = quantize(weight, bits)
+    restored = dequantize(values, scales, 40)
+    steps = np.abs(scales).repeat([32, 8], axis=1)
+    assert (np.abs(restored - weight) <= steps * (1 + 1e-3) + 1e-12).all()
+    largest = np.abs(weight[:, :32]).argmax(axis=1)
+    np.testing.assert_allclose(restored[range(3), largest], weight[range(3), largest], rtol=1e-5, atol=1e-30)
+
+
+def test_zeros_stay_zeros():
+    values, scales = quantize(np.zeros((2, 40), np.float32), 4)
+    assert (values == 0x88).all()
+    assert (scales == 0).all()
+
+
+@given(MATRICES)
+def test_outputs_are_within_half_a_step_and_their_extremes_are_kept(weight):
+    values, scales = quantize_outputs(weight)
+    restored = (values * scales).T
+    assert (np.abs(restored - weight) <= 0.5001 * scales[:, None] + 1e-30).all()
+    extremes = np.abs(weight).argmax(axis=1)
+    np.testing.assert_allclose(restored[range(3), extremes], weight[range(3), extremes], rtol=1e-5, atol=1e-30)

@@ -1,0 +1,147 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from support.paths import SOURCE
+
+SCRIPT = '''
+"""Write a number."""
+import os, sys, time
+from pathlib import Path
+from chatmill.pipeline.parameters import PositiveInt
+from chatmill.pipeline.signatures import Output, Section
+from chatmill.pipeline.stage import on_success, stage
+
+@stage
+def main(raw: Path, out: Output, *, number: PositiveInt, rate: float = 0.5, other: Section) -> None:
+    text = raw.read_text()
+    out.write_text(f"{text} {number} {rate} {sorted(other)}")
+    on_success(lambda: print(Path("out.txt").exists(), out.exists()))
+    if text == "wait":
+        print("ready", flush=True)
+        time.sleep(60)
+    if text == "bad":
+        raise ValueError("raw.txt:1: bad text: write another")
+'''
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "count.py").write_text(SCRIPT)
+    (tmp_path / "raw.txt").write_text("hello")
+    (tmp_path / "params.yaml").write_text("count: {number: 3, rate: 1e-3}\nother: {a: 1}\n")
+    return tmp_path
+
+
+def run(project, *arguments):
+    command = [sys.executable, "count.py", *(arguments or ("raw.txt", "out.txt"))]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_files_and_parameters_reach_main(project):
+    assert run(project).returncode == 0
+    assert (project / "out.txt").read_text() == "hello 3 0.001 ['a']"
+    assert {file.name for file in project.iterdir()} == {"count.py", "raw.txt", "params.yaml", "out.txt", ".cache"}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            "{number: 3, colour: red}",
+            "count: params.yaml: unknown parameter count.colour: expected one of number, ",
+        ),
+        ("{}", "count: params.yaml: missing parameter count.number"),
+        ("{number: 0}", "count: params.yaml: count.number = 0: input should be greater than 0"),
+        ("{number: 1.5}", "count: params.yaml: count.number = 1.5: input should be a valid integer"),
+        ("{number: 3, rate: abc}", "count: params.yaml: count.rate = 'abc': input should be a valid number"),
+        ("[1]", "count: params.yaml: count: expected keys and values"),
+        ("{", "count: params.yaml: not YAML"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_that_names_its_key(project, section, message):
+    (project / "params.yaml").write_text(f"count: {section}\n")
+    result = run(project)
+    assert result.returncode == 1
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_comes_afterwards_finds_the_outputs_in_their_places(project):
+    assert run(project).stdout == "True False\n"
+    (project / "raw.txt").write_text("bad")
+    assert run(project).stdout == ""
+
+
+def test_a_missing_file_is_named(project):
+    result = run(project, "nowhere.txt", "out.txt")
+    assert (result.returncode, result.stderr) == (1, "count: nowhere.txt: no such file or directory\n")
+
+
+def test_a_known_mistake_is_one_line_and_nothing_is_written(project):
+    (project / "out.txt").write_text("before")
+    (project / "raw.txt").write_text("bad")
+    result = run(project)
+    assert (result.returncode, result.stderr) == (1, "count: raw.txt:1: bad text: write another\n")
+    assert (project / "out.txt").read_text() == "before"
+
+
+def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
+    (project / "raw.txt").write_text("wait")
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "count.py", "raw.txt", "out.txt"]
+    process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (project / "out.txt").exists()
+    (project / "raw.txt").write_text("hello")
+    assert run(project).returncode == 0
+    assert {file.name for file in (project / ".cache").iterdir()} == {"checked-params", "locks"}
+
+
+def test_a_stage_dies_with_its_parent(project):
+    (project / "raw.txt").write_text("wait")
+    code = f"import subprocess; subprocess.run([{sys.executable!r}, 'count.py', 'raw.txt', 'out.txt'])"
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-c", code]
+    parent = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    assert parent.stdout.read() == ""  # the pipe closes when the stage, which holds it too, is gone
+    assert not (project / "out.txt").exists()
+
+
+def test_two_runs_of_a_stage_take_turns(project):
+    (project / "raw.txt").write_text("wait")
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "count.py", "raw.txt", "out.txt"]
+    first = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "ready\n"
+    (project / "raw.txt").write_text("hello")
+    second = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+    assert second.stderr.readline() == "count: waiting for another run of this stage to end\n"
+    time.sleep(0.2)
+    assert not (project / "out.txt").exists()
+    first.kill()
+    first.wait()
+    assert second.wait() == 0
+    assert (project / "out.txt").read_text().startswith("hello")
+
+
+LOOK = """
+    from chatmill.pipeline.processes import SOURCE, scripts_on_path
+    before = SOURCE in sys.path
+    with scripts_on_path():
+        print(before, sys.path[0] == SOURCE)
+    text = raw"""
+
+
+def test_the_scripts_do_not_stand_for_libraries_but_are_found_by_processes_that_are_started(project):
+    (project / "count.py").write_text(SCRIPT.replace("\n    text = raw", LOOK))
+    assert run(project).stdout.splitlines()[0] == "False True"

@@ -1,0 +1,142 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import encode
+from chatmill.conversation.chatml import END, START, Message, Part, Record, render
+from chatmill.conversation.template import Loss, segments
+from chatmill.encoded.encoding import Segmenter
+from chatmill.encoded.token_files import Counts, read_meta, read_split, text_bytes, write_split
+from chatmill.tokenizer.vocabulary.files import write_folder
+from support.tiny import VOCABULARY, byte_tokenizer
+
+TALKS = [
+    [Message.plain("user", "Hi"), Message.plain("assistant", "Hé!")],
+    [
+        Message.plain("system", "Short."),
+        Message.plain("user", "2*3? <|im_end|>"),
+        Message("assistant", (Part("call", "2*3"), Part("output", "6"), Part("text", "6"))),
+    ],
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two conversations to train on, one to validate, and a tokenizer of bytes."""
+    for split, talks in (("train", TALKS), ("validation", TALKS[:1])):
+        lines = "".join(Record("talk", "talk/1", render(talk)).to_json() for talk in talks)
+        (tmp_path / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    return tmp_path
+
+
+def run(folder, template="chatml"):
+    files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
+    encode.main(*files, template=template)
+    return folder / "tokens"
+
+
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+@pytest.mark.parametrize("chunk", [1, 4096])
+def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, template, chunk):
+    monkeypatch.setattr("chatmill.encoded.encoding.CHUNK", chunk)
+    ids, loss, offsets = read_split(run(folder, template), "train")
+    assert (ids.dtype, loss.dtype, offsets.dtype) == (np.uint16, np.uint8, np.int64)
+    for i, talk in enumerate(TALKS):
+        expected_ids, expected_loss = byte_tokenizer().encode_segments(segments(talk, template))
+        part = slice(offsets[i], offsets[i + 1])
+        assert ids[part].tolist() == expected_ids and loss[part].tolist() == expected_loss
+    assert offsets[-1] == len(ids) == len(loss)
+
+
+CONTENT = st.text() | st.sampled_from(["x", "<|im_end|>", "<|im_start|>user\n", "<\\", "\n", ""])
+PARTS = st.lists(st.builds(Part, st.just("call"), CONTENT), max_size=2)
+MESSAGES = st.builds(Message.plain, st.sampled_from(["system", "user", "assistant"]), CONTENT) | st.builds(
+    Message, st.just("assistant"), PARTS.map(lambda calls: (*calls, Part("text", "so")))
+)
+
+
+@given(st.lists(MESSAGES), st.sampled_from(["chatml", "markers"]))
+def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, template):
+    assert Segmenter(template)(render(conversation)) == segments(conversation, template)
+
+
+@pytest.mark.parametrize(
+    "text", ["Hi", f"{START}robot\nHi{END}\n", f"{START}user\nHi{END}", f"{START}user\n<|bos|>{END}\n"]
+)
+def test_text_that_is_not_rendered_has_no_segments(text):
+    with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|out of place"):
+        Segmenter("chatml")(text)
+
+
+def test_decoded_chatml_is_the_text_on_disk(folder):
+    ids, _, offsets = read_split(run(folder), "train")
+    assert byte_tokenizer().decode(ids[offsets[1] : offsets[2]]) == "<|bos|>" + render(TALKS[1])
+
+
+def test_the_mask_is_the_answer_and_its_end(folder):
+    ids, loss, offsets = read_split(run(folder), "train")
+    trained = [ids[offsets[i] : offsets[i + 1]][loss[offsets[i] : offsets[i + 1]] == Loss.TRAINED] for i in (0, 1)]
+    texts = list(map(byte_tokenizer().decode, trained))
+    assert texts == [f"Hé!{END}", f"<|python_start|>2*3<|python_end|>6{END}"]
+
+
+def test_meta_counts_bytes_of_text_without_control_tokens(folder):
+    meta = read_meta(run(folder))
+    text = render(TALKS[0]).replace(START, "").replace(END, "")
+    assert meta.bytes["validation"] == len(text.encode())
+    assert meta.conversations == {"train": 2, "validation": 1}
+    assert meta.fingerprint == VOCABULARY.fingerprint and meta.template == "chatml"
+
+
+def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
+    chunk = byte_tokenizer().encode_conversations([segments(TALKS[0])])
+    counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64))
+    split = read_split(tmp_path, "train")
+    assert split.ids.dtype == np.uint32
+    assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
+    assert counts == Counts(2 * len(chunk.ids), 2, 2 * len(chunk.ids))
+
+
+def test_control_and_unused_ids_have_no_bytes():
+    assert text_bytes(VOCABULARY).tolist() == [1] * 256 + [0] * 64
+
+
+def test_two_runs_write_equal_bytes(folder):
+    first = {file.name: file.read_bytes() for file in run(folder).iterdir()}
+    (folder / "tokens").rename(folder / "former")
+    assert {file.name: file.read_bytes() for file in run(folder).iterdir()} == first
+
+
+def test_an_empty_validation_split_is_empty(folder):
+    (folder / "validation.jsonl").write_text("")
+    ids, loss, offsets = read_split(run(folder), "validation")
+    assert len(ids) == len(loss) == 0 and offsets.tolist() == [0]
+
+
+def test_no_conversations_to_train_on_are_refused(folder):
+    (folder / "train.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"train\.jsonl: no conversations"):
+        run(folder)
+
+
+def test_a_line_that_is_no_conversation_is_named(folder):
+    good = (folder / "train.jsonl").read_text(encoding="utf-8")
+    bad = replace(Record("talk", "talk/1", ""), text="Hi").to_json()
+    (folder / "train.jsonl").write_text(good + bad, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"train\.jsonl:3: not a rendered conversation"):
+        run(folder)
+
+
+def test_damaged_tokens_are_refused(folder):
+    tokens = run(folder)
+    (tokens / "meta.json").write_text(json.dumps({"fingerprint": "f"}))
+    with pytest.raises(ValueError, match=r"meta\.json is damaged"):
+        read_meta(tokens)
+    (tokens / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"tokens: no manifest\.json, so not what encode writes, or cut off"):
+        read_meta(tokens)

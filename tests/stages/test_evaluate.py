@@ -1,0 +1,205 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+import export_onnx
+from chatmill.conversation.chatml import Message, Part, Record, parse, render
+from chatmill.conversation.template import segments
+from chatmill.evaluation.batches import batches
+from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
+from chatmill.evaluation.held_back import read_test_set
+from chatmill.evaluation.scoring import score_by
+from chatmill.inference.loading import load_engine
+from chatmill.pipeline.manifest import write_manifest
+from evaluate import accuracies, free_answers, main, questions
+from support.paths import ANYWHERE
+from support.tiny import byte_tokenizer, write_model
+
+SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
+CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
+
+
+def record(source, key, answer, skill=None):
+    talk = [Message.plain("user", f"What of {key}?"), Message("assistant", answer)]
+    return Record(source, f"{source}/{key}", render(talk), skill)
+
+
+def skill_record(name, phrasing, key):
+    return record("skills", key, CALL, {"name": name, "phrasing": phrasing, "answers": ["Two."]})
+
+
+RECORDS = [
+    record("talk", "tea", (Part("text", "Tea is fine, naïvely. <|im_end|>"),)),
+    skill_record("adding", "known", 1),
+    skill_record("adding", "held_back", 2),
+    skill_record("naming", "known", 3),
+    record("talk", "long", (Part("text", "and on " * 130),)),  # longer than the context
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate")
+    export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
+    (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
+    return folder
+
+
+def evaluated(folders, out, records=RECORDS, model=None, **settings):
+    (out / "test.jsonl").write_text("".join(one.to_json() for one in records), encoding="utf-8")
+    inputs = out / "test.jsonl", folders / "free.txt", model or folders / "model", folders / "onnx"
+    main(*inputs, ANYWHERE, out / "samples.jsonl", out / "evaluate.json", **SETTINGS | settings)
+    return json.loads((out / "evaluate.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def metrics(folders, tmp_path_factory):
+    return evaluated(folders, tmp_path_factory.mktemp("metrics"))
+
+
+def test_bits_per_byte_pool_the_documents_scored_one_at_a_time(folders, tmp_path):
+    engine, tokenizer = load_engine(folders / "model", "pytorch", device="cpu"), byte_tokenizer()
+    nats, num_bytes = 0.0, 0
+    for one in RECORDS[:-1]:
+        ids, _ = tokenizer.encode_segments(segments(parse(one.text)))
+        is_text = np.array(ids[1:]) < tokenizer.num_text
+        nats += nats_of_logits(engine.score(ids), np.array(ids))[is_text].sum()
+        num_bytes += is_text.sum()
+    found = evaluated(folders, tmp_path, RECORDS[:-1])["bits_per_byte"]["all"]
+    assert found == pytest.approx(nats / num_bytes / math.log(2), abs=1e-4)
+
+
+def test_engines_of_full_precision_agree(metrics):
+    found = {name: values["bits_per_byte"] for name, values in metrics["engines"].items()}
+    assert list(found) == ["pytorch", "onnx", "onnx_hf", "onnx_int8", "onnx_int8_dynamic", "onnx_int4"]
+    assert found["onnx"] == pytest.approx(found["pytorch"], abs=1e-3)
+    assert found["onnx_hf"] == pytest.approx(found["pytorch"], abs=1e-3)
+    assert found["onnx_int8"] != found["pytorch"]
+
+
+def test_every_precision_stands_beside_the_others(metrics):
+    found = metrics["engines"]
+    assert all(values.keys() == {"bits_per_byte", "skills_macro", "size_mb"} for values in found.values())
+    precisions = [found[name] for name in ("onnx", "onnx_int8", "onnx_int4")]
+    sizes = [values["size_mb"] for values in precisions]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len({values["bits_per_byte"] for values in precisions}) == 3
+
+
+def test_sources_pool_to_the_whole(metrics):
+    bits = metrics["bits_per_byte"]
+    sizes = {"talk": 0, "skills": 0}
+    for one in RECORDS:
+        sizes[one.source] += sum(len(part.text.encode()) for part in segments(parse(one.text)) if not part.control)
+    pooled = sum(bits["by_source"][name] * size for name, size in sizes.items()) / sum(sizes.values())
+    assert bits["all"] == pytest.approx(pooled, abs=1e-5)
+
+
+def test_padding_and_windows_change_no_score(folders):
+    engine = load_engine(folders / "model", "pytorch", device="cpu")
+    texts = [np.random.default_rng(0).integers(0, 256, length) for length in (2, 700, 9, 640, 31)]
+    alone = token_nats(texts, 640, lambda windows: [nats_of_logits(engine.score(ids), ids) for ids in windows])
+    for found, expected in zip(token_nats(texts, 640, score_by(engine)), alone, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_batches_hold_every_text_once_and_no_more_logits_than_fit():
+    assert batches([50, 10, 300, 50, 20], 100) == [[1, 4], [0, 3], [2]]  # 2 * 20, 2 * 50, and one that is too large
+
+
+def test_questions_are_the_first_of_each_skill_and_phrasing(tmp_path):
+    file = tmp_path / "test.jsonl"
+    file.write_text("".join(skill_record("adding", "known", key).to_json() for key in range(3)) + RECORDS[2].to_json())
+    asked = questions(read_test_set(file), 2)
+    assert [(one.conversation[-1].text, one.rank) for one in asked] == [
+        ("What of 0?", 0),
+        ("What of 1?", 1),
+        ("What of 2?", 0),
+    ]
+
+
+def test_macro_is_the_mean_of_the_skills_not_of_the_questions(tmp_path):
+    file = tmp_path / "test.jsonl"
+    records = [skill_record("adding", "known", key) for key in range(3)] + [skill_record("naming", "known", 9)]
+    file.write_text("".join(one.to_json() for one in records))
+    found = accuracies(questions(read_test_set(file), 9), [True, False, False, True])
+    assert found == {"macro": pytest.approx(2 / 3), "adding": pytest.approx(1 / 3), "naming": 1}
+
+
+def test_skills_are_told_by_phrasing(metrics):
+    assert set(metrics["skills"]) == {"macro", "adding", "naming", "held_back"}
+    assert set(metrics["skills"]["held_back"]) == {"macro", "adding"}
+
+
+def test_data_without_skills_has_no_skills_in_its_metrics(folders, tmp_path):
+    found = evaluated(folders, tmp_path, RECORDS[:1])
+    assert "skills" not in found
+    assert found["engines"]["pytorch"]["skills_macro"] is None
+
+
+def test_answers_to_the_free_prompts_are_written(folders, tmp_path):
+    evaluated(folders, tmp_path, RECORDS[:1])
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").open(encoding="utf-8")]
+    assert [sample["prompt"] for sample in samples] == ["Hello?", "What is 1+1?"]
+    assert all(type(sample["answer"]) is str and type(sample["stopped"]) is bool for sample in samples)
+
+
+def test_two_runs_write_the_same_bytes(folders, tmp_path):
+    runs = []
+    for _ in range(2):
+        evaluated(folders, tmp_path, RECORDS[:2])
+        runs.append((tmp_path / "evaluate.json").read_bytes() + (tmp_path / "samples.jsonl").read_bytes())
+    assert runs[0] == runs[1]
+
+
+def test_bytes_cost_one_token_each_and_templates_are_counted(folders, tmp_path):
+    found = evaluated(folders, tmp_path, RECORDS[:1])["tokenizer"]
+    user, assistant = "What of tea?", "Tea is fine, naïvely. <\\|im_end|>"
+    assert found["bytes_per_token"] == 1
+    assert found["tokens_per_message"] == {
+        "chatml": (1 + 2 * 3 + len("user\nassistant\n" + user + assistant) + 1) / 2,  # ï is two bytes
+        "markers": (1 + 1 + len(f"Human: {user}\n\nAssistant: {assistant}\n\n") + 1) / 2,
+    }
+
+
+def test_other_tokenizers_are_measured_on_the_same_text(folders, tmp_path):
+    file = folders / "model/tokenizer.json"
+    found = evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers=[file])
+    assert found["tokenizer"]["compared"] == {"tokenizer": 1}
+
+
+def test_all_text_means_nothing_where_prompts_were_not_trained(folders, tmp_path):
+    model = write_model(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config["chatmill"]["prompt_loss_weight"] = 0.0
+    (model / "config.json").write_text(json.dumps(config))
+    write_manifest(model, kind="model", fingerprint=byte_tokenizer().fingerprint)
+    bits = evaluated(folders, tmp_path, RECORDS[:1], model)["bits_per_byte"]
+    assert bits["all"] is None
+    assert bits["by_source"] == {"talk": bits["assistant"]}
+    assert "prompt_loss_weight is 0" in bits["note"]
+
+
+def test_a_test_set_without_conversations_is_refused(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"test\.jsonl: no conversations: raise mix\.test_share"):
+        evaluated(folders, tmp_path, [])
+
+
+def test_a_bad_record_is_named_with_its_line(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"test\.jsonl:2: not a rendered conversation at character 0"):
+        evaluated(folders, tmp_path, [RECORDS[0], Record("talk", "talk/1", "Hi")])
+
+
+def test_prompts_that_are_not_utf8_are_refused(folders, tmp_path):
+    (tmp_path / "free.txt").write_bytes(b"ok\n\xff\n")
+    with pytest.raises(ValueError, match=r"free\.txt: not UTF-8 at byte 3"):
+        free_answers(None, tmp_path / "free.txt", 4)
+
+
+def test_a_model_and_an_export_of_different_tokenizers_are_refused(folders, tmp_path):
+    model = write_model(tmp_path / "model")
+    write_manifest(model, kind="model", fingerprint="another")
+    with pytest.raises(ValueError, match="have different tokenizers"):
+        evaluated(folders, tmp_path, model=model)

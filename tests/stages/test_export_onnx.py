@@ -1,0 +1,89 @@
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from chatmill.inference.loading import load
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
+from chatmill.training.model_folder import write_model as write_with_encoder
+from export_onnx import main
+from support.tiny import CONFIG, VOCABULARY, random_model, write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("export") / "model")
+
+
+def test_folder_holds_graphs_and_all_that_chatting_needs(model, tmp_path):
+    main(model, tmp_path / "onnx", quantize=["int8", "int8_dynamic", "int4"])
+    kinds = ("", "_int4", "_int8", "_int8_dynamic")
+    graphs = ["model.onnx", "model_genai.onnx", *(f"model_shared{kind}.onnx" for kind in kinds)]
+    others = ["chatmill_tokenizer.json", "config.json", "generation_config.json", "manifest.json", "tokenizer.json"]
+    others += ["genai_config.json"]
+    assert sorted(file.name for file in (tmp_path / "onnx").iterdir()) == sorted(graphs + others)
+    assert check_manifest(tmp_path / "onnx") == VOCABULARY.fingerprint
+    manifest = json.loads((tmp_path / "onnx" / "manifest.json").read_text())
+    assert manifest["kind"] == "onnx"
+    assert {*manifest["files"], "manifest.json"} == {*graphs, *others}
+
+
+def test_two_exports_are_equal_byte_for_byte(model, tmp_path):
+    for name in ("a", "b"):
+        main(model, tmp_path / name, quantize=["int8"])
+    files = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert [(tmp_path / "a" / name).read_bytes() for name in files] == [
+        (tmp_path / "b" / name).read_bytes() for name in files
+    ]
+
+
+def test_quantized_graphs_are_smaller(model, tmp_path):
+    main(model, tmp_path / "onnx", quantize=["int8", "int8_dynamic", "int4"])
+    names = ["model_shared.onnx", "model_shared_int8.onnx", "model_shared_int4.onnx"]
+    sizes = [(tmp_path / "onnx" / name).stat().st_size for name in names]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    model, encoder = random_model(), ByteEncoder(ByteEncoderShape(layers=0, slots=64), CONFIG.hidden_size)
+    write_with_encoder(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    main(tmp_path / "model", tmp_path / "onnx", quantize=[])
+    engine = load(tmp_path / "onnx", device="cpu", threads=1).engine
+    assert engine.name == "onnx"
+    np.testing.assert_allclose(engine.append([72, 105]), model(torch.tensor([[72, 105]])).detach()[0, -1], atol=1e-3)
+
+
+def test_a_model_made_elsewhere_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match=r"config\.json: expected a model that train_model wrote"):
+        main(tmp_path, tmp_path / "onnx", quantize=[])
+
+
+def test_a_damaged_model_is_refused(model, tmp_path):
+    copy = write_model(tmp_path / "model")
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        main(copy, tmp_path / "onnx", quantize=[])
+
+
+def test_portable_graph_runs_where_nothing_is_known_of_chatmill(model, tmp_path):
+    """As the model card of any exported decoder shows it: names from the graph, an empty past."""
+    main(model, tmp_path / "onnx", quantize=[])
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
+    past = {
+        node.name: np.zeros((2, node.shape[1], 0, node.shape[3]), np.float32)
+        for node in session.get_inputs()
+        if "past" in node.name
+    }
+    ones = np.ones((2, 3), np.int64)
+    logits, *_ = session.run(
+        None, {"input_ids": ones, "attention_mask": ones, "position_ids": ones.cumsum(1) - 1, **past}
+    )
+    assert logits.shape == (2, 3, len(VOCABULARY.tokens))

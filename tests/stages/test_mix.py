@@ -1,0 +1,229 @@
+import hashlib
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mix
+from chatmill.conversation.chatml import Message, Record, read_records, render
+from chatmill.datasets.split import side
+from support.paths import SOURCE
+
+SHARES = {"validation_share": 0.2, "test_share": 0.2}
+GROUP = {name: next(f"a/{i}" for i in range(99) if side(f"a/{i}", **SHARES) == name) for name in mix.SIDES}
+
+
+def pair(question, answer="Yes."):
+    return render([Message.plain("user", question), Message.plain("assistant", answer)])
+
+
+def write(folder, sources, rejects=()):
+    """Prepared files: {source: [(side or group, text), …]}."""
+    folder.mkdir(exist_ok=True)
+    for source, records in sources.items():
+        lines = [Record(source, GROUP.get(group, group), text).to_json() for group, text in records]
+        (folder / f"{source}.jsonl").write_text("".join(lines), encoding="utf-8")
+        (folder / f"{source}.rejects.jsonl").write_text("".join(json.dumps({"reason": r}) + "\n" for r in rejects))
+
+
+def run(folder, sources, near_duplicates=False, **shares):
+    outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "metrics")}
+    mix.main(
+        folder / "prepared", *outputs.values(), prepare=sources, near_duplicates=near_duplicates, **SHARES | shares
+    )
+    metrics = json.loads(outputs.pop("metrics").read_text())
+    return {name: [record.text for record in read_records(file)] for name, file in outputs.items()}, metrics
+
+
+def mixed(tmp_path, sources, **options):
+    write(tmp_path / "prepared", sources)
+    return run(tmp_path, {source: {} for source in sources}, **options)
+
+
+FILLED = [(name, pair(f"filler of {name}")) for name in mix.SIDES]
+
+
+def test_records_land_on_the_side_of_their_group_unchanged(tmp_path):
+    texts, metrics = mixed(tmp_path, {"a": FILLED})
+    assert texts == {name: [pair(f"filler of {name}")] for name in mix.SIDES}
+    assert metrics["conversations"] == {"test": 1, "validation": 1, "train": 1}
+    assert metrics["bytes"] == {name: len(pair(f"filler of {name}").encode()) for name in mix.SIDES}
+
+
+def test_the_copy_that_is_most_held_out_wins(tmp_path):
+    copies = [("train", pair("é")), ("validation", pair("é")), ("train", pair("é")), ("test", pair("é"))]
+    texts, metrics = mixed(tmp_path, {"a": FILLED + copies, "b": [("train", pair("é"))]})
+    assert [pair("é") in texts[name] for name in mix.SIDES] == [True, False, False]
+    assert (metrics["leaked"], metrics["duplicates"]) == (3, 1)
+
+
+def test_of_copies_on_one_side_the_first_is_kept(tmp_path):
+    write(
+        tmp_path / "prepared", {"b": [*FILLED, ("train", pair("x")), ("train", pair("x"))], "a": [("train", pair("x"))]}
+    )
+    _, metrics = run(tmp_path, {"b": {}, "a": {}})
+    kept = [record.source for record in read_records(tmp_path / "train.jsonl") if record.text == pair("x")]
+    assert kept == ["a"]
+    assert (metrics["leaked"], metrics["duplicates"]) == (0, 2)
+
+
+def test_rejects_are_counted_by_source_and_reason(tmp_path):
+    write(tmp_path / "prepared", {"a": FILLED})
+    write(tmp_path / "prepared", {"b": FILLED}, rejects=["bad_json", "empty_turn", "bad_json"])
+    _, metrics = run(tmp_path, {"a": {}, "b": {}})
+    assert metrics["rejected"] == {"b": {"bad_json": 2, "empty_turn": 1}}
+
+
+def reference(records):
+    """Who is kept, by the rules alone: index lists by side, duplicates, leaked."""
+    best = {}
+    for index, (group, text) in enumerate(records):
+        best[text] = min(best.get(text, (9, 9)), (mix.SIDES.index(side(group, **SHARES)), index))
+    kept = {
+        name: [text for i, (_, text) in enumerate(records) if best[text] == (s, i)] for s, name in enumerate(mix.SIDES)
+    }
+    dropped = [(group, text) for i, (group, text) in enumerate(records) if best[text][1] != i]
+    leaked = sum(side(group, **SHARES) == "train" and best[text][0] < mix.TRAIN for group, text in dropped)
+    return kept, len(dropped) - leaked, leaked
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 30).map("a/{}".format), st.integers(0, 15).map(str).map(pair)), max_size=40)
+
+
+@given(RECORDS, st.integers(1, 3))
+def test_the_result_is_that_of_the_plain_rules_whatever_the_chunks_and_shards(tmp_path_factory, records, size):
+    folder = tmp_path_factory.getbasetemp()
+    records = [(GROUP.get(group, group), text) for group, text in FILLED] + records
+    write(folder / "prepared", {"a": records})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mix, "CHUNK_BYTES", 300 * size)
+        patch.setattr(mix, "SHARD_BYTES", 60 * size)
+        patch.setattr(mix.os, "cpu_count", lambda: 1)
+        texts, metrics = run(folder, {"a": {}})
+    kept, duplicates, leaked = reference(records)
+    assert texts == kept
+    assert (metrics["duplicates"], metrics["leaked"]) == (duplicates, leaked)
+
+
+def test_outputs_do_not_depend_on_how_many_processes_work(tmp_path, monkeypatch):
+    words = [hashlib.md5(bytes([i % 150, i % 3])).hexdigest() for i in range(400)]
+    records = [(f"a/{i % 60}", pair(" ".join(words[i : i + 9]))) for i in range(390)]
+    write(tmp_path / "prepared", {"a": FILLED + records})
+    found = []
+    for cpus, chunk in ((1, 10**9), (2, 4_000)):
+        monkeypatch.setattr(mix.os, "cpu_count", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
+        run(tmp_path, {"a": {}}, near_duplicates=True)
+        found.append([(tmp_path / f"{name}.jsonl").read_bytes() for name in (*mix.SIDES, "metrics")])
+    assert found[0] == found[1]
+
+
+# near-duplicates
+
+LONG = re.findall(r"\w+", "We walked along the river for an hour and had soup in the small café by the old bridge")
+
+
+def test_train_loses_what_nearly_equals_a_held_out_conversation(tmp_path):
+    near = pair(" ".join(LONG).upper() + "!")
+    other = pair(" ".join(reversed(LONG)))
+    records = [*FILLED, ("test", pair(" ".join(LONG))), ("train", near), ("train", other), ("validation", near)]
+    texts, metrics = mixed(tmp_path, {"a": records}, near_duplicates=True)
+    assert texts["train"] == [pair("filler of train"), other]
+    assert near in texts["validation"]
+    assert (metrics["leaked"], metrics["duplicates"]) == (1, 0)
+
+
+def test_near_duplicates_within_train_stay(tmp_path):
+    near = [("train", pair(" ".join(LONG) + end)) for end in (".", "!", "?")]
+    texts, metrics = mixed(tmp_path, {"a": FILLED + near}, near_duplicates=True)
+    assert len(texts["train"]) == 4
+    assert metrics["leaked"] == 0
+
+
+def test_bands_are_shared_as_often_as_the_formula_says():
+    expected, shared, trials = 0.0, 0, 300
+    for trial in range(trials):
+        words = [hashlib.md5(f"{trial} {i}".encode()).hexdigest() for i in range(62)]
+        changed = words.copy()
+        changed[30:33] = ["x", "y", "z"]  # 5 of the 60 runs of 3 words go
+        similarity = 55 / 65
+        expected += 1 - (1 - similarity**mix.ROWS) ** mix.BANDS
+        shared += bool(set(mix.bands(" ".join(words))) & set(mix.bands(" ".join(changed))))
+    assert abs(shared - expected) / trials < 0.03
+
+
+def test_texts_without_words_share_nothing():
+    assert mix.bands(pair("🙂", "!")) == []
+
+
+# mistakes
+
+
+def test_a_file_of_an_unnamed_source_is_to_be_deleted(tmp_path):
+    write(tmp_path / "prepared", {"a": FILLED, "old": FILLED})
+    with pytest.raises(ValueError, match=r"old\.jsonl: no source of that name .* delete the file"):
+        run(tmp_path, {"a": {}})
+
+
+def test_a_missing_source_is_named(tmp_path):
+    write(tmp_path / "prepared", {"a": FILLED})
+    with pytest.raises(ValueError, match=r"b\.jsonl is missing: run dvc repro prepare@b"):
+        run(tmp_path, {"a": {}, "b": {}})
+
+
+@pytest.mark.parametrize("name", mix.SIDES)
+def test_an_empty_side_is_an_error(tmp_path, name):
+    with pytest.raises(ValueError, match=f"no conversation is left for {name}"):
+        mixed(tmp_path, {"a": [record for record in FILLED if record[0] != name]})
+
+
+def test_shares_that_leave_nothing_to_train_on_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="leave nothing to train on"):
+        mixed(tmp_path, {"a": FILLED}, test_share=0.8)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"text": 1, "group": "a"}', '{"text": "x"}', "\ufffe"])
+def test_a_line_that_is_no_record_is_an_error(tmp_path, line):
+    write(tmp_path / "prepared", {"a": FILLED})
+    (tmp_path / "prepared/a.jsonl").write_text(line + "\n", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"a\.jsonl: not a record"):
+        run(tmp_path, {"a": {}})
+
+
+def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
+    write(tmp_path / "prepared", {"a": FILLED})
+    (tmp_path / "params.yaml").write_text(
+        "prepare: {a: {path: x, format: text}}\nmix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true}\n"
+    )
+    files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "metrics/mix.json"]
+    names = ("--train", "--validation", "--test", "--metrics")
+    named = (part for pair in zip(names, files, strict=True) for part in pair)
+    command = [sys.executable, SOURCE / "mix.py", "--prepared", "prepared", *named]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert sorted(str(f.relative_to(tmp_path)) for f in tmp_path.glob("[cm]*/**/*")) == sorted(files)
+
+
+def test_train_alone_repeats_a_source(tmp_path):
+    more = [("train", pair("é")), ("train", pair("é"))]
+    once, _ = mixed(tmp_path, {"a": FILLED + more, "b": [("train", pair("b"))]})
+    texts, metrics = mixed(tmp_path, {"a": FILLED + more, "b": [("train", pair("b"))]}, repeat={"a": 3})
+    assert texts["train"] == [pair("filler of train")] * 3 + [pair("é")] * 3 + [pair("b")]
+    assert (texts["validation"], texts["test"]) == (once["validation"], once["test"])
+    assert (metrics["conversations"]["train"], metrics["duplicates"]) == (7, 1)
+    assert metrics["bytes"]["train"] == sum(len(text.encode()) for text in texts["train"])
+
+
+def test_a_source_to_repeat_must_exist(tmp_path):
+    with pytest.raises(ValueError, match=r"mix.repeat: no source b: expected some of a"):
+        mixed(tmp_path, {"a": FILLED}, repeat={"b": 2})
+
+
+def test_a_source_left_out_of_train_is_still_held_out(tmp_path):
+    sources = {"a": FILLED, "b": [(name, pair(f"b of {name}")) for name in mix.SIDES]}
+    texts, metrics = mixed(tmp_path, sources, repeat={"b": 0})
+    assert texts["train"] == [pair("filler of train")]
+    assert (pair("b of test") in texts["test"], metrics["conversations"]["train"]) == (True, 1)

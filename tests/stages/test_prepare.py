@@ -1,0 +1,233 @@
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import encode
+import mix
+import prepare
+import train_tokenizer
+from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records, render
+from chatmill.datasets.formats.item import Item, Reject
+from support.paths import ANYWHERE, ROOT, SOURCE
+
+PARAMS = ROOT / "params.yaml"
+
+
+def talk(*texts, system=None):
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+
+
+def run(tmp_path, lines, **parameters):
+    raw = tmp_path / "raw.jsonl"
+    raw.write_bytes(lines if isinstance(lines, bytes) else "".join(lines).encode("utf-8"))
+    prepare.main(raw, tmp_path / "chats.jsonl", tmp_path / "chats.rejects.jsonl", **{"format": "messages"} | parameters)
+    return list(read_records(tmp_path / "chats.jsonl")), (tmp_path / "chats.rejects.jsonl").read_text().splitlines()
+
+
+def test_a_record_holds_the_rendered_conversation(tmp_path):
+    [record], rejects = run(tmp_path, [talk("Hi", "Hello <|im_end|>!")])
+    assert record.source == "chats"
+    assert record.text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello <\\|im_end|>!<|im_end|>\n"
+    assert rejects == []
+
+
+@given(st.lists(st.text().filter(str.strip), min_size=2, max_size=5))
+def test_text_is_never_changed(tmp_path_factory, texts):
+    [record], _ = run(tmp_path_factory.getbasetemp(), [talk(*texts)])
+    assert [message.text for message in parse(record.text)] == texts[: len(texts) // 2 * 2]
+
+
+def test_what_follows_the_last_answer_is_left_out(tmp_path):
+    [record], _ = run(tmp_path, [talk("Hi", "Hello", "Bye")])
+    assert [message.text for message in parse(record.text)] == ["Hi", "Hello"]
+
+
+def test_conversations_that_open_alike_are_one_group_of_their_source(tmp_path):
+    lines = [talk("Hi", "a"), talk("Hi", "b", "c", "d"), talk("Ho", "a"), talk("Hi", "a", system="Be kind.")]
+    groups = [record.group for record in run(tmp_path, lines)[0]]
+    assert groups[0] == groups[1]
+    assert len(set(groups)) == 3
+    assert all(re.fullmatch("chats/[0-9a-f]{16}", group) for group in groups)
+
+
+def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
+    raw = ROOT / "data/raw/skills.yaml"
+    prepare.main(raw, tmp_path / "s.jsonl", tmp_path / "s.rejects.jsonl", format="skills", limit=50, seed=1)
+    records = list(read_records(tmp_path / "s.jsonl"))
+    assert len(records) == 50
+    assert all(record.group.startswith(("skills/", "held-back/skills/")) and record.skill for record in records)
+
+
+BAD = [
+    ("{", "bad_json"),
+    ("[]", "missing_field"),
+    (talk("Hi"), "no_answer"),
+    (talk("Hi", " "), "empty_turn"),
+    (json.dumps({"messages": [{"role": "assistant", "content": "Hi"}] * 2}), "role_order"),
+    (json.dumps({"messages": [{"role": "robot", "content": "Hi"}]}), "unknown_role"),
+    (
+        json.dumps({"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}),
+        "bad_json",
+    ),
+    (talk("Hi", "é" * 500_001), "too_long"),
+    (talk("x" * 17_000_000, "Hi"), "too_long"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD, ids=[f"{reason}-{i}" for i, (_, reason) in enumerate(BAD)])
+def test_a_bad_entry_is_counted_with_its_place(tmp_path, line, reason):
+    records, [reject] = run(
+        tmp_path, [talk("Hi", "Hello"), line.strip() + "\n", talk("Ho", "Hello")], max_reject_rate=0.4
+    )
+    assert len(records) == 2
+    assert json.loads(reject)["place"] == f"{tmp_path}/raw.jsonl:2"
+    assert json.loads(reject)["reason"] == reason
+
+
+def test_too_many_rejects_name_the_commonest_reason_and_its_first_place(tmp_path):
+    lines = [talk("Hi", "Hello"), talk("Hi"), "{\n", "{\n"]
+    expected = r"raw\.jsonl:3: not JSON: .*: 3 of 4 entries are rejected, 2 of them as bad_json: .*prepare\.chats\."
+    with pytest.raises(ValueError, match=expected):
+        run(tmp_path, lines, max_reject_rate=0.7)
+    assert len(run(tmp_path, lines, max_reject_rate=0.75)[1]) == 3
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_dataset_is_an_error(tmp_path, content):
+    with pytest.raises(ValueError, match=r"raw\.jsonl: no conversation in it"):
+        run(tmp_path, [content])
+
+
+def test_a_conversation_of_long_messages_is_kept(tmp_path):
+    records, _ = run(tmp_path, [talk("x" * 900_000, "y" * 900_000)])
+    assert len(records[0].text) > 1_800_000
+
+
+@given(
+    st.lists(
+        st.builds(Message.plain, st.sampled_from(["system", "user", "assistant"]), st.text(max_size=2)), max_size=4
+    )
+)
+def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
+    entry = prepare._record(Item("raw:1", None, conversation), "chats")
+    if isinstance(entry, Record):
+        check_turns(parse(entry.text))
+        assert render(conversation).startswith(entry.text)
+    else:
+        assert isinstance(entry, Reject)
+        assert re.fullmatch("[a-z0-9_]+", entry.reason)
+
+
+# on the command line
+
+
+def stage(folder, *arguments):
+    result = subprocess.run(
+        [sys.executable, SOURCE / "prepare.py", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.returncode, result.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("section", "content", "problem"),
+    [
+        ("format: csv", b"x", "unknown format 'csv': expected one of messages, sharegpt"),
+        ("{format: messages, limt: 3}", b"x", "unknown parameter prepare.chats.limt"),
+        ("{format: messages, max_reject_rate: 2}", b"x", "prepare.chats.max_reject_rate = 2: "),
+        ("format: messages", None, "raw.jsonl: no such file or directory"),
+        ("format: messages", b"\xff\n", "raw.jsonl:1: not UTF-8 at byte 0 of the file"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, section, content, problem):
+    (tmp_path / "params.yaml").write_text(
+        f"prepare:\n  chats: {section if section[0] == '{' else '{' + section + '}'}\n"
+    )
+    if content is not None:
+        (tmp_path / "raw.jsonl").write_bytes(content)
+    code, [line] = stage(tmp_path, "raw.jsonl", "chats.jsonl", "chats.rejects.jsonl")
+    assert code == 1
+    assert problem in line
+    assert not list(tmp_path.glob("chats*"))
+
+
+# the datasets that params.yaml offers
+
+
+def dolly(number):
+    return {"instruction": f"When does bus {number} go?", "context": "At six.", "response": "Six.", "category": "qa"}
+
+
+def gsm8k(number):
+    return {"question": f"Half of {number}?", "answer": f"It is <<{number}/2={number / 2}>>{number / 2}.\n#### 1"}
+
+
+def chitchat(number):
+    return {"messages": [[{"sender": "a", "text": f"Hi {number}"}], [{"sender": "b", "text": "Hello"}]]}
+
+
+def oasst(number):
+    reply = {"role": "assistant", "text": "Hello", "replies": [], "rank": 0}
+    prompt = {"role": "prompter", "text": f"Hi number {number}", "replies": [reply]}
+    return {"message_tree_id": str(number), "prompt": prompt}
+
+
+def json_lines(row):
+    return "".join(json.dumps(row(number)) + "\n" for number in range(30))
+
+
+REAL = {
+    "dailydialog": "".join(
+        f"Did letter {number} come ? __eou__ Not yet . __eou__ Oh . __eou__\n" for number in range(30)
+    ),
+    "chitchat": json.dumps({f"id{number}": chitchat(number) for number in range(30)}),
+    "dolly": json_lines(dolly),
+    "gsm8k": json_lines(gsm8k),
+    "oasst": json_lines(oasst),
+}
+
+
+def offered():
+    """The entries that stand as comments under prepare in params.yaml."""
+    section = PARAMS.read_text(encoding="utf-8").partition("\nprepare:")[2].partition("\nmix:")[0]
+    return yaml.safe_load("\n".join(re.findall(r"^  # ((?:  )?(?:\w+:.*|# .*))$", section, flags=re.MULTILINE)))
+
+
+def test_params_offer_real_datasets_with_their_source_and_licence():
+    section = PARAMS.read_text(encoding="utf-8")
+    assert list(offered()) == list(REAL)
+    for source, entry in offered().items():
+        assert re.search(rf"^  # {source}: +# (CC BY|MIT|Apache)", section, flags=re.MULTILINE)
+        assert re.search(rf"dvc import-url https?://\S+ {entry['path'].partition('.')[0]}\.", section)
+
+
+def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    for source, entry in offered().items():
+        raw = tmp_path / Path(entry.pop("path")).name
+        raw.write_bytes((gzip.compress if raw.suffix == ".gz" else bytes)(REAL[source].encode()))
+        prepare.main(raw, prepared / f"{source}.jsonl", prepared / f"{source}.rejects.jsonl", **entry)
+    chat = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")]
+    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
+    mix.main(prepared, *chat, tmp_path / "mix.json", prepare=offered(), **shares)
+    parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
+    train_tokenizer.main(chat[0], ANYWHERE, tmp_path / "tokenizer", parameters=parameters)
+    encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")
+    mixed = json.loads((tmp_path / "mix.json").read_text())["conversations"]
+    assert sum(mixed.values()) == 30 * len(REAL)
+    assert len(np.load(tmp_path / "tokens/train_offsets.npy")) == mixed["train"] + 1

@@ -1,0 +1,301 @@
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.report import sections, speed
+from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis
+from chatmill.report.markup import Html, table, tag, text
+from chatmill.report.metrics import number, percent
+from chatmill.report.token_view import conversation_tokens, masked, sentence, text_tokens, visible
+from chatmill.tokenizer.vocabulary.files import write_folder
+from report import CALL, main, read_curve
+from support.tiny import VOCABULARY, byte_tokenizer
+
+EVALUATION = {
+    "template": "chatml",
+    "bits_per_byte": {
+        "all": 0.9,
+        "assistant": 0.4,
+        "by_source": {"talk": 1.1},
+        "baselines": {"uniform": 8.0, "order0": 4.5, "xz": 1.9},
+    },
+    "skills": {"macro": 0.95, "adding": 0.95, "held_back": {"macro": 0.75, "adding": 0.75}},
+    "stops_rate": 0.995,
+    "engines": {
+        "pytorch": {"bits_per_byte": 0.9, "skills_macro": 0.9, "size_mb": 9.8},
+        "onnx": {"bits_per_byte": 0.9005, "skills_macro": 0.9, "size_mb": 10.0},
+        "onnx_int4": {"bits_per_byte": 1.5, "skills_macro": 0.8, "size_mb": 2.0},
+    },
+    "tokenizer": {"bytes_per_token": 3.4, "tokens_per_message": {"chatml": 17.5, "markers": 15.25}},
+}
+TIMES = {"ttft_ms": {"p50": 4.0, "p95": 5.0}, "token_ms": {"p50": 2.0, "p95": 3.0}}
+SLOWER = {"ttft_ms": {"p50": 40.0, "p95": 50.0}, "token_ms": {"p50": 20.0, "p95": 30.0}}
+BENCHMARK = {
+    "machine": {"processor": "<fast>", "threads": 2},
+    "onnx": {"cache": {"16": TIMES, "128": TIMES}, "recompute": {"16": SLOWER}, "peak_memory_mb": 96.0},
+    "pytorch": {"cache": {"16": SLOWER, "128": SLOWER}},
+    "limit": {"token_ms": 0.5, "reached": {"onnx": 0.25}},
+}
+MIX = {
+    "conversations": {"train": 90, "test": 10},
+    "bytes": {"train": 9000, "test": 1000},
+    "rejected": {"talk": {"role_order": 3}},
+    "duplicates": 5,
+    "leaked": 1,
+}
+CURVE = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\n1\t7.5\t3.5\t\n2\tnan\t3.0\t3.25\n"
+"""A validation at some steps only, and one step whose loss is no number."""
+
+
+class Outline(HTMLParser):
+    """The elements of a page, checked to be closed in order, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.elements, self.text = [], [], ""
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, name, attributes):
+        self.elements.append((name, dict(attributes)))
+        if name != "meta":
+            self.open.append(name)
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+    def handle_data(self, data):
+        self.text += data if "style" not in self.open else ""
+
+
+@pytest.fixture(scope="module")
+def write_page(tmp_path_factory):
+    """Writes the page for some metrics, in a folder of its own, and reads it."""
+
+    def write(evaluation=EVALUATION, benchmark=BENCHMARK, mix=MIX, curve=CURVE, samples=(), sample="Don't!", soft=None):
+        folder = tmp_path_factory.mktemp("report")
+        write_folder(VOCABULARY, folder / "tokenizer")
+        metrics = {"mix": mix, "evaluate": evaluation, "benchmark": benchmark, "soft_tokenizer": soft or {}}
+        for name, content in metrics.items():
+            (folder / f"{name}.json").write_text(json.dumps(content))
+        (folder / "train.tsv").write_text(curve)
+        (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
+        read = ("mix.json", "train.tsv", "evaluate.json", "benchmark.json", "soft_tokenizer.json")
+        files = [folder / name for name in read]
+        main(*files, folder / "samples.jsonl", folder / "tokenizer", folder / "report", sample=sample)
+        return (folder / "report" / "index.html").read_text(encoding="utf-8")
+
+    return write
+
+
+HOSTILE = "</p><script>alert(1)</script>&amp;\" onload='x'\u202eevil\0"
+
+
+def test_the_page_fetches_nothing_and_runs_nothing(write_page):
+    page = write_page(samples=[{"prompt": HOSTILE, "answer": HOSTILE, "stopped": False}], sample=HOSTILE)
+    outline = Outline(page)
+    assert {"script", "link", "img", "iframe"}.isdisjoint(name for name, _ in outline.elements)
+    assert not re.search(r"https?:|@import|url\(", page)
+    assert not any(key.startswith("on") or key in ("src", "href") for _, given in outline.elements for key in given)
+    assert outline.text.count("</p><script>alert(1)</script>&amp;\" onload='x'\\u202eevil\\u0000") == 2
+
+
+SOFT = {
+    "collapsed": False,
+    "kept": {"nearest": {"cosine": 0.75}, "variance_explained": {"plain": 0.625}, "mean_cosine": 0.5},
+    "held_out": {"nearest": {"cosine": 0.125}, "variance_explained": {"plain": 0.0625}, "mean_cosine": 0.25},
+    "bits_per_byte": {"table": {"all": 1.25, "assistant": 1.0}, "plugged_in": {"all": 1.375, "assistant": 1.125}},
+    "noisy": {"rare_words": {"table": {"all": 2.25, "assistant": None}}},
+}
+
+
+def test_what_the_soft_tokenizer_is_worth_stands_on_the_page(write_page):
+    shown = Outline(write_page(soft=SOFT)).text
+    for figure in ("75.0 %", "12.5 %", "0.625", "0.062", "1.375", "rare words: the model's own rows", "2.250"):
+        assert figure in shown
+    assert "collapsed" not in shown and "It has collapsed" in Outline(write_page(soft=SOFT | {"collapsed": True})).text
+
+
+def test_why_there_is_no_soft_tokenizer_stands_on_the_page(write_page):
+    assert "Left out: it works on chunks." in Outline(write_page(soft={"left_out": "it works on chunks"})).text
+
+
+def test_chunks_of_answers_stand_on_the_page(write_page):
+    sample = {"prompt": "Hi you", "answer": "Ho", "stopped": True, "chunk_bytes": [3, 4, 2]}
+    chunks = {"tokens": 4.25, "spread": 0.5, "at_word_edges": 0.875, "chance": 0.375}
+    outline = Outline(write_page(EVALUATION | {"chunks": chunks}, samples=[sample]))
+    assert "Hi·" in outline.text and "you↵" in outline.text and "87.5 %" in outline.text and "4.25" in outline.text
+
+
+def test_every_figure_stands_on_the_page(write_page):
+    shown = Outline(write_page(samples=[{"prompt": "Hi", "answer": "Ho", "stopped": True}])).text
+    for figure in (
+        "0.900",
+        "0.400",
+        "1.100",
+        "1.900",
+        "95.0 %",
+        "75.0 %",
+        "99.5 %",
+        "9,000",
+        "role order",
+        "HiHo",
+        "<fast>",
+    ):
+        assert figure in shown
+
+
+def test_two_pages_of_the_same_measurements_are_equal(write_page):
+    assert write_page() == write_page()
+
+
+def test_what_was_not_measured_is_left_out(write_page):
+    outline = Outline(write_page(evaluation={}, benchmark={}, mix={}, curve="step\tloss\n"))
+    assert [name for name, _ in outline.elements].count("h2") == 2  # tokenizer and data
+    assert "– ms" in outline.text
+
+
+def test_markup_escapes_all_that_is_not_markup():
+    assert tag("td", "a < b", Html("<br>"), class_='x"y', stroke_width=2, title=None) == (
+        '<td class="x&quot;y" stroke-width="2">a &lt; b<br></td>'
+    )
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs"))))
+def test_text_is_what_it_was_to_a_browser(content):
+    assert "<" not in text(content)
+    assert html.unescape(text(content)) == content
+
+
+def test_half_a_surrogate_can_be_written():
+    assert text("a\ud800").encode() == b"a?"
+
+
+def test_tables_name_their_rows_and_columns():
+    outline = Outline(table("All", ("name", "value"), [("one", 1)]))
+    assert [given["scope"] for name, given in outline.elements if name == "th"] == ["col", "col", "row"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (0.91234, "0.912"),
+        (12.345, "12.3"),
+        (1234567, "1,234,567"),
+        (2.0, "2"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_have_three_digits_or_are_whole(value, shown):
+    assert number(value) == shown
+
+
+def test_shares_are_percentages():
+    assert [percent(share) for share in (0.5, 1.0, None)] == ["50.0 %", "100.0 %", "–"]
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=1))
+def test_axes_hold_all_values_and_few_round_marks(values):
+    for axis in (linear_axis("x", values), log_axis("x", values)):
+        assert axis.low <= min(values) * (1 + 1e-6)
+        assert axis.high >= max(values) * (1 - 1e-6)
+        assert 1 <= len(axis.marks) <= 10
+        assert all(-1e-9 <= axis.share(value) <= 1 + 1e-9 for value in values)
+    assert linear_axis("x", [0.0]).marks[-1] == 1
+
+
+def test_marks_by_hand():
+    assert linear_axis("x", [7.5]).marks == [0, 2, 4, 6, 8]
+    assert log_axis("x", [0.4, 90]).marks == [1, 10, 100]
+    assert log_axis("x", [3, 30]).marks == [2, 5, 10, 20, 50]
+    assert category_axis("x", [512, 16, 128, 16]).marks == [16, 128, 512]
+
+
+def test_lines_carry_their_names_without_overlap():
+    lines = [Line(name, [(0, value), (1, value)]) for name, value in (("a", 0.0), ("b", 0.1), ("c", 10.0))]
+    chart = line_chart("Chart", lines, linear_axis("x", [1]), linear_axis("y", [10]))
+    heights = {name: float(y) for y, name in re.findall(r'y="([\d.]+)" class="name color0">(\w)', chart)}
+    assert heights["a"] - heights["b"] >= 14 and heights["b"] > heights["c"]
+
+
+def test_a_chart_says_in_words_what_it_shows():
+    chart = line_chart(
+        "Loss", [Line("training", [(0, 7.5), (9, 1.25)])], linear_axis("step", [9]), linear_axis("nats", [7.5])
+    )
+    assert "<title>Loss</title><desc>training: nats from 7.5 to 1.25</desc>" in chart
+
+
+def test_long_curves_are_averaged_and_keep_their_end():
+    points = [(float(step), float(step % 2)) for step in range(1, 1001)]
+    found = sections.averaged(points)
+    assert len(found) == 200
+    assert found[-1][0] == 1000
+    assert sum(value for _, value in found) / 200 == pytest.approx(0.5)
+    assert sections.averaged(points[:3]) == points[:3]
+
+
+def test_curves_leave_out_empty_cells_and_what_is_no_number(tmp_path):
+    (tmp_path / "train.tsv").write_text(CURVE)
+    assert read_curve(tmp_path / "train.tsv") == {
+        "loss": [(1, 7.5)],
+        "bits_per_byte": [(1, 3.5), (2, 3.0)],
+        "validation_bits_per_byte": [(2, 3.25)],
+    }
+
+
+def test_checks_tell_what_holds_and_what_fails():
+    worse = EVALUATION | {"bits_per_byte": EVALUATION["bits_per_byte"] | {"all": 2.0}, "stops_rate": 0.5}
+    assert [holds for holds, _ in sections.claims(EVALUATION)] == [True, True, True]
+    assert [holds for holds, _ in sections.claims(worse)] == [False, True, False]
+    assert list(sections.claims({})) == []
+
+
+def test_quantized_engines_need_not_agree():
+    apart = EVALUATION | {"engines": EVALUATION["engines"] | {"onnx": {"bits_per_byte": 0.902}}}
+    assert [holds for holds, _ in sections.claims(apart)] == [True, False, True]
+
+
+def test_the_fastest_engine_is_that_after_the_longest_prompt():
+    assert speed.fastest(BENCHMARK) == ("onnx", 128, 2.0)
+    assert speed.fastest({}) == (None, None, None)
+
+
+def test_tokens_show_white_space_and_parts_of_characters():
+    assert [visible(token) for token in (b" the\n", "é".encode(), "é".encode()[:1])] == ["·the↵", "é", "⟨c3⟩"]
+    outline = Outline(sentence(text_tokens("é", byte_tokenizer())))
+    assert outline.text == "⟨c3⟩195c3⟨a9⟩169a9"
+
+
+def test_mask_marks_the_call_but_not_its_output():
+    outline = Outline(masked(conversation_tokens(CALL, byte_tokenizer(), "chatml")))
+    marks = [given["class"].removeprefix("token ") for name, given in outline.elements if name == "li"]
+    assert marks.count("trained") == len("12*3") + len("12 times 3 is 36.") + 3  # and python_start, python_end, im_end
+    assert marks.count("ignored") == len("36") + 3  # and bos, output_start, output_end
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("evaluate", "[1]", r"evaluate\.json: expected metrics"),
+        ("benchmark", "{", r"benchmark\.json: not JSON"),
+        ("curve", "step\tloss\n1\tx\n", r"train\.tsv:2: not a row of numbers"),
+        ("samples", '{"prompt": "Hi"}\n', r"samples\.jsonl:1: not a sample"),
+        ("mix", "\xff", r"mix\.json: not UTF-8 at byte 0"),
+    ],
+)
+def test_bad_input_is_named(tmp_path, name, content, message):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    files = {"mix": "mix.json", "curve": "train.tsv", "evaluate": "evaluate.json", "benchmark": "benchmark.json"}
+    files |= {"soft_tokenizer": "soft_tokenizer.json", "samples": "samples.jsonl"}
+    for key, file in files.items():
+        good = {"curve": CURVE, "samples": ""}.get(key, "{}")
+        (tmp_path / file).write_text(content if key == name else good, encoding="latin-1")
+    with pytest.raises(ValueError, match=message):
+        main(*(tmp_path / file for file in files.values()), tmp_path / "tokenizer", tmp_path / "report", sample="Hi")

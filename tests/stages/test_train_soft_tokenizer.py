@@ -1,0 +1,180 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+
+import train_soft_tokenizer
+from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
+from chatmill.conversation.chatml import Message
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.loading import load
+from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.model.reading import read_model
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.soft_tokenizer.plugging import embedding_of, table_of
+from chatmill.tokenizer.types.bpe import Settings, train
+from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.training.model_folder import read_byte_encoder, write_model
+from support.paths import ANYWHERE
+from support.short_talks import run as train_model
+from support.short_talks import write_tokens
+from support.tiny import CONFIG, VOCABULARY
+
+SETTINGS = {
+    "width": 32,
+    "layers": 1,
+    "features": 64,
+    "longest": 4,
+    "steps": 10,
+    "contrast": 0.1,
+    "held_out": 0.2,
+    "conversations": 5,
+    "tune": 0,
+    "other_tokenizer": None,
+    "noise": True,
+    "seed": 1,
+    "threads": 2,
+}
+FOLDER = ("byte_encoder.safetensors", "config.json", "manifest.json", "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = write_tokens(tmp_path_factory.mktemp("trained"))
+    return train_model(folder, folder, steps=40)
+
+
+@pytest.fixture(scope="module")
+def plugged(trained, tmp_path_factory):
+    return run(trained, tmp_path_factory.mktemp("plugged"))
+
+
+def files(trained, out, model=None, tokenizer=None):
+    chat = (trained / "train.jsonl", trained / "validation.jsonl")
+    inputs = (*chat, tokenizer or trained / "tokenizer", model or trained / "model")
+    return [*inputs, ANYWHERE, out / "soft_tokenizer", out / "soft_tokenizer.json"]
+
+
+def run(trained, out, model=None, tokenizer=None, **changes):
+    """The stage, called as a function."""
+    out.mkdir(exist_ok=True)
+    train_soft_tokenizer.main(*files(trained, out, model, tokenizer), parameters=SETTINGS | changes)
+    return out
+
+
+def options(paths):
+    """A command line of these files."""
+    names = ("train", "test", "tokenizer", "model", "external", "soft-tokenizer", "metrics")
+    return [str(part) for name, path in zip(names, paths, strict=True) for part in (f"--{name}", path)]
+
+
+def metrics(out):
+    return json.loads((out / "soft_tokenizer.json").read_text())
+
+
+def test_the_folder_is_the_model_with_rows_that_its_network_makes(trained, plugged):
+    soft, _ = read_model(plugged / "soft_tokenizer", torch.device("cpu"))
+    model, _ = read_model(trained / "model", torch.device("cpu"))
+    encoder = read_byte_encoder(plugged / "soft_tokenizer")
+    expected = embedding_of(encoder, VOCABULARY, table_of(model)).weight
+    torch.testing.assert_close(table_of(soft), expected.detach())
+    assert torch.equal(soft.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
+
+
+def test_a_head_with_rows_of_its_own_gets_them_from_the_same_network(trained, tmp_path):
+    untied = train_model(trained, tmp_path / "untied", steps=2, tie_embeddings=False)
+    out = run(trained, tmp_path / "out", model=untied / "model")
+    soft, _ = read_model(out / "soft_tokenizer", torch.device("cpu"))
+    encoder = read_byte_encoder(out / "soft_tokenizer")
+    expected = embedding_of(encoder, VOCABULARY, table_of(soft)).weight
+    assert expected.shape == (320, 2 * 64)
+    torch.testing.assert_close(table_of(soft), expected.detach())
+
+
+def test_the_folder_chats(plugged):
+    loaded = load(plugged / "soft_tokenizer", device="cpu")
+    message, _ = ChatSession(*loaded).reply([Message.plain("user", "7?")], 4)
+    assert loaded.engine.fingerprint == VOCABULARY.fingerprint and isinstance(message.text, str)
+
+
+def test_the_metrics_say_what_was_learnt_and_what_it_is_worth(plugged):
+    found = metrics(plugged)
+    assert found["kept"]["tokens"] + found["held_out"]["tokens"] == found["all"]["tokens"] == 256
+    assert found["held_out"]["nearest"]["chance"] == pytest.approx(1 / 256, abs=1e-6)
+    assert set(found["bits_per_byte"]) == {"table", "plugged_in", "held_out", "held_out_mean"}
+    assert found["bits_per_byte"]["plugged_in"]["all"] != found["bits_per_byte"]["table"]["all"]
+    assert found["parameters"]["table"] == 320 * 64 and set(found["noisy"]) == {"typos", "case", "rare_words"}
+
+
+def test_two_runs_write_equal_bytes(trained, plugged, tmp_path):
+    again = run(trained, tmp_path)
+    for name in (*(f"soft_tokenizer/{name}" for name in FOLDER), "soft_tokenizer.json"):
+        assert (again / name).read_bytes() == (plugged / name).read_bytes()
+
+
+def test_it_is_trained_on_with_its_own_tokenizer_and_with_another(trained, tmp_path):
+    write_folder(complete(train(["yes", "yesyes"], 258, Settings()), []), tmp_path / "other")
+    asked = {"tune": 10, "other_tokenizer": tmp_path / "other/tokenizer.json"}
+    found = metrics(run(trained, tmp_path / "out", **asked))
+    tuned, other = found["bits_per_byte"]["tuned"], found["other_tokenizer"]
+    assert tuned["all"] < found["bits_per_byte"]["plugged_in"]["all"]
+    assert other["tuned"]["all"] < other["plugged_in"]["all"]
+
+
+@pytest.mark.parametrize("part", [{"chunking": Chunking()}, {"byte_head": ByteHeadShape()}])
+def test_a_model_without_rows_of_its_own_is_left_out_with_the_reason(trained, tmp_path, part):
+    model = ChatModel(replace(CONFIG, **part))
+    initialise(model, 1)
+    write_model(tmp_path / "model", model, trained / "tokenizer", VOCABULARY, {"template": "chatml"})
+    out = run(trained, tmp_path, model=tmp_path / "model")
+    reason = json.loads((out / "soft_tokenizer/formats.json").read_text())["soft_tokenizer"]["reason"]
+    assert (
+        metrics(out) == {"left_out": reason} and f"train_model.{'chunking' if 'chunking' in part else 'head'}" in reason
+    )
+    assert check_manifest(out / "soft_tokenizer") == VOCABULARY.fingerprint
+
+
+def test_a_model_of_another_tokenizer_is_refused(trained, tmp_path):
+    write_folder(complete(VOCABULARY, ["<|mine|>"]), tmp_path / "tokenizer")
+    with pytest.raises(ValueError, match=r"was trained with another tokenizer than .*: run the train_model"):
+        run(trained, tmp_path, tokenizer=tmp_path / "tokenizer")
+
+
+def test_long_tokens_are_told_and_counted(trained, tmp_path, capsys):
+    vocabulary = complete(train(["yes", "yesyes"], 258, Settings()), [])
+    write_folder(vocabulary, tmp_path / "tokenizer")
+    table = torch.zeros(len(vocabulary.tokens), 2)
+    counts = torch.ones(len(vocabulary.tokens)).long().numpy()
+    options = {"longest": 2, "held_out": 0.2, "seed": 1}
+    pairs = train_soft_tokenizer.read_pairs(tmp_path, vocabulary, table, counts, **options)
+    longer = sum(len(vocabulary.tokens[i]) > 2 for i in vocabulary.text_ids)
+    assert pairs.cut == longer > 0
+    assert f"{longer} of 258 tokens are longer than 2 bytes" in capsys.readouterr().err
+
+
+def test_empty_tokens_are_refused_with_the_tokenizers_place(tmp_path):
+    vocabulary = replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:]))
+    counts = torch.ones(len(vocabulary.tokens)).long().numpy()
+    with pytest.raises(ValueError, match=f"{tmp_path}: 1 of 256 tokens of the vocabulary are empty"):
+        train_soft_tokenizer.read_pairs(
+            tmp_path, vocabulary, torch.zeros(320, 2), counts, longest=8, held_out=0.2, seed=1
+        )
+
+
+def test_conversations_without_answers_are_refused(trained, tmp_path):
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"train.jsonl: no conversation has anything to train on"):
+        train_soft_tokenizer.main(tmp_path / "train.jsonl", *files(trained, tmp_path)[1:], parameters=SETTINGS)
+
+
+def test_the_script_tells_mistakes_in_one_line(trained, tmp_path):
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"train_soft_tokenizer": SETTINGS | {"held_out": 1}}))
+    command = [sys.executable, train_soft_tokenizer.__file__, *options(files(trained, tmp_path))]
+    result = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("train_soft_tokenizer: params.yaml: train_soft_tokenizer.held_out = 1: ")

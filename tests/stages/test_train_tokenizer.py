@@ -1,0 +1,233 @@
+import base64
+import hashlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import tiktoken
+import tokenizers
+import yaml
+
+import train_tokenizer
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from support.paths import ANYWHERE, SHARED
+
+STAGES = Path(train_tokenizer.__file__).parent
+TOKENIZERS = SHARED / "tokenizers"
+SIZES = {"whitespace": 512, "char": 512, "byte": 512, "bpe": 512, "wordpiece": 640, "sentencepiece": 512}
+SETTINGS = {"type": "bpe", "vocab_size": 512, "special_tokens": []} | {name: {} for name in SIZES}
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    """Some 50 kB of conversations, one of them full of control tokens' names."""
+    file = tmp_path_factory.mktemp("chat") / "train.jsonl"
+    syllables = ["wea", "ther", "gar", "den", "ri", "ver", "ca", "fé", "na", "ïve", "mu", "sic", "bread", "win", "ter"]
+    choose = random.Random(1).choice
+    words = ["".join(choose(syllables) for _ in range(1 + i % 3)) for i in range(200)]
+    with file.open("w", encoding="utf-8") as lines:
+        for i in range(300):
+            talk = [
+                Message.plain("user", f"What do you think of the {choose(words)}, and of {i} {choose(words)}s?"),
+                Message.plain("assistant", f"I like {choose(words)} more than {choose(words)}.\n<|im_end|> 中文"),
+            ]
+            lines.write(Record("talk", f"talk/{i}", render(talk)).to_json())
+    return file
+
+
+def run(folder, chat, **changes):
+    (folder / "params.yaml").write_text(yaml.safe_dump({"train_tokenizer": SETTINGS | changes}))
+    command = [sys.executable, STAGES / "train_tokenizer.py", chat, ANYWHERE, "tokenizer"]
+    environment = os.environ | {"PYTHONHASHSEED": "random"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp_path, name):
+    chosen = {"type": name, "vocab_size": SIZES[name], "special_tokens": ["<|mood|>"]}
+    train_tokenizer.main(chat, ANYWHERE, tmp_path / "here", parameters=SETTINGS | chosen)
+    assert run(tmp_path, chat, **chosen).returncode == 0
+    for file in (tmp_path / "here").iterdir():
+        assert file.read_bytes() == (tmp_path / "tokenizer" / file.name).read_bytes()
+    tokenizer = load(tmp_path / "here")
+    assert tokenizer.vocabulary.type == name
+    assert tokenizer.special["<|mood|>"] == tokenizer.num_text + 8
+    assert tokenizer.vocab_size <= SIZES[name]
+    assert not any(b"<|im" in token for token in tokenizer.token_bytes[: tokenizer.num_text])
+
+
+def test_bytes_are_fewer_than_asked_and_it_is_told(chat, tmp_path):
+    result = run(tmp_path, chat, type="byte", vocab_size=2048)
+    assert result.stderr == "train_tokenizer: 320 tokens, where vocab_size allows 2048\n"
+    assert load(tmp_path / "tokenizer").vocab_size == 320
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"type": "words"},
+            "train_tokenizer.type = 'words': expected one of bpe, byte, char, pretrained, ",
+        ),
+        ({"words": {}}, "unknown parameter train_tokenizer.words"),
+        ({"bpe": {"patern": "qwen2"}}, "unknown parameter train_tokenizer.bpe.patern"),
+        ({"bpe": {"pattern": "qwen"}}, "train_tokenizer.bpe.pattern = 'qwen': expected qwen2, llama3"),
+        ({"type": "pretrained"}, "missing parameter train_tokenizer.pretrained.path"),
+        ({"bpe": {"buffer_size": 0}}, "train_tokenizer.bpe.buffer_size = 0: input should be greater than 0"),
+        ({"vocab_size": "512"}, "train_tokenizer.vocab_size = '512'"),
+        ({"max_bytes": 0}, "train_tokenizer.max_bytes = 0: input should be greater than 0"),
+    ],
+)
+def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes, message):
+    result = run(tmp_path, chat, **changes)
+    assert message in result.stderr
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert not (tmp_path / "tokenizer").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 500}, "train_tokenizer.vocab_size = 500: expected a multiple of 64"),
+        ({"vocab_size": 256}, "train_tokenizer.vocab_size = 256: bpe needs at least 320"),
+        ({"vocab_size": 512, "type": "wordpiece"}, "train_tokenizer.vocab_size = 512: wordpiece needs at least 576"),
+        ({"vocab_size": 64000}, "lower train_tokenizer.vocab_size to at most"),
+        ({"vocab_size": 64000, "type": "wordpiece"}, "lower train_tokenizer.vocab_size to at most"),
+        ({"vocab_size": 64000, "type": "sentencepiece"}, "lower train_tokenizer.vocab_size to at most"),
+        ({"special_tokens": ["mood"]}, "special token 'mood' must look like <|name|>"),
+        ({"special_tokens": ["<|bos|>"]}, "special token '<|bos|>' is chatmill's own"),
+        ({"special_tokens": ["<|unused_1|>"]}, "special token '<|unused_1|>' is chatmill's own"),
+        ({"special_tokens": ["<|a|>", "<|a|>"]}, "a special token is named twice"),
+    ],
+)
+def test_what_no_tokenizer_can_be_is_refused(chat, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        train_tokenizer.main(chat, ANYWHERE, tmp_path / "tokenizer", parameters=SETTINGS | changes)
+
+
+def test_the_size_that_the_text_supports_is_accepted(chat, tmp_path):
+    with pytest.raises(ValueError) as refused:
+        train_tokenizer.main(chat, ANYWHERE, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": 64000})
+    most = int(re.search(r"at most (\d+)", str(refused.value))[1])
+    train_tokenizer.main(chat, ANYWHERE, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": most})
+    assert load(tmp_path / "tokenizer").vocab_size == most
+
+
+def pretrained(folder, chat, file):
+    return run(folder, chat, type="pretrained", pretrained={"path": str(file)})
+
+
+def byte_level(vocab, merges):
+    """A tokenizer of another library, with an end token of its own that its vocabulary holds."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+@pytest.fixture
+def other(tmp_path):
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: i for i, piece in enumerate([*letters, "Ġt", "he", "Ġthe"])}
+    tokenizer = byte_level(vocab, [("Ġ", "t"), ("h", "e"), ("Ġt", "he")])
+    tokenizer.save(str(tmp_path / "other.json"))
+    return tokenizer
+
+
+def test_a_pretrained_tokenizer_keeps_its_ids_and_gets_the_tokens_of_chats(chat, tmp_path, other):
+    result = pretrained(tmp_path, chat, tmp_path / "other.json")
+    assert result.stderr == "train_tokenizer: 320 tokens, where vocab_size allows 512\n"
+    tokenizer = load(tmp_path / "tokenizer")
+    text = "the café, and\n then the\r\n other's 12"
+    assert tokenizer.encode(text) == other.encode(text).ids
+    assert list(tokenizer.special.items())[:2] == [("<|endoftext|>", 259), ("<|bos|>", 260)]
+
+
+@pytest.mark.usefixtures("other")
+def test_a_pretrained_file_outside_of_its_folder_is_refused_with_what_to_do(chat, tmp_path):
+    section = SETTINGS | {"type": "pretrained", "pretrained": {"path": tmp_path / "other.json"}}
+    with pytest.raises(ValueError, match=r"pretrained\.path = .*`cp .*other\.json data/raw/external/pretrained/other"):
+        train_tokenizer.main(chat, Path("data/raw/external/pretrained"), tmp_path / "out", parameters=section)
+
+
+@pytest.mark.skipif(not TOKENIZERS.exists(), reason="needs the data beside the project")
+def test_gpt2_gives_the_ids_of_tiktoken(chat, tmp_path):
+    encoder = json.loads((TOKENIZERS / "gpt2/encoder.json").read_text(encoding="utf-8"))
+    merges = (TOKENIZERS / "gpt2/vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+    byte_level(encoder, [tuple(merge.split()) for merge in merges]).save(str(tmp_path / "gpt2.json"))
+    assert pretrained(tmp_path, chat, tmp_path / "gpt2.json").returncode == 0
+    lines = (TOKENIZERS / "tiktoken/r50k_base.tiktoken").read_text().splitlines()
+    ranks = {base64.b64decode(token): int(rank) for token, rank in map(str.split, lines)}
+    reference = tiktoken.Encoding("r50k", pat_str=PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens={})
+    text = (TOKENIZERS / "cs336_bpe_golden/address.txt").read_text(encoding="utf-8") + " naïve 中文 <|endoftext|>\n"
+    assert load(tmp_path / "tokenizer").encode(text) == reference.encode_ordinary(text)
+
+
+def train(chat, output, **changes):
+    """The folder's bytes, by file."""
+    train_tokenizer.main(chat, ANYWHERE, output, parameters=SETTINGS | changes)
+    return {file.name: file.read_bytes() for file in output.iterdir()}
+
+
+def texts(chat, max_bytes):
+    return [record.text for record in train_tokenizer.sample(chat, max_bytes)]
+
+
+def utf8(texts):
+    return sum(len(text.encode()) for text in texts)
+
+
+def is_below(line, share):
+    digest = hashlib.blake2b(json.loads(line)["text"].encode(), digest_size=8).hexdigest()
+    return int(digest, 16) < share * 2**64
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_of_too_many_bytes_every_type_takes_the_conversations_with_small_hashes(chat, tmp_path, name):
+    lines, size = chat.read_text(encoding="utf-8").splitlines(keepends=True), chat.stat().st_size
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("".join(line for line in lines if is_below(line, 0.75)), encoding="utf-8")
+    chosen = {"type": name, "vocab_size": SIZES[name]}
+    sampled = train(chat, tmp_path / "sampled", max_bytes=size * 3 // 4, **chosen)
+    assert sampled == train(kept, tmp_path / "kept", **chosen)
+    assert 0.65 * size < kept.stat().st_size < 0.85 * size
+
+
+def test_the_sample_is_told(chat, tmp_path):
+    result = run(tmp_path, chat, max_bytes=chat.stat().st_size // 2)
+    every, half = texts(chat, None), texts(chat, chat.stat().st_size // 2)
+    counts = f"{len(half)} of 300 conversations, {utf8(half):,} of {utf8(every):,} bytes of text"
+    assert result.stderr == f"train_tokenizer: trained on {counts}\n"
+
+
+def test_a_file_of_just_the_largest_size_is_taken_whole(chat, tmp_path):
+    result = run(tmp_path, chat, max_bytes=chat.stat().st_size)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(texts(chat, None)) == len(texts(chat, chat.stat().st_size)) == 300
+
+
+def test_more_bytes_only_add_conversations(chat):
+    samples = [set(texts(chat, max_bytes)) for max_bytes in (1, 10_000, 20_000, 30_000, None)]
+    assert all(smaller < larger for smaller, larger in pairwise(samples))
+
+
+def test_another_order_gives_the_same_tokenizer(chat, tmp_path):
+    lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
+    shuffled = tmp_path / "shuffled.jsonl"
+    shuffled.write_text("".join(random.Random(2).sample(lines, len(lines))), encoding="utf-8")
+    assert train(shuffled, tmp_path / "b", max_bytes=40_000) == train(chat, tmp_path / "a", max_bytes=40_000)
+
+
+def test_all_repetitions_of_a_conversation_are_kept_or_none(chat, tmp_path):
+    lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "twice.jsonl").write_text("".join(lines * 2), encoding="utf-8")
+    once = texts(chat, chat.stat().st_size // 2)
+    assert texts(tmp_path / "twice.jsonl", chat.stat().st_size) == once * 2

@@ -1,0 +1,46 @@
+"""Small tokenizers of each type, and everything they are exported to."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import export_tokenizer
+import train_tokenizer
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.tokenizer.formats.loading import load
+from support.paths import ANYWHERE
+from support.texts import WORDS
+
+TYPES = {
+    "whitespace": ("whitespace", {}),
+    "char": ("char", {}),
+    "byte": ("byte", {}),
+    "bpe": ("bpe", {}),
+    "wordpiece": ("wordpiece", {}),
+    "unigram": ("sentencepiece", {"algorithm": "unigram"}),
+    "sentencepiece-bpe": ("sentencepiece", {"algorithm": "bpe"}),
+}
+FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
+
+
+def write_chat(file):
+    """A few thousand words of conversation."""
+    pick = random.Random(1)
+    names = ["".join(pick.choices("abdeghiklmnoprstuvwz", k=pick.randint(3, 9))) for _ in range(300)]
+    with file.open("w", encoding="utf-8") as lines:
+        for number in range(150):
+            said = [" ".join(pick.choices([*WORDS, *names], k=12)) for _ in range(2)]
+            talk = [Message.plain(role, text) for role, text in zip(("user", "assistant"), said, strict=True)]
+            lines.write(Record("talk", f"talk/{number}", render(talk)).to_json())
+
+
+def export(name, folder):
+    """A tokenizer of a type, trained and exported in that folder."""
+    write_chat(folder / "chat.jsonl")
+    kind, section = TYPES[name]
+    source, out = folder / "original", folder / "tokenizer"
+    parameters = {"type": kind, "vocab_size": 704, "special_tokens": ["<|mood|>"], kind: section}
+    train_tokenizer.main(folder / "chat.jsonl", ANYWHERE, source, parameters=parameters)
+    export_tokenizer.main(source, out, formats=FORMATS)
+    formats = json.loads((out / "formats.json").read_text())
+    return SimpleNamespace(name=name, source=source, out=out, original=load(source), formats=formats)

@@ -1,0 +1,179 @@
+"""HTTP as bytes on a socket, for requests that no client makes; and a server for them in this process."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import parse_headers
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+from chatmill.app.commands.serve import LOCAL
+from chatmill.app.server.app import Server, application, listening
+from chatmill.app.server.models import Models, Options
+from chatmill.app.server.runs import Runs
+from chatmill.inference.loading import Loaded
+from chatmill.inference.sampler import Sampling
+from export_onnx import main as export
+from support.tiny import write_model
+
+PATIENCE = 60  # seconds after which a server that says nothing hangs
+OPTIONS = Options("cpu", 4, 8, Sampling(), 32, 60)
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}  # of `request`
+
+
+class Reply(NamedTuple):
+    """What a server said; the names of headers are small."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which is JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error, which has the fields that errors of OpenAI's API have."""
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}, error
+        assert isinstance(error["message"], str) and error["message"], error
+        return error
+
+    @property
+    def events(self) -> list[Any]:
+        """The events of a stream, which has ended."""
+        *events, end = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
+        assert end == "[DONE]", end
+        return [json.loads(event) for event in events]
+
+
+class Line:
+    """One connection."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> "Line":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Go away."""
+        self._file.close()
+        self.socket.close()
+
+    def send(self, data: bytes, *, last: bool = False) -> None:
+        """Send bytes, which a server that has closed the connection need not take."""
+        with suppress(ConnectionError):
+            self.socket.sendall(data)
+            if last:
+                self.socket.shutdown(socket.SHUT_WR)
+
+    def reply(self, method: str = "POST") -> Reply | None:
+        """The next reply; None where the connection ends without one."""
+        try:
+            if not (line := self._file.readline()):
+                return None
+            status = int(line.split()[1])
+            headers = {name.lower(): value for name, value in parse_headers(self._file).items()}
+            if status == 100:
+                return self.reply(method)
+            return Reply(status, headers, b"" if method == "HEAD" or status == 204 else self._body(headers))
+        except ConnectionError:
+            return None
+
+    def line(self) -> bytes:
+        """The next line, whatever it is."""
+        return self._file.readline()
+
+    def _body(self, headers: dict[str, str]) -> bytes:
+        if headers.get("transfer-encoding") != "chunked":
+            return self._file.read(int(headers["content-length"])) if "content-length" in headers else self._file.read()
+        body = b""
+        while size := int(self._file.readline(), 16):
+            body += self._file.read(size)
+            self._file.readline()
+        self._file.readline()
+        return body
+
+
+def request(
+    port: int, method: str, path: str, *, body: object = None, headers: Sequence[tuple[str, str]] = (), **more: str
+) -> bytes:
+    """A request as bytes, of which `more` headers replace those that it would have."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    named = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(data))} | {
+        name.replace("_", "-"): value for name, value in more.items()
+    }
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in [*named.items(), *headers] if value)]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
+
+
+def ask(port: int, method: str, path: str, **parts: Any) -> Reply:
+    """What a server replies to one request. Raises AssertionError where it does not."""
+    with Line(port) as line:
+        line.send(request(port, method, path, **parts))
+        reply = line.reply(method)
+    assert reply is not None, f"{method} {path}: no reply"
+    return reply
+
+
+def write_served(folder: Path) -> Path:
+    """A tiny model, exported: the folder that is served."""
+    write_model(folder / "model")
+    export(folder / "model", folder / "onnx", quantize=[])
+    return folder / "onnx"
+
+
+class Here(NamedTuple):
+    """A server of this process."""
+
+    port: int
+    models: Models
+    server: Server
+
+    @property
+    def connections(self) -> int:
+        """How many it holds."""
+        return len(self.server.server_state.connections)
+
+
+def until(claim: Callable[[], bool]) -> None:
+    """Wait until something is so. Raises AssertionError where it does not come to be."""
+    end = monotonic() + PATIENCE
+    while not claim():
+        assert monotonic() < end, "it does not come to be"
+        sleep(0.01)
+
+
+@contextmanager
+def serving_here(
+    loaded: Loaded, *, key: str | None = None, origins: Sequence[str] = (), verbose: bool = False, buffer: int = 0
+) -> Iterator["Here"]:
+    """A server in a thread of this process. `buffer`: bytes that the system sends ahead; 0: as it likes."""
+    models = Models(["tiny"], OPTIONS)
+    models.add("tiny", loaded)
+    with listening("127.0.0.1", 0) as bound:
+        if buffer:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        app = application(models, Runs(Path.cwd()), LOCAL, origins, key)
+        server = Server(app, models, grace=0, verbose=verbose)
+        thread = Thread(target=asyncio.run, args=(server.serve([bound]),))
+        thread.start()
+        bound.listen()  # until the thread accepts connections, they wait
+        try:
+            yield Here(bound.getsockname()[1], models, server)
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,37 @@
+"""A server as people start it: a process of its own."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from support.paths import SOURCE
+
+
+@contextmanager
+def serving(*arguments, folder=".", **environment):
+    """The address of `chatmill serve` with these arguments, as long as it runs."""
+    with process(*arguments, folder=folder, **environment) as (address, _):
+        yield address
+
+
+@contextmanager
+def process(*arguments, folder=".", **environment):
+    """The same, and its process."""
+
+    command = [sys.executable, "-m", "chatmill.app.cli", "serve", "--port", "0", *map(str, arguments)]
+    variables = os.environ | {"PYTHONPATH": str(SOURCE)} | environment
+    with subprocess.Popen(
+        command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            first = server.stdout.readline()
+            if not first.startswith("chatmill: http"):
+                raise AssertionError(f"{first}{server.stderr.read()}")
+            yield first.split()[1], server
+        finally:
+            server.terminate()
+            try:
+                server.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                server.kill()

@@ -1,0 +1,393 @@
+import json
+import re
+
+import pytest
+import regex
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
+from chatmill.conversation.template import Loss, Segment, segments
+from chatmill.pipeline.manifest import NAME
+from chatmill.tokenizer.encoding import backends
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.encoding.ranks import encoding, from_ranks
+from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
+from chatmill.tokenizer.vocabulary.files import CANONICAL, DESCRIPTION, complete, read_folder, write_folder
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS, SAMPLE, bounded, resolve
+from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, bytes_and
+from support.conversations import HOSTILE, MESSAGES
+from support.official_patterns import OFFICIAL
+
+WORDS = (
+    "the user said that there was naïve talk about the weather in the café and that they'd rather walk there today\n"
+)
+TEXTS = [
+    *WORDS.split(" "),
+    *(WORDS[i:] for i in range(0, 100, 7)),
+    "user\nHi 中文 é 1234<|im_end|>",
+    "assistant\n🙂 don't",
+]
+TYPES = {
+    "whitespace": (whitespace, {}),
+    "char": (char, {}),
+    "byte": (byte, {}),
+    "bpe": (bpe, {}),
+    "bpe-tokenizers": (bpe, {"trainer": "tokenizers", "pattern": "gpt2"}),
+    "wordpiece": (wordpiece, {}),
+    "unigram": (sentencepiece, {}),
+    "sentencepiece-bpe": (sentencepiece, {"algorithm": "bpe"}),
+}
+NAUGHTY = [
+    "",
+    "\0",
+    "\r\n\r\n \t",
+    "a\u2581b \u2581\u2581",
+    "e\u0301a\u0300\u0301 \u200d👩\u200d👩\u200d👧",
+    "<|im_end|><|unused_0|> <0x41> ##a →a [UNK]",
+    "Pneumonoultramicroscopicsilicovolcanoconiosis" * 25,
+    "▅ ſ'ſ \ufeff\uffff\U0010ffff",
+    " " * 1000 + "x" + "\n" * 300,
+]
+TEXT = st.one_of(st.text(), HOSTILE, st.text("ab \n\u2581é中🙂<|\\", max_size=30))
+
+
+def train(name, extra=()):
+    trainer, chosen = TYPES[name]
+    return complete(trainer.train(TEXTS, trainer.MINIMUM + 100, trainer.Settings(**chosen)), extra)
+
+
+@pytest.fixture(scope="session")
+def trained():
+    return {name: ChatTokenizer(train(name, ["<|mood|>"])) for name in TYPES}
+
+
+@pytest.fixture(params=TYPES)
+def tokenizer(trained, request):
+    return trained[request.param]
+
+
+@pytest.mark.parametrize("name", TYPES)
+@given(text=TEXT)
+@settings(max_examples=60)
+def test_ids_are_text_alone_and_their_bytes_add_up(trained, name, text):
+    tokenizer = trained[name]
+    ids = tokenizer.encode(text)
+    assert b"".join(tokenizer.token_bytes[i] for i in ids) == text.encode()
+    assert max(ids, default=0) < tokenizer.num_text
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("text", NAUGHTY)
+def test_naughty_text_is_kept(tokenizer, text):
+    assert tokenizer.decode_bytes(tokenizer.encode(text)) == text.encode()
+
+
+def test_control_ids_follow_text_in_order_and_fill_up_to_a_multiple_of_64(tokenizer):
+    names = [*CONTROL_TOKENS, "<|mood|>"]
+    first = tokenizer.num_text
+    assert [tokenizer.special[name] for name in names] == list(range(first, first + len(names)))
+    unused = [token.decode() for token in tokenizer.token_bytes[first + len(names) :]]
+    assert unused == [f"<|unused_{k}|>" for k in range(len(unused))]
+    assert tokenizer.vocab_size == first + len(names) + len(unused)
+    assert tokenizer.vocab_size % 64 == 0
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_training_again_gives_the_same_tokenizer(trained, name):
+    assert train(name, ["<|mood|>"]).fingerprint == trained[name].fingerprint
+
+
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+@pytest.mark.parametrize("name", TYPES)
+@given(conversations=st.lists(st.lists(MESSAGES, max_size=4), max_size=4))
+@settings(max_examples=12)
+def test_the_fast_path_equals_the_slow_one(trained, name, template, conversations):
+    tokenizer = trained[name]
+    rendered = [segments(conversation, template) for conversation in conversations]
+    fast = tokenizer.encode_conversations(rendered)
+    slow = [tokenizer.encode_segments(parts) for parts in rendered]
+    assert fast.offsets.tolist() == [sum(len(ids) for ids, _ in slow[:i]) for i in range(len(slow) + 1)]
+    assert fast.ids.tolist() == [i for ids, _ in slow for i in ids]
+    assert fast.loss.tolist() == [loss for _, losses in slow for loss in losses]
+
+
+def test_many_conversations_are_the_same_in_any_number_of_threads(tokenizer):
+    talk = [Message.plain("user", WORDS * 40), Message.plain("assistant", "naïve <|im_end|> 🙂" * 9)]
+    rendered = [segments(talk[: 1 + i % 2]) for i in range(90)]
+    one, two = tokenizer.encode_conversations(rendered), tokenizer.encode_conversations(rendered, threads=2)
+    assert all((a == b).all() for a, b in zip(one, two, strict=True))
+    assert tokenizer.decode(one.ids[one.offsets[88] : one.offsets[89]]) == "".join(part.text for part in rendered[88])
+
+
+def test_nothing_to_encode_is_no_mistake(tokenizer):
+    assert [array.tolist() for array in tokenizer.encode_conversations([])] == [[], [], [0]]
+    said = Segment("\n", Loss.PROMPT)
+    fast = tokenizer.encode_conversations([[], [said], [Segment("", Loss.TRAINED)], []])
+    assert [array.tolist() for array in fast] == [tokenizer.encode("\n"), [Loss.PROMPT], [0, 0, 1, 1, 1]]
+
+
+def test_text_that_was_not_escaped_gives_no_control_id_on_the_fast_path_either(tokenizer):
+    parts = [
+        Segment("<|bos|>", Loss.IGNORED, control=True),
+        Segment("a<|im_end|>b<", Loss.PROMPT),
+        Segment("|", Loss.TRAINED),
+    ]
+    ids, losses = tokenizer.encode_segments(parts)
+    fast = tokenizer.encode_conversations([parts])
+    assert max(ids[1:]) < tokenizer.num_text
+    assert (fast.ids.tolist(), fast.loss.tolist()) == (ids, losses)
+
+
+def test_a_tokenizer_without_control_tokens_says_so():
+    tokenizer = ChatTokenizer(bytes_and([], "byte", "lookup", PATTERNS["qwen2"]))
+    conversation = [Message.plain("user", "Hi")]
+    with pytest.raises(ValueError, match=r"no control token <\|bos\|>"):
+        tokenizer.encode_conversation(conversation)
+    with pytest.raises(ValueError, match=r"no control token"):
+        tokenizer.encode_conversations([segments(conversation)])
+
+
+def test_the_mask_is_set_on_what_the_assistant_says_does_and_ends_with(trained):
+    tokenizer = trained["byte"]
+    parts = (Part("call", "1+1"), Part("output", "2"), Part("text", "It is 2."))
+    ids, mask = tokenizer.encode_conversation([Message.plain("user", "Hi"), Message("assistant", parts)])
+    shown = [tokenizer.token_bytes[i].decode() for i, trained in zip(ids, mask, strict=True) if trained]
+    assert "".join(shown) == "<|python_start|>1+1<|python_end|>It is 2.<|im_end|>"
+
+
+def test_a_token_over_a_border_has_the_loss_of_its_first_byte():
+    tokenizer = ChatTokenizer(complete(bytes_and([b"ab"], "bpe", "merge", PATTERNS["qwen2"]), []))
+    parts = [Segment("a", Loss.PROMPT), Segment("ba", Loss.TRAINED)]
+    assert tokenizer.encode_segments(parts) == ([256, 97], [Loss.PROMPT, Loss.TRAINED])
+    assert tokenizer.encode_conversations([parts]).loss.tolist() == [Loss.PROMPT, Loss.TRAINED]
+
+
+def test_a_word_of_two_bytes_is_spelt_and_a_longer_one_is_one_token(trained):
+    tokenizer = trained["whitespace"]
+    assert [tokenizer.token_bytes[i] for i in tokenizer.encode("in the user thx")] == [
+        *[b"i", b"n", b" the", b" user"],
+        *[b" ", b"t", b"h", b"x"],
+    ]
+
+
+def test_bpe_joins_the_worked_example():
+    # "hug" 10, "pug" 5, "pun" 12, "bun" 4, "hugs" 5: u+g 20, then u+n 16, then h+ug 15
+    words = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
+    for trainer in ("rustbpe", "tokenizers"):
+        vocabulary = bpe.train(words, 259, bpe.Settings(trainer=trainer))
+        assert vocabulary.tokens[256:] == (b"ug", b"un", b"hug")
+        assert vocabulary.merges == ((ord("u"), ord("g")), (ord("u"), ord("n")), (ord("h"), 256))
+
+
+def test_wordpiece_takes_the_longest_beginning_first(trained):
+    tokenizer = trained["wordpiece"]
+    ids = tokenizer.encode("the thex")
+    kinds = [tokenizer.vocabulary.kinds[i] for i in ids]
+    assert [tokenizer.token_bytes[i] for i in ids] == [b"the", b" the", b"x"]
+    assert kinds == [Kind.NORMAL, Kind.NORMAL, Kind.CONTINUATION]
+
+
+@given(text=TEXT)
+def test_ids_that_are_bytes_are_those_that_tiktoken_gives(trained, text):
+    byte = trained["byte"]
+    assert byte.encode(text) == encoding(byte.vocabulary).encode_ordinary(text) == [*text.encode()]
+
+
+def test_bytes_in_another_order_have_other_ids():
+    backwards = from_ranks("own", PATTERNS["qwen2"], {bytes([byte]): 255 - byte for byte in range(256)}, {})
+    assert ChatTokenizer(backwards).encode("aé") == [255 - 0x61, 255 - 0xC3, 255 - 0xA9]
+
+
+def test_two_ids_of_ones_own_stand_around_each_text(trained):
+    tokenizer = trained["bpe"]
+    bos, end = tokenizer.special["<|bos|>"], tokenizer.special["<|im_end|>"]
+    one, two = tokenizer.encode(["a", ""], prepend=bos, append=end, threads=2)
+    assert one == [bos, ord("a"), end]
+    assert two == [bos, end]
+    assert tokenizer.decode(one) == "<|bos|>a<|im_end|>"
+
+
+def test_half_a_surrogate_pair_is_refused(tokenizer):
+    with pytest.raises(ValueError, match=r"half of a surrogate pair, '\\ud800' at character 2"):
+        tokenizer.encode("ab\ud800")
+
+
+@pytest.mark.parametrize("run", [" ", "\n ", "a", "é"])
+def test_endless_runs_are_refused_and_long_ones_taken(trained, run):
+    tokenizer = trained["byte"]
+    longest = (run * 100_000)[:100_000]
+    assert len(tokenizer.encode("x" + longest + "y")) == len(longest.encode()) + 2
+    with pytest.raises(ValueError, match="run of over 100,000"):
+        tokenizer.encode("x" * 70_000 + longest + run)
+
+
+def test_a_folder_gives_the_tokenizer_back(trained, tokenizer, tmp_path):
+    write_folder(tokenizer.vocabulary, tmp_path)
+    assert load(tmp_path).vocabulary == tokenizer.vocabulary
+    assert load(tmp_path / CANONICAL).encode(SAMPLE) == tokenizer.encode(SAMPLE)
+    if (tmp_path / "tokenizer.model").exists():
+        assert load(tmp_path / "tokenizer.model").fingerprint == tokenizer.fingerprint
+
+
+def test_an_edited_folder_is_refused(trained, tmp_path):
+    write_folder(trained["bpe"].vocabulary, tmp_path)
+    canonical = tmp_path / CANONICAL
+    canonical.write_text(canonical.read_text().replace('"Ġthe"', '"Ġtha"'))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is damaged or was edited"):
+        load(tmp_path)
+    (tmp_path / NAME).unlink()
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        load(tmp_path)
+
+
+def test_another_tokenizers_description_is_refused(trained, tmp_path):
+    write_folder(trained["byte"].vocabulary, tmp_path)
+    description = json.loads((tmp_path / DESCRIPTION).read_text())
+    (tmp_path / DESCRIPTION).write_text(json.dumps(description | {"fingerprint": "0"}))
+    (tmp_path / NAME).unlink()
+    with pytest.raises(ValueError, match="is not the tokenizer that"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nothing", "no such file"), ("x.csv", "expected a folder or a file that ends in")]
+)
+def test_what_is_no_tokenizer_is_named(tmp_path, name, message):
+    (tmp_path / "x.csv").write_text("x")
+    with pytest.raises(ValueError, match=f"{name}.*{message}"):
+        load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@given(text=TEXT)
+@settings(max_examples=40)
+def test_the_canonical_file_gives_the_same_ids_in_tokenizers(trained, name, text):
+    tokenizer = trained[name]
+    plain = re.sub("[<\u2581]", "", text)  # control tokens' names; U+2581 is SentencePiece's space
+    assert others(tokenizer.vocabulary).encode(plain).ids == tokenizer.encode(plain)
+
+
+def test_tokenizers_decodes_the_canonical_file_and_knows_control_tokens(tokenizer):
+    other = others(tokenizer.vocabulary)
+    assert other.decode(tokenizer.encode(SAMPLE)) == SAMPLE
+    assert other.encode("<|im_end|>").ids == [tokenizer.special["<|im_end|>"]]
+    assert other.get_vocab_size() == tokenizer.vocab_size
+
+
+def others(vocabulary):
+    return tokenizers.Tokenizer.from_str(to_json(vocabulary))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(normalizer={"type": "Lowercase"}), "it changes text, 'Café' into 'café'"),
+        (lambda c: c.update(pre_tokenizer={"type": "Whitespace"}), "its pre_tokenizer"),
+        (lambda c: c["model"]["vocab"].pop("a"), "no token has the id 97"),
+        (lambda c: c["model"].update(type="WordLevel"), "a WordLevel model"),
+        (lambda c: c.pop("added_tokens"), "not a tokenizer.json that chatmill can read"),
+    ],
+)
+def test_tokenizers_that_lose_text_are_refused(trained, tmp_path, change, message):
+    content = json.loads(to_json(trained["bpe"].vocabulary))
+    change(content)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"tokenizer.json: .*{message}"):
+        load(file)
+
+
+PIECES = st.text("aB'sſtrRe19٣½ \t\n\r\u00a0.!<é\u0301中🙂", max_size=20)
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+@given(PIECES)
+def test_portable_patterns_cut_as_the_official_ones(name, text):
+    assert regex.findall(PATTERNS[name], text) == [match[0] for match in regex.finditer(OFFICIAL[name], text)]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@given(PIECES.map(lambda text: text * 30))
+@settings(max_examples=30)
+def test_bounded_patterns_keep_every_piece_under_100_bytes(name, text):
+    pieces = regex.findall(bounded(PATTERNS[name]), text)
+    assert "".join(pieces) == text
+    assert max((len(piece.encode()) for piece in pieces), default=0) <= 100
+
+
+def test_a_pattern_of_ones_own_leaves_nothing_out():
+    assert resolve(r"\p{L}+") == r"\p{L}+|[\s\S]"
+    assert resolve(resolve(r"\p{L}+")) == resolve(r"\p{L}+")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("qwen", "expected qwen2, llama3"),
+        ("(a", "not a regular expression"),
+        ("a*", "matches the empty text"),
+        (r"\w+", "cuts text differently"),
+    ],
+)
+def test_patterns_that_engines_disagree_about_are_refused(pattern, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(pattern)
+
+
+def test_a_token_that_merging_cannot_give_is_found_as_a_whole_piece():
+    tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"xyz"]
+    ranks = {token: i for i, token in enumerate(tokens)}
+    vocabulary = from_ranks("own", PATTERNS["qwen2"], ranks, {})
+    assert vocabulary.merges == ((97, 98),)
+    other = tokenizers.Tokenizer.from_str(to_json(vocabulary))
+    for text, ids in {"xyz": [257], "xyzab": [120, 121, 122, 256], "ab": [256]}.items():
+        assert ChatTokenizer(vocabulary).encode(text) == Encoder(vocabulary).encode(text) == ids
+        assert other.encode(text).ids == ids
+
+
+def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
+    pytest.importorskip("fastokens")
+    monkeypatch.setattr(backends, "BEFORE_TRIAL", 100)
+    monkeypatch.setattr(backends, "TRIAL", 100)
+    tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
+    fast = tokenizer._backend
+    texts = [SAMPLE, *NAUGHTY, "<|im_end|>", SAMPLE * 3]
+    expected = [Encoder(tokenizer.vocabulary).encode(text) for text in texts]
+    for _ in range(4):
+        assert tokenizer.encode(texts) == expected
+        assert [tokenizer.encode(text) for text in texts] == expected
+    assert "_fastokens" in vars(fast)
+    monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is not asked any more
+    rendered = [segments([Message.plain("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]
+    slow = [trained["bpe"].encode_segments(parts)[0] for parts in rendered]
+    assert tokenizer.encode_conversations(rendered).ids.tolist() == [i for ids in slow for i in ids]
+
+
+def test_fastokens_is_left_out_where_its_ids_differ(trained, monkeypatch):
+    pytest.importorskip("fastokens")
+    monkeypatch.setattr(backends, "BEFORE_TRIAL", 0)
+    tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
+    vars(tokenizer._backend)["_fastokens"] = fastokens_of(trained["byte"].vocabulary)
+    expected = trained["bpe"].encode([WORDS])
+    assert [tokenizer.encode([WORDS]) for _ in range(3)] == [expected] * 3
+    assert not tokenizer._backend.equal
+
+
+def fastokens_of(vocabulary):
+    return pytest.importorskip("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
+
+
+def test_merges_that_sentencepiece_would_not_make_are_left_to_tokenizers(trained, tmp_path):
+    content = json.loads(to_json(trained["sentencepiece-bpe"].vocabulary))
+    removed = content["model"]["merges"].pop(40)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load(tmp_path / "tokenizer.json")
+    text = "".join(removed).replace("\u2581", " ") + " the weather \u2581\u2581 in the café"
+    ids = tokenizer.encode(text)
+    assert ids == Encoder(tokenizer.vocabulary).encode(text) != trained["sentencepiece-bpe"].encode(text)
+    assert tokenizer.decode(ids) == text

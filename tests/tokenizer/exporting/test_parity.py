@@ -1,0 +1,216 @@
+"""The same ids from every export of every type, in chatmill and in the programs that the formats are for."""
+
+import json
+import pickle
+import random
+from functools import partial
+from itertools import chain, pairwise
+
+import pytest
+import sentencepiece
+import tiktoken
+import tiktoken.load
+import torch
+from hypothesis import given, settings
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
+
+import export_tokenizer
+from chatmill.conversation.chatml import CONTROL_TOKENS, escape
+from chatmill.tokenizer.exporting.parity import runtimes
+from chatmill.tokenizer.formats.algorithms import WHOLE
+from chatmill.tokenizer.formats.binary import open_binary
+from chatmill.tokenizer.formats.loading import load
+from support.exported import FORMATS
+from support.paths import ROOT
+from support.texts import BLANKS, FORGED, REAL, SAMPLE, TEXTS, real_lines
+from support.token_records import read_sequentially
+
+PARALLEL = ROOT / "data/raw/parallel.tsv"
+parity = partial(settings, max_examples=150)
+
+
+def runtime(exported, format):
+    """Whether the type has that format; its test has nothing to compare where it has not."""
+    if "files" not in exported.formats[format]:
+        assert exported.formats[format]["reason"]
+        pytest.skip(f"{exported.name}: {exported.formats[format]['reason']}")
+    return exported.out
+
+
+@parity()
+@given(text=TEXTS)
+def test_tokens_are_the_exact_bytes_of_the_text_and_never_control(exported, text):
+    original = exported.original
+    ids = original.encode(text)
+    assert original.decode(ids) == text
+    assert b"".join(original.token_bytes[i] for i in ids) == text.encode()
+    assert max(ids, default=0) < original.num_text
+
+
+@parity(max_examples=60)
+@given(text=TEXTS)
+def test_the_binary_encodes_the_same_by_its_own_algorithm(exported, text):
+    if not hasattr(exported, "binary"):
+        exported.binary = open_binary(exported.out / "tokenizer.bin")
+    assert exported.binary.encode(text) == exported.original.encode(text)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"])
+def test_what_is_read_back_has_the_same_fingerprint(exported, name):
+    if not (exported.out / name).exists():
+        pytest.skip(f"{exported.name} has no {name}")
+    assert load(exported.out / name).vocabulary == exported.original.vocabulary
+
+
+@parity()
+@given(text=TEXTS)
+def test_tiktoken_gives_the_same_from_the_pickle(exported, text):
+    out = runtime(exported, "tiktoken_pickle")
+    if not hasattr(exported, "pickled"):
+        exported.pickled = pickle.loads((out / "tokenizer.pkl").read_bytes())
+    assert exported.pickled.encode_ordinary(text) == exported.original.encode(text)
+
+
+@parity()
+@given(text=TEXTS)
+def test_tiktoken_gives_the_same_from_ranks(exported, text):
+    out = runtime(exported, "tiktoken")
+    if not hasattr(exported, "ranks"):
+        about = json.loads((out / "tokenizer.tiktoken.json").read_text())
+        ranks = tiktoken.load.load_tiktoken_bpe(str(out / "tokenizer.tiktoken"))
+        values = {"pat_str": about["pattern"], "mergeable_ranks": ranks, "special_tokens": about["special_tokens"]}
+        exported.ranks = tiktoken.Encoding(about["name"], **values)
+    assert exported.ranks.encode_ordinary(text) == exported.original.encode(text)
+
+
+@parity()
+@given(text=TEXTS)
+def test_transformers_gives_the_same_for_escaped_text(exported, text):
+    """Literal names of control tokens become control ids there; the escape is what keeps them text."""
+    transformers = pytest.importorskip("transformers")
+    text = escape(text)
+    if exported.original.vocabulary.pattern is None:
+        text = text.replace("\u2581", " ")
+    if not hasattr(exported, "transformers"):
+        exported.transformers = transformers.AutoTokenizer.from_pretrained(runtime(exported, "huggingface"))
+    assert exported.transformers.encode(text, add_special_tokens=False) == exported.original.encode(text)
+
+
+@parity()
+@given(text=TEXTS)
+def test_sentencepiece_gives_the_same(exported, text):
+    out = runtime(exported, "sentencepiece")
+    text = text.replace("\u2581", " ")
+    if not hasattr(exported, "sentencepiece"):
+        exported.sentencepiece = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
+    assert exported.sentencepiece.encode(text) == exported.original.encode(text)
+
+
+def made_texts(count=20_000):
+    """Texts of some 1,000 bytes: words of many languages, any characters, naughty strings, runs, control names."""
+    pick = random.Random(7)
+    languages = PARALLEL.read_text(encoding="utf-8").split()
+    for _ in range(count):
+        words, size = [], pick.randint(1, 200)
+        while len(words) < size:
+            match pick.randrange(8):
+                case 0:
+                    block = pick.randrange(0x110) << 8  # neighbours are of one script
+                    words += ["".join(chr(block + pick.randrange(256)) for _ in range(6))]
+                case 1:
+                    words += [pick.choice(FORGED.split() + BLANKS)]
+                case 2:
+                    words += [pick.choice(CONTROL_TOKENS), pick.choice("ab \n.é中🙂\u0301") * pick.randint(1, 60)]
+                case _:
+                    words += pick.choices(languages, k=8)
+        text = pick.choice([" ", "", "\n", "  "]).join(words)
+        yield text.encode(errors="replace").decode()
+
+
+@pytest.mark.slow
+def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported):
+    """Every text in every runtime; the slow algorithm of tokenizer.bin takes one in ten, unless all are asked for."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    real = real_lines(sample=SAMPLE) if REAL.exists() else []
+    texts = [escape(text).replace("\u2581", " ") for text in chain(made_texts(), real)]
+    assert sum(len(text.encode()) for text in texts) > 20_000_000
+    original, out = exported.original, exported.out
+    expected = original.encode(texts, threads=2)
+    for text, ids in zip(texts, expected, strict=True):
+        assert original.decode_bytes(ids) == text.encode()
+    encoders = runtimes(out)
+    assert {"files" in exported.formats[name] for name in ("tiktoken_pickle", "tiktoken")} == {
+        "tokenizer.pkl" in encoders
+    }
+    slow, step = encoders.pop("tokenizer.bin"), 1 if SAMPLE == "all" else 10
+    assert slow(texts[::step]) == expected[::step]
+    other = transformers.AutoTokenizer.from_pretrained(out)
+    encoders["transformers"] = lambda texts: other(texts, add_special_tokens=False)["input_ids"]
+    for name, encode in encoders.items():
+        assert encode(texts) == expected, name
+    print(f"{exported.name}: {len(texts):,} texts in {', '.join(encoders)}; {len(texts[::step]):,} in tokenizer.bin")
+
+
+@pytest.mark.parametrize(("name", "num_numbers"), [("tokenizer.bin", 3), ("tokenizer.llama2c.bin", 1)])
+def test_a_sequential_reader_reads_every_token_right(exported, name, num_numbers):
+    original = exported.original
+    numbers, records = read_sequentially(exported.out / name, original.vocab_size, num_numbers)
+    assert [token for token, _ in records] == original.token_bytes
+    assert [score for _, score in records] == list(original.vocabulary.scores)
+    assert numbers[0] == max(map(len, original.token_bytes))
+    assert numbers[1:] == (original.special["<|bos|>"], original.special["<|im_end|>"])[: num_numbers - 1]
+
+
+def join_by_score(start, ids, records):
+    """Join the neighbours whose joint token scores best, until no two have one."""
+    parts = list(start)
+    while True:
+        joints = [(records[ids[a + b]][1], -i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ids]
+        if not joints:
+            return [ids[part] for part in parts]
+        place = -max(joints)[1]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+
+
+@parity(max_examples=60)
+@given(text=TEXTS)
+def test_greedy_readers_give_the_same_where_formats_json_says_so(exported, text):
+    assert exported.formats["llama2c"]["exact"] == (exported.name in ("char", "byte", "bpe", "sentencepiece-bpe"))
+    if not exported.formats["llama2c"]["exact"]:
+        pytest.skip(exported.formats["llama2c"]["reason"])
+    original = exported.original
+    _, records = read_sequentially(exported.out / "tokenizer.llama2c.bin", original.vocab_size, 1)
+    ids = {token: i for i, (token, _) in enumerate(records)}
+    found = []
+    for piece, _ in Split(Regex(original.vocabulary.pattern or WHOLE), "removed", invert=True).pre_tokenize_str(
+        text[:500]
+    ):
+        units = [piece.encode()[i : i + 1] for i in range(len(piece.encode()))]
+        if exported.name in ("char", "sentencepiece-bpe"):
+            units = [
+                u for c in piece for u in ([c.encode()] if c.encode() in ids else [bytes([b]) for b in c.encode()])
+            ]
+        found += join_by_score(units, ids, records)
+    assert found == original.encode(text[:500])
+
+
+def test_nanochat_finds_its_two_files(exported):
+    """It looks for tokenizer/tokenizer.pkl and tokenizer/token_bytes.pt, and asks for `<|bos|>` by name."""
+    base = runtime(exported, "tiktoken_pickle").parent
+    with (base / "tokenizer" / "tokenizer.pkl").open("rb") as stream:
+        encoding = pickle.load(stream)
+    with (base / "tokenizer" / "token_bytes.pt").open("rb") as stream:
+        token_bytes = torch.load(stream, map_location="cpu")
+    original = exported.original
+    assert encoding.encode_single_token("<|bos|>") == original.special["<|bos|>"]
+    assert (token_bytes.dtype, token_bytes.shape) == (torch.int32, (encoding.n_vocab,))
+    assert token_bytes[original.num_text :].tolist() == [0] * (original.vocab_size - original.num_text)
+    assert token_bytes[original.encode("naïve cafés 👋")].sum() == len("naïve cafés 👋".encode())
+
+
+def test_all_files_are_written_again_byte_for_byte(exported, tmp_path):
+    export_tokenizer.main(exported.source, tmp_path / "tokenizer", formats=FORMATS)
+    names = sorted(file.name for file in exported.out.iterdir())
+    assert names == sorted(file.name for file in (tmp_path / "tokenizer").iterdir())
+    assert [n for n in names if (exported.out / n).read_bytes() != (tmp_path / "tokenizer" / n).read_bytes()] == []

@@ -1,0 +1,228 @@
+import base64
+import copyreg
+import io
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+import tiktoken
+import tiktoken.load
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.tokenizer.encoding.ranks import encoding, refusal
+from chatmill.tokenizer.formats.tiktoken_files import description_file, read_tiktoken, write_tiktoken
+from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle, write_tiktoken_pickle
+from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, WORDS
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, merges_by_rank, rank_scores
+from support.paths import SHARED
+
+BYTES = [bytes([byte]) for byte in range(256)]
+CL100K = SHARED / "tokenizers/tiktoken/cl100k_base.tiktoken"
+
+
+def make_vocabulary(
+    type="bpe", algorithm="merge", pattern=PATTERNS["qwen2"], words=(b"th", b"the", b" the"), merges=()
+):
+    text = [*BYTES, *words]
+    tokens = text + [name.encode() for name in CONTROL_TOKENS]
+    tokens += [f"<|unused_{k}|>".encode() for k in range(-len(tokens) % 64)]
+    kinds = [Kind.NORMAL] * len(text) + [Kind.CONTROL] * len(CONTROL_TOKENS)
+    kinds += [Kind.UNUSED] * (len(tokens) - len(kinds))
+    if algorithm == "merge":
+        merges = merges or merges_by_rank({token: i for i, token in enumerate(text)})
+    scores = rank_scores(tokens, kinds, merges)
+    return Vocabulary(type, algorithm, pattern, tuple(tokens), tuple(kinds), scores, tuple(merges))
+
+
+VOCABULARY = make_vocabulary()
+EXPRESSIBLE = {
+    "bpe": VOCABULARY,
+    "byte": make_vocabulary("byte", "lookup", r"[\s\S]+", words=()),
+    "char": make_vocabulary("char", "lookup", CHARACTERS, words=("é".encode(), "語".encode())),
+    "whitespace": make_vocabulary("whitespace", "lookup", WORDS, words=(b" the", b"the")),
+}
+FORMATS = {"pkl": (write_tiktoken_pickle, read_tiktoken_pickle), "tiktoken": (write_tiktoken, read_tiktoken)}
+
+
+@pytest.mark.parametrize("vocabulary", EXPRESSIBLE.values(), ids=EXPRESSIBLE)
+@pytest.mark.parametrize(("write", "read"), FORMATS.values(), ids=FORMATS)
+def test_reading_inverts_writing(write, read, vocabulary, tmp_path):
+    write(vocabulary, tmp_path / "t")
+    assert read(tmp_path / "t") == vocabulary
+
+
+@pytest.mark.parametrize(("write", "read"), FORMATS.values(), ids=FORMATS)
+def test_equal_vocabularies_give_equal_bytes(write, read, tmp_path):
+    write(VOCABULARY, tmp_path / "a")
+    write(read(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_ranks_are_lines_that_tiktoken_itself_reads(tmp_path):
+    write_tiktoken(VOCABULARY, tmp_path / "t.tiktoken")
+    lines = (tmp_path / "t.tiktoken").read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("AA== 0", f"{base64.b64encode(b' the').decode()} 258")
+    assert tiktoken.load.load_tiktoken_bpe(str(tmp_path / "t.tiktoken")) == {
+        token: i for i, token in enumerate(VOCABULARY.tokens[:259])
+    }
+
+
+def test_the_pickle_is_an_encoding_with_control_tokens_above_text(tmp_path):
+    write_tiktoken_pickle(VOCABULARY, tmp_path / "t.pkl")
+    loaded = pickle.loads((tmp_path / "t.pkl").read_bytes())
+    assert (loaded.n_vocab, loaded.encode_single_token("<|bos|>")) == (320, 259)
+    assert loaded.encode_ordinary("the then<|bos|>") == [257, 258, ord("n"), *b"<|bos|>"]
+
+
+INEXPRESSIBLE = {
+    "cannot express wordpiece": make_vocabulary("wordpiece", "wordpiece"),
+    "cannot express viterbi": make_vocabulary("sentencepiece", "viterbi", None),
+    "this tokenizer has none": make_vocabulary(pattern=None),
+    "would join the bytes of b'is'": make_vocabulary("own", "lookup", WORDS, words=(b"is",)),
+    "merges have another order": make_vocabulary(words=(b"th", b"ab"), merges=((97, 98), (116, 104))),
+}
+
+
+@pytest.mark.parametrize("reason", INEXPRESSIBLE)
+@pytest.mark.parametrize("write", [write_tiktoken, write_tiktoken_pickle])
+def test_what_tiktoken_cannot_express_is_refused_and_nothing_written(write, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        write(INEXPRESSIBLE[reason], tmp_path / "t")
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_byte_entries_would_change_ids():
+    wrong = make_vocabulary("own", "lookup", WORDS, words=(b"is",))
+    pretended = tiktoken.Encoding(
+        "x", pat_str=WORDS, mergeable_ranks={t: i for i, t in enumerate(wrong.tokens[:257])}, special_tokens={}
+    )
+    assert refusal(wrong) is not None
+    assert pretended.encode_ordinary("this") == [116, 104, 256]  # the algorithm gives four bytes
+
+
+class Hostile:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def encoding_state(**changes):
+    state = {"name": "x", "pat_str": ".", "mergeable_ranks": {b: i for i, b in enumerate(BYTES)}, "special_tokens": {}}
+    return state | changes
+
+
+class Forger(pickle.Pickler):
+    def reducer_override(self, thing):
+        if not isinstance(thing, tiktoken.Encoding):
+            return NotImplemented
+        return copyreg.__newobj__, (tiktoken.Encoding,), self.state
+
+
+def pickled(state):
+    """A pickle of an encoding with any state."""
+    buffer = io.BytesIO()
+    forger = Forger(buffer, 4)
+    forger.state = state
+    forger.dump(object.__new__(tiktoken.Encoding))
+    return buffer.getvalue()
+
+
+def test_other_protocols_and_an_encoding_made_elsewhere_are_read(tmp_path):
+    own = tiktoken.Encoding(
+        "own", pat_str=".", mergeable_ranks=encoding_state()["mergeable_ranks"], special_tokens={"<s>": 260}
+    )
+    for protocol in (3, 4, 5):
+        (tmp_path / "t.pkl").write_bytes(pickle.dumps(own, protocol))
+        read = read_tiktoken_pickle(tmp_path / "t.pkl")
+        assert (read.type, read.special, len(read.tokens), read.kinds[256]) == (
+            "pretrained",
+            {"<s>": 260},
+            261,
+            Kind.UNUSED,
+        )
+
+
+HOSTILE = {
+    "a call": (pickle.dumps(Hostile(os.mkdir, "created")), "it asks for posix.mkdir"),
+    "a call, protocol 0": (pickle.dumps(Hostile(os.mkdir, "created"), 0), "it asks for posix.mkdir"),
+    "8 GiB": (b"\x80\x04\x8e" + struct.pack("<Q", 2**33) + b".", "not a pickled"),
+    "8 GiB of memo": (b"\x80\x04}r\xff\xff\xff\xff.", "not a pickled"),
+    "a name to fetch": (pickled("cl100k_base"), "a name to look up elsewhere"),
+    "no state": (pickled(None), "no state"),
+    "other fields": (pickled({"name": "x"}), "expected name, pat_str, mergeable_ranks, special_tokens"),
+    "ranks of text": (pickled(encoding_state(mergeable_ranks={"a": 0})), "mergeable_ranks maps something else"),
+    "huge ids": (pickled(encoding_state(special_tokens={"<s>": 2**31 - 1})), "ids up to 2147483647 for 257 tokens"),
+    "ids twice": (pickled(encoding_state(special_tokens={"<s>": 3})), "the id 3 has two tokens"),
+    "no bytes": (pickled(encoding_state(mergeable_ranks={b"a": 0})), "no token for the byte 0x00"),
+    "a list": (pickle.dumps([1]), "opcode EMPTY_LIST"),
+    "nothing": (b"", "not a pickled"),
+    "only a stop": (b".", "not a pickled"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_pickles_are_refused_and_nothing_happens(data, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("t.pkl").write_bytes(data)
+    with pytest.raises(ValueError, match=f"t.pkl: .*{message}"):
+        read_tiktoken_pickle(Path("t.pkl"))
+    assert [file.name for file in tmp_path.iterdir()] == ["t.pkl"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_an_altered_file_is_refused_or_taken_for_another_program_s(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("altered")
+    write, read = FORMATS[data.draw(st.sampled_from(sorted(FORMATS)))]
+    write(VOCABULARY, folder / "t")
+    content = bytearray((folder / "t").read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
+        content[place] = data.draw(st.integers(0, 255))
+    (folder / "t").write_bytes(content)
+    try:
+        found = read(folder / "t")
+    except ValueError as error:
+        assert str(error).startswith(str(folder / "t"))
+    else:  # the name that holds the fingerprint is itself altered, or the change says the same
+        assert found.type == "pretrained" or found == VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("!!!! 259", ":4: not a token in base64"), ("AQ== 259", ":4: .*stood before"), ("dGhl x", ":4: ")],
+)
+def test_a_bad_line_is_named(line, message, tmp_path):
+    (tmp_path / "t.tiktoken").write_text(f"AQ== 0\n\nAg== 1\n{line}\n")
+    with pytest.raises(ValueError, match=rf"t\.tiktoken{message}"):
+        read_tiktoken(tmp_path / "t.tiktoken")
+
+
+def test_ranks_without_a_pattern_ask_for_one(tmp_path):
+    (tmp_path / "own.tiktoken").write_text("AA== 0\n")
+    with pytest.raises(ValueError, match=r"own\.tiktoken: .*write own\.tiktoken\.json beside it, .*cl100k_base"):
+        read_tiktoken(tmp_path / "own.tiktoken")
+
+
+def test_a_description_of_another_kind_is_refused(tmp_path):
+    write_tiktoken(VOCABULARY, tmp_path / "t.tiktoken")
+    description_file(tmp_path / "t.tiktoken").write_text('{"name": 1}')
+    with pytest.raises(ValueError, match=r"t\.tiktoken\.json: expected name, pattern and special_tokens"):
+        read_tiktoken(tmp_path / "t.tiktoken")
+
+
+def test_line_ends_of_windows_make_no_difference(tmp_path):
+    write_tiktoken(VOCABULARY, tmp_path / "t")
+    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes().replace(b"\n", b"\r\n"))
+    assert read_tiktoken(tmp_path / "t") == VOCABULARY
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CL100K.exists(), reason="the published tokenizers are not here")
+def test_a_published_tokenizer_is_read_as_it_was_meant():
+    assert encoding(read_tiktoken(CL100K)).encode_ordinary("hello world") == [15339, 1917]

@@ -1,0 +1,152 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.model.chat_model import initialise
+from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.training.byte_encoder import (
+    END,
+    FILL,
+    START,
+    ByteEncoder,
+    ByteEncoderShape,
+    hashed,
+    plug,
+    spell,
+    tabulate,
+)
+from chatmill.training.model_folder import read_byte_encoder, write_model
+from support.tiny import CONFIG, VOCABULARY, random_model
+
+SHAPE = ByteEncoderShape(width=32, layers=1, longest=8, slots=512)
+NORMAL, CONTINUATION, FALLBACK = Kind.NORMAL, Kind.CONTINUATION, Kind.FALLBACK
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    torch.manual_seed(0)
+    encoder = ByteEncoder(SHAPE, CONFIG.hidden_size)
+    for weight in encoder.parameters():
+        torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.3)
+    return encoder.requires_grad_(False)
+
+
+def embed(encoder, *tokens, kind=NORMAL):
+    return encoder(spell(tokens, [kind] * len(tokens), SHAPE.longest))
+
+
+def test_a_token_is_spelled_between_two_marks():
+    spelled = spell([b"ab", b"c"], [NORMAL, CONTINUATION], 8)
+    assert spelled.tolist() == [[START, 97, 98, END], [START + 1, 99, END, FILL]]
+
+
+def test_a_token_that_is_too_long_is_read_as_far_as_allowed():
+    assert spell([b"abcdefghij"], [NORMAL], 8).tolist() == spell([b"abcdefgh"], [NORMAL], 8).tolist()
+
+
+def test_empty_tokens_are_refused_and_counted():
+    with pytest.raises(ValueError, match="2 of 3 tokens of the vocabulary are empty"):
+        spell([b"", b"a", b""], [NORMAL] * 3, 8)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=5))
+def test_what_a_token_is_filled_up_with_changes_nothing(encoder, tokens):
+    alone = torch.cat([embed(encoder, token) for token in tokens])
+    torch.testing.assert_close(embed(encoder, *tokens), alone, atol=1e-5, rtol=1e-5)
+
+
+def test_the_order_of_bytes_and_the_kind_of_token_matter(encoder):
+    plain, turned = embed(encoder, b"ab", b"ba")
+    (continued,) = embed(encoder, b"ab", kind=CONTINUATION)
+    assert (plain - turned).abs().max() > 0.1 and (plain - continued).abs().max() > 0.1
+
+
+def test_without_ngrams_the_transformer_still_tells_orders_apart():
+    encoder = ByteEncoder(replace(SHAPE, ngrams=0), 16)
+    first, second = embed(encoder, b"abcd", b"dcba")
+    assert (first - second).abs().max() > 1e-3
+
+
+def test_ngrams_of_a_token_are_counted_by_hand():
+    hashes, count = hashed(spell([b"ab", b"a"], [NORMAL] * 2, 8), longest=2)
+    assert count.tolist() == [4 + (4 + 3) + 2, 3 + (3 + 2) + 2]  # symbols; small ones and pairs; the whole, twice
+    assert hashes.shape == (2, 13) and (hashes[1] == -1).sum() == 3
+
+
+def known(token, longest=3):
+    return {number for number in hashed(spell([token], [NORMAL], 8), longest)[0][0].tolist() if number >= 0}
+
+
+def test_equal_ngrams_have_equal_hashes_and_others_do_not():
+    shared = (4 + 1) + (4 + 1) + 3 + 2  # both marks and three letters, as they are and small; pairs; triples
+    assert len(known(b"the") & known(b"then")) == shared
+    assert len(known(b"the")) == 5 + (5 + 4 + 3) + 2
+
+
+def test_a_word_in_capitals_shares_its_small_ngrams():
+    shared = 2 + (5 + 4 + 3) + 1  # the marks, all small ones, and the whole in small letters
+    assert len(known(b"THE") & known(b"the")) == shared
+
+
+def test_a_table_holds_each_tokens_own_embedding(encoder):
+    model = random_model()
+    plug(model, encoder, VOCABULARY)
+    table = model.model.embed_tokens.weight
+    for i in (0, 97, 255):
+        torch.testing.assert_close(table[i], embed(encoder, VOCABULARY.tokens[i])[0], atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_that_are_no_text_keep_their_rows(encoder):
+    model, other = random_model(), torch.tensor([*VOCABULARY.special.values()])
+    before = model.model.embed_tokens.weight[other].clone()
+    plug(model, encoder, VOCABULARY)
+    assert torch.equal(model.model.embed_tokens.weight[other], before)
+
+
+def test_a_table_in_the_place_of_the_network_changes_no_logit(encoder):
+    model, ids = random_model(), torch.tensor([[72, 105, 256, 3]])
+    plug(model, encoder, VOCABULARY)
+    made = model(ids)
+    assert tabulate(model) is encoder and isinstance(model.model.embed_tokens, torch.nn.Embedding)
+    torch.testing.assert_close(model(ids), made)
+    assert tabulate(model) is None
+
+
+def test_a_new_network_begins_as_a_table_does_and_every_weight_learns():
+    model, ids = random_model(), torch.tensor([[72, 105, 256, 3]])
+    plug(model, ByteEncoder(SHAPE, CONFIG.hidden_size), VOCABULARY)
+    initialise(model, 1)
+    assert 0.01 < model.model.embed_tokens.weight.std() < 0.06
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # layers begin as the identity
+        for name, weight in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.normal_(generator=generator)
+    model.nats(ids, None, None, ids.roll(-1, 1))[0].sum().backward()
+    assert all(weight.grad.abs().max() > 0 for weight in model.model.embed_tokens.parameters())
+
+
+def test_a_folder_keeps_the_network_and_the_table_it_made(encoder, tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    model = random_model()
+    plug(model, encoder, VOCABULARY)
+    tabulate(model)
+    write_model(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    again = read_byte_encoder(tmp_path / "model")
+    assert again.shape == SHAPE and torch.equal(embed(again, b"ab"), embed(encoder, b"ab"))
+
+
+def test_a_model_without_such_a_network_has_none(tmp_path):
+    assert read_byte_encoder(tmp_path) is None
+
+
+def test_a_damaged_network_is_refused(encoder, tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    write_model(tmp_path / "model", random_model(), tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    (tmp_path / "model/byte_encoder.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match=r"byte_encoder\.safetensors: not the network that config\.json describes"):
+        read_byte_encoder(tmp_path / "model")

@@ -1,0 +1,253 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
+
+from chatmill.encoded.token_files import read_split
+from chatmill.training.distributed import Group, joined, launch, load_weights, shard
+from chatmill.training.optimizer import Optimizer
+from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.run import share_rows
+from support.short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
+from support.tiny import VOCABULARY, random_model
+
+STEPS = 20  # of equal losses; rounding grows with every step
+CLOSE = 1.5e-5  # 1e-5, and half of the last digit that is written
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
+
+
+@pytest.fixture(scope="module")
+def alone(tokens, tmp_path_factory):
+    return run(tokens, tmp_path_factory.mktemp("alone"), steps=STEPS)
+
+
+def losses(folder):
+    return [float(line["loss"]) for line in read_curve(folder)]
+
+
+def start(command, folder):
+    """A command in a folder with a checkpoint of its own."""
+    environment = os.environ | {"DVC_ROOT": str(folder / "top"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_loss_is_that_of_one_process(tokens, alone, tmp_path, processes):
+    run(tokens, tmp_path, steps=STEPS, processes=processes)
+    assert losses(tmp_path) == pytest.approx(losses(alone), abs=CLOSE)
+    held_out = [float(read_curve(folder)[-1]["validation_bits_per_byte"]) for folder in (tmp_path, alone)]
+    assert held_out[0] == pytest.approx(held_out[1], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_path):
+    run(tokens, tmp_path, steps=STEPS, processes=2, shard=True)
+    assert losses(tmp_path) == pytest.approx(losses(alone), abs=1e-4)
+    ours, theirs = (load_file(folder / "model/model.safetensors") for folder in (tmp_path, alone))
+    assert {name: weight.shape for name, weight in ours.items()} == {name: w.shape for name, w in theirs.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"embedding": "bytes", "tie_embeddings": False},
+        {"head": "bytes"},
+        {"chunking": "learned"},
+        {"chunking": "autoencoder"},
+    ],
+)
+def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens, tmp_path, part):
+    one, two = (
+        losses(run(tokens, tmp_path / str(processes), steps=4, processes=processes, shard=processes > 1, **part))
+        for processes in (1, 2)
+    )
+    np.testing.assert_allclose(two, one, rtol=1e-4)
+
+
+def local_bytes(tensors):
+    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
+def learn(group, sharded):
+    """A model and its optimizer after a step."""
+    model = random_model()
+    if sharded:
+        shard(model, group, compiled=False)
+    optimizer = Optimizer(model, 0.01, torch.float32)
+    model(torch.arange(group.rank, 20)[None]).square().mean().backward()
+    optimizer.step(1.0)
+    return model, optimizer
+
+
+def state_of(model, optimizer):
+    states = (state.values() for o in optimizer.optimizers for state in o.state.values())
+    return [*model.parameters(), *(tensor for state in states for tensor in state)]
+
+
+def check_shards(folder):
+    with joined("cpu") as group:
+        (model, optimizer), (whole_model, whole_optimizer) = (learn(group, sharded) for sharded in (True, False))
+        parts, wholes = state_of(model, optimizer), state_of(whole_model, whole_optimizer)
+        np.save(folder / f"{group.rank}.npy", [local_bytes(parts), local_bytes(wholes)])
+        weights, states = group.share(group.whole([model.state_dict(), optimizer.state_dict()]))
+        restored, other = learn(group, True)
+        with torch.no_grad():
+            [weight.zero_() for weight in restored.parameters()]
+        load_weights(restored, weights)
+        other.load_state_dict(states)
+        pairs = zip(parts, state_of(restored, other), strict=True)
+        np.save(folder / f"same{group.rank}.npy", [bool((a == b).all()) for a, b in pairs])
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    launch(check_shards, 2, [folder])
+    return folder
+
+
+@pytest.mark.slow
+def test_each_of_two_processes_holds_half_of_the_weights_and_of_the_optimizers_state(shards):
+    for rank in (0, 1):
+        held, whole = np.load(shards / f"{rank}.npy")
+        assert 0.4 * whole <= held <= 0.6 * whole
+
+
+@pytest.mark.slow
+def test_shards_are_restored_from_whole_weights_and_states(shards):
+    assert all(np.load(shards / f"same{rank}.npy").all() for rank in (0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, sharded):
+    settings = {"steps": 100, "checkpoint_every": 2}
+    begun = start([sys.executable, *script(tokens, tmp_path, **settings, processes=2, shard=sharded)], tmp_path)
+    checkpoint = kill_when_saved(begun, tmp_path / "top")
+    mark(checkpoint)
+    process = start([sys.executable, *script(tokens, tmp_path, **settings)], tmp_path)
+    assert process.wait() == 0
+    before, after = (tmp_path / "train.tsv").read_text().split("killed\n")
+    assert 1 < before.count("\n") < 101 and before.count("\n") + after.count("\n") == 101
+    assert not checkpoint.folder.exists() and float(after.splitlines()[-1].split("\t")[1]) < 0.5
+
+
+def fail(how):
+    with joined("cpu") as group:
+        if group.rank == 1:
+            how()
+        group.sum(torch.zeros(1))
+
+
+def complain():
+    raise ValueError("b.txt:2: bad: mend it")
+
+
+def be_killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_mistake_in_one_process_is_that_of_all():
+    with pytest.raises(ValueError, match=r"^b.txt:2: bad: mend it$"):
+        launch(fail, 2, [complain])
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_told_and_ends_the_others():
+    with pytest.raises(ValueError, match=r"process 1 of 2 was killed: where memory ran out, lower"):
+        launch(fail, 2, [be_killed])
+
+
+@pytest.mark.slow
+def test_one_line_tells_a_mistake_of_a_stage_in_many_processes(tokens, tmp_path):
+    process = start([sys.executable, *script(tokens, tmp_path, processes=2, learning_rate=1e30)], tmp_path)
+    errors = process.communicate()[1].decode()
+    assert process.returncode == 1
+    assert errors.count("\n") == 1 and "the loss is nan: lower train_model.learning_rate" in errors
+
+
+@pytest.mark.slow
+def test_two_processes_that_are_asked_to_end_save_first(tokens, tmp_path):
+    process = start([sys.executable, *script(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path)
+    while not list(tmp_path.glob("top/.cache/resume/*/*.pt")) and process.poll() is None:
+        time.sleep(0.01)
+    process.terminate()
+    errors = process.communicate()[1].decode()
+    assert process.returncode == 143
+    assert errors.count("\n") == 1 and "saved, and the same command goes on from here" in errors
+
+
+@pytest.mark.slow
+def test_processes_end_with_their_parent(tokens, tmp_path):
+    process = start([sys.executable, *script(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path)
+    kill_when_saved(process, tmp_path / "top")  # returns when its output, which all processes have, is closed
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+def test_processes_that_cannot_share_the_rows_are_refused(tokens, tmp_path):
+    assert share_rows(4096, 1024, 1024, 4) == share_rows(4096, 1024, 1024, 1) == 4
+    with pytest.raises(ValueError, match=r"batch_size = 256 makes 4 rows of 64 .* 3 processes .* that works is 192$"):
+        run(tokens, tmp_path, processes=3)
+    with pytest.raises(ValueError, match=r"the nearest batch_size that works is 8192$"):
+        share_rows(4096, 1024, 1024, 8)
+
+
+def test_the_rows_of_a_step_are_dealt_out(tokens):
+    split = read_split(tokens / "tokens", "train")
+    feed = Feed(split, cut_to_fit(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
+    rows = list(feed.epoch(0, 0))[:5]
+    whole, parts = feed.batches(rows, 1), [feed.batches(rows, 1, part, 2) for part in (0, 1)]
+    assert [len(part) for part in parts] == [3, 3]
+    dealt = [batch for pair in zip(*parts, strict=True) for batch in pair]
+    assert all(np.array_equal(a.ids, b.ids) for a, b in zip(dealt, whole, strict=False))
+    assert not dealt[-1].loss.any()
+
+
+def test_alone_every_sum_is_what_it_was():
+    group, numbers = Group(torch.device("cpu")), torch.arange(3)
+    assert group.sum(numbers) is numbers and group.total(0.1) == 0.1
+    assert group.share(numbers) is numbers and group.whole(numbers) is numbers
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_processes(tokens, alone, tmp_path):
+    command = script(tokens, tmp_path, steps=STEPS)
+    assert start([*TORCHRUN, "--standalone", "--nproc-per-node=2", *command], tmp_path).wait() == 0
+    assert losses(tmp_path) == pytest.approx(losses(alone), abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_two_machines_train_together(tokens, alone, tmp_path):
+    meeting = ("--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+    folders = [tmp_path / name for name in "ab"]
+    commands = [script(tokens, folder, steps=STEPS) for folder in folders]
+    machines = [
+        start([*TORCHRUN, *meeting, f"--node-rank={rank}", *command], folder)
+        for rank, (command, folder) in enumerate(zip(commands, folders, strict=True))
+    ]
+    assert [machine.wait() for machine in machines] == [0, 0]
+    assert losses(folders[0]) == pytest.approx(losses(alone), abs=CLOSE) and not (folders[1] / "model").exists()

@@ -1,0 +1,133 @@
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import BOS, END, PAD, START, Message
+from chatmill.conversation.template import Loss, segments
+from chatmill.encoded.token_files import Split
+from chatmill.training.packing import Feed, best_fit, cut_to_fit
+from support.tiny import byte_tokenizer
+
+TOKENIZER = byte_tokenizer()
+SPECIAL = TOKENIZER.special
+ROLES = ("user", "assistant")
+
+
+def encode(talks, template="chatml"):
+    """Conversations given as lists of texts, the user's first."""
+    messages = [[Message.plain(ROLES[i % 2], text) for i, text in enumerate(talk)] for talk in talks]
+    return Split(*TOKENIZER.encode_conversations([segments(talk, template) for talk in messages]))
+
+
+def feed(talks, row_length, template="chatml"):
+    split = encode(talks, template)
+    return Feed(split, cut_to_fit(split, row_length, template, SPECIAL), row_length, SPECIAL)
+
+
+def text_of(feed, i):
+    start, length = feed.pieces.starts[i], feed.pieces.lengths[i]
+    return TOKENIZER.decode(feed.split.ids[start : start + length])
+
+
+TALKS = st.lists(st.lists(st.text("ab ", min_size=1, max_size=30), min_size=2, max_size=5), min_size=1, max_size=12)
+
+
+@given(st.lists(st.integers(1, 20), max_size=60))
+def test_every_item_is_in_one_row_and_no_row_overflows(lengths):
+    rows = best_fit(lengths, 20)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in row) <= 20 for row in rows)
+
+
+def test_an_item_goes_into_the_fullest_row_with_room():
+    assert best_fit([5, 3, 2, 6], 8) == [[3, 2], [0, 1]]
+    assert best_fit([7, 6, 2, 1], 8) == [[0, 3], [1, 2]]
+
+
+@given(TALKS, st.integers(2, 90), st.integers(0, 3), st.sampled_from(["chatml", "markers"]))
+def test_every_row_has_a_target_and_every_epoch_every_conversation(talks, row_length, seed, template):
+    source = feed(talks, row_length, template)
+    rows = list(source.epoch(seed, 0))
+    assert Counter(np.concatenate(rows).tolist()) == Counter(range(len(talks)))
+    assert (source.batch(rows).loss == Loss.TRAINED).any(axis=1).all()
+
+
+@given(TALKS, st.integers(2, 90))
+def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length):
+    source = feed(talks, row_length)
+    batch = source.batch(list(source.epoch(1, 0)))
+    has_target = batch.loss != Loss.IGNORED
+    following = np.roll(batch.conversations, -1, axis=1)
+    assert (batch.conversations[has_target] == following[has_target]).all()
+    assert (batch.targets[has_target] == np.roll(batch.ids, -1, axis=1)[has_target]).all()
+    assert (batch.targets[has_target] != SPECIAL[BOS]).all()
+
+
+@given(TALKS)
+def test_nothing_trained_is_lost_where_conversations_fit(talks):
+    source = feed(talks, 512)
+    trained = int((source.split.loss == Loss.TRAINED).sum())
+    assert int((source.batch(list(source.epoch(0, 0))).loss == Loss.TRAINED).sum()) == trained
+
+
+def test_a_row_is_whole_conversations_with_positions_of_their_own():
+    source = feed([["ab", "c"], ["d", "e"]], 64)
+    batch = source.batch([np.array([1, 0])])
+    first, second = (source.split.ids[slice(*source.split.offsets[i : i + 2])] for i in (1, 0))
+    used = len(first) + len(second)
+    assert batch.ids[0, :used].tolist() == [*first, *second]
+    assert batch.positions[0, :used].tolist() == [*range(len(first)), *range(len(second))]
+    assert batch.conversations[0].tolist() == [0] * len(first) + [1] * len(second) + [-1] * (64 - used)
+    assert set(batch.ids[0, used:]) == {SPECIAL[PAD]}
+
+
+def test_a_long_conversation_keeps_its_last_messages_behind_bos():
+    source = feed([["first question", "first answer", "second question", "answer"]], 60)
+    assert text_of(source, 0) == f"{START}user\nsecond question{END}\n{START}assistant\nanswer{END}"
+    assert source.batch([np.array([0])]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[START]]
+
+
+def test_in_markers_it_keeps_its_last_turns():
+    source = feed([["first question", "first answer", "second question", "answer"]], 60, "markers")
+    assert text_of(source, 0) == f"\n\nHuman: second question\n\nAssistant: answer{END}"
+
+
+def test_a_giant_answer_keeps_its_end_and_a_giant_question_its_answer():
+    answer, question = feed([["hi", "x" * 200]], 50), feed([["y" * 200, "no"]], 50)
+    assert text_of(answer, 0) == "x" * 48 + END
+    assert text_of(question, 0) == f"{START}assistant\nno{END}"
+
+
+def test_what_has_nothing_to_train_is_rejected_and_counted():
+    source = feed([["a", "b"], ["only a question"], ["c", "d"]], 64)
+    assert source.pieces.rejected == 1
+    assert [text_of(source, i)[-12:-11] for i in range(len(source.pieces.starts))] == ["b", "d"]
+
+
+def test_the_order_follows_from_seed_and_epoch_alone():
+    source = feed([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(60)], 128)
+    one, same, other = (list(map(list, islice(source.rows(seed), 50))) for seed in (1, 1, 2))
+    assert one == same and one != other
+    assert list(map(list, source.epoch(1, 0))) != list(map(list, source.epoch(1, 1)))
+
+
+def test_padding_is_counted():
+    source = feed([["ab", "c"]], 64)
+    used = len(source.split.ids)
+    assert source.padding(0) == pytest.approx(1 - used / 64)
+
+
+def test_batches_are_of_one_shape_and_filled_up_with_padding():
+    source = feed([["q", "a" * 30] for _ in range(5)], 64)
+    batches = source.batches(source.epoch(0, 0), 3)
+    assert [batch.ids.shape for batch in batches] == [(3, 64), (3, 64)]
+    assert (batches[1].loss[2] == Loss.IGNORED).all()
+
+
+def test_a_context_of_one_token_is_refused():
+    with pytest.raises(ValueError, match="a context of 1 tokens predicts nothing"):
+        feed([["a", "b"]], 1)
