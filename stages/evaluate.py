@@ -15,17 +15,19 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from chatmill.conversation.chatml import Conversation, Message, parse, read_records
+from chatmill.conversation.chatml import Conversation, Message
 from chatmill.conversation.template import Template
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch import PyTorchEngine
-from chatmill.evaluation.bits_per_byte import baselines, token_nats
+from chatmill.evaluation.bits_per_byte import baselines
 from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
+from chatmill.evaluation.held_back import TestSet, read_test_set
+from chatmill.evaluation.metrics import rounded
 from chatmill.evaluation.scoring import score_by
 from chatmill.evaluation.skill_scoring import score
 from chatmill.inference.chat import ChatSession
-from chatmill.inference.chat_template import OwnTemplate
+from chatmill.inference.chat_template import OWN
 from chatmill.inference.loading import engines, load, load_engine
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.reading import read_model
@@ -37,17 +39,6 @@ from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.loading import load as load_tokenizer
 
-DIGITS = 6  # of the numbers in the metrics
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Held-back conversations: what each is from, what is said, and how its last answer is scored."""
-
-    sources: list[str]
-    conversations: list[Conversation]
-    skills: list[dict[str, Any] | None]
-
 
 @dataclass(frozen=True)
 class Question:
@@ -56,21 +47,6 @@ class Question:
     conversation: Conversation
     skill: dict[str, Any]
     rank: int
-
-
-def read_test(file: Path) -> TestSet:
-    """All records of the file. Raises ValueError with file and line."""
-    result = TestSet([], [], [])
-    for number, record in enumerate(read_records(file), start=1):
-        try:
-            result.conversations.append(parse(record.text))
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: {error}") from error
-        result.sources.append(record.source)
-        result.skills.append(record.skill)
-    if not result.sources:
-        raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")
-    return result
 
 
 def questions(test: TestSet, limit: int) -> list[Question]:
@@ -111,8 +87,7 @@ def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, traine
     """The section bits_per_byte of the metrics: of all text, or of the assistant's where no other was trained."""
     of_sources = np.array(sources)
     result = {
-        "all": None if trained_only else corpus.bits_per_byte(nats, trained_only=False),
-        "assistant": corpus.bits_per_byte(nats, trained_only=True),
+        **corpus.bits(nats, trained_only=trained_only)._asdict(),
         "by_source": {
             name: corpus.bits_per_byte(nats, trained_only=trained_only, documents=of_sources == name)
             for name in sorted(set(sources))
@@ -154,13 +129,6 @@ def free_answers(session: ChatSession, prompts: Path, max_tokens: int) -> list[d
     return result
 
 
-def rounded(value: Any) -> Any:
-    """Numbers with DIGITS digits after the point, in whatever they stand."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return round(value, DIGITS) if isinstance(value, float) else value
-
-
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
     """Each engine, one at a time, and the file of its weights; PyTorch comes first."""
     network, _ = read_model(model, torch.device("cpu"))
@@ -180,16 +148,17 @@ def measure_engines(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The section engines of the metrics, and the nats of each token with the first engine."""
     result: dict[str, Any] = {}
-    reference = None
+    reference: np.ndarray | None = None
     for engine, weights in opened:
-        nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_by(engine)))
+        nats = corpus.nats(engine.context, score_by(engine))
         reference = nats if reference is None else reference
-        right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(template)), asked, max_tokens)
+        right, _ = answer(ChatSession(engine, corpus.tokenizer, OWN[template]), asked, max_tokens)
         result[engine.name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(asked, right).get("macro"),
             "size_mb": weights.stat().st_size / 1e6,
         }
+    assert reference is not None, "PyTorch is always among the engines"
     return result, reference
 
 
@@ -209,7 +178,7 @@ def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, An
 def trained_on_answers_alone(model: Path) -> bool:
     """Whether training gave no weight to anything but what the assistant says."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    return config["chatmill"].get("prompt_loss_weight") == 0
+    return bool(config["chatmill"].get("prompt_loss_weight") == 0)
 
 
 @stage
@@ -235,9 +204,9 @@ def main(
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
-    held_back = read_test(test)
+    held_back = read_test_set(test)
     loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
-    tokenizer, template = loaded.tokenizer, loaded.template.name
+    tokenizer, template = loaded.tokenizer, OWN[loaded.template.name].name
     if check_manifest(model) != tokenizer.fingerprint:
         raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
     corpora = {name: Corpus.encode(held_back.conversations, tokenizer, name, threads) for name in get_args(Template)}
@@ -262,7 +231,7 @@ def main(
     }
     if not asked:
         del content["skills"]
-    if loaded.engine.name == "pytorch" and loaded.engine.model.config.chunking:
+    if isinstance(loaded.engine, PyTorchEngine) and loaded.engine.model.config.chunking:
         content["chunks"] = describe_chunks(loaded.engine.model, corpus, free)
     samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in free), encoding="utf-8")
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

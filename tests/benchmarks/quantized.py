@@ -24,12 +24,13 @@ import export_onnx  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
 from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
+from chatmill.evaluation.held_back import TestSet, read_test_set  # noqa: E402
 from chatmill.evaluation.scoring import score_by  # noqa: E402
 from chatmill.inference.chat import ChatSession  # noqa: E402
 from chatmill.inference.chat_template import OwnTemplate  # noqa: E402
 from chatmill.inference.loading import load_engine  # noqa: E402
 from chatmill.tokenizer.formats.loading import load as load_tokenizer  # noqa: E402
-from evaluate import TestSet, accuracies, answer, questions, read_test  # noqa: E402
+from evaluate import accuracies, answer, questions  # noqa: E402
 
 MAX_TOKENS = 128  # of an answer
 PRECISIONS = {"float32": "onnx"} | {name: f"onnx_{name}" for name in export_onnx.QUANTIZED}
@@ -75,7 +76,7 @@ def main():
     parser.add_argument("--questions", type=int, default=5, help="of each skill")
     parser.add_argument("--threads", type=int, default=default_threads())
     options = parser.parse_args()
-    test, tokenizer = some(read_test(options.conversations), options.limit), load_tokenizer(options.model)
+    test, tokenizer = some(read_test_set(options.conversations), options.limit), load_tokenizer(options.model)
     print("| precision | MB | bits/byte, all | bits/byte, assistant | skills |\n|---|---:|---:|---:|---:|")
     corpus = reference = None
     with tempfile.TemporaryDirectory() as folder:

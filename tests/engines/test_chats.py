@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Variant
+from chatmill.engines.chats import chats_of
 from chatmill.engines.onnx import shared_caches
 from chatmill.engines.torch.caches import FIRST_LENGTH
 from chatmill.engines.torch.pytorch import PyTorchEngine
@@ -130,3 +131,15 @@ def test_prompts_are_read_in_chunks_of_any_size_alike(engines, monkeypatch):
     for one, other in pairwise(answers):
         np.testing.assert_allclose(one, other, atol=1e-4)
         assert one.argmax() == other.argmax() == expected(ids).argmax()
+
+
+def test_the_one_chat_of_an_engine_with_one_cache_is_the_engine():
+    engine = PyTorchEngine(ChatModel(replace(CONFIG, variant=Variant(sliding_window=600))), threads=1)
+    chats, rows = chats_of(engine, ROWS)
+    chat, ids = chats.join(), some_ids(12)
+    assert rows == 1 and chat.context == engine.context
+    chat.append(ids)
+    chat.rewind(5)
+    last = chats.step([(chat, ids[5])])[0]
+    np.testing.assert_allclose(last, engine.score(ids[:6])[-1], atol=1e-5)
+    np.testing.assert_array_equal(chat.score(ids), engine.score(ids))

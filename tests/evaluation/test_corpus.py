@@ -76,3 +76,10 @@ def test_bytes_per_token_counts_text_alone():
     assert bytes_per_token([TALK], byte_tokenizer(), "chatml") == 1
     assert bytes_per_token([[Message.plain("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
     assert bytes_per_token([], byte_tokenizer(), "chatml") is None
+
+
+def test_a_corpus_costs_what_its_conversations_cost_and_all_text_may_mean_nothing():
+    corpus = encoded([TALK, TALK[:1]])
+    nats = corpus.nats(1000, lambda windows: [np.full(len(ids) - 1, math.log(2)) for ids in windows])
+    assert nats.tolist() == [n for ids in corpus.documents() for n in (0, *[math.log(2)] * (len(ids) - 1))]
+    assert corpus.bits(nats) == pytest.approx((1, 1)) and corpus.bits(nats, trained_only=True).all is None

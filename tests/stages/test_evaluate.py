@@ -9,10 +9,11 @@ from chatmill.conversation.chatml import Message, Part, Record, parse, render
 from chatmill.conversation.template import segments
 from chatmill.evaluation.batches import batches
 from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
+from chatmill.evaluation.held_back import read_test_set
 from chatmill.evaluation.scoring import score_by
 from chatmill.inference.loading import load_engine
 from chatmill.pipeline.manifest import write_manifest
-from evaluate import accuracies, free_answers, main, questions, read_test
+from evaluate import accuracies, free_answers, main, questions
 from support.paths import ANYWHERE
 from support.tiny import byte_tokenizer, write_model
 
@@ -111,7 +112,7 @@ def test_batches_hold_every_text_once_and_no_more_logits_than_fit():
 def test_questions_are_the_first_of_each_skill_and_phrasing(tmp_path):
     file = tmp_path / "test.jsonl"
     file.write_text("".join(skill_record("adding", "known", key).to_json() for key in range(3)) + RECORDS[2].to_json())
-    asked = questions(read_test(file), 2)
+    asked = questions(read_test_set(file), 2)
     assert [(one.conversation[-1].text, one.rank) for one in asked] == [
         ("What of 0?", 0),
         ("What of 1?", 1),
@@ -123,7 +124,7 @@ def test_macro_is_the_mean_of_the_skills_not_of_the_questions(tmp_path):
     file = tmp_path / "test.jsonl"
     records = [skill_record("adding", "known", key) for key in range(3)] + [skill_record("naming", "known", 9)]
     file.write_text("".join(one.to_json() for one in records))
-    found = accuracies(questions(read_test(file), 9), [True, False, False, True])
+    found = accuracies(questions(read_test_set(file), 9), [True, False, False, True])
     assert found == {"macro": pytest.approx(2 / 3), "adding": pytest.approx(1 / 3), "naming": 1}
 
 

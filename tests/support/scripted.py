@@ -6,7 +6,7 @@ import numpy as np
 class ScriptedEngine:
     """Makes one id of the script the likeliest at each call; keeps what it was given to read."""
 
-    name, fingerprint, template = "scripted", "", "chatml"
+    name, device, num_bytes, fingerprint, template = "scripted", "cpu", 0, "", "chatml"
 
     def __init__(self, script, *, vocab_size, context):
         self.vocab_size, self.context = vocab_size, context

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from chatmill.conversation.chatml import Message
-from chatmill.conversation.template import Loss, Segment, header_segments, message_segments
+from chatmill.conversation.template import Loss
 from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
 from chatmill.inference.chat import Answer, ChatSession
-from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.interpreter import TOOL_TOKENS
 from chatmill.pipeline.errors import MISTAKES, sentence
 
@@ -103,7 +102,7 @@ def score(session: ChatSession, prompt: str, message: Message) -> float:
     """The nats of an answer's text and calls after a prompt. Raises ValueError where the model gives no number."""
     system = [Message.plain("system", session.system)] if session.system else []
     asked, _ = session.tokenizer.encode_segments(session.template.prompt([*system, Message.plain("user", prompt)]))
-    said, losses = session.tokenizer.encode_segments(said_segments(message, session.template))
+    said, losses = session.tokenizer.encode_segments(session.template.answer(message))
     logits = session.engine.score([*asked, *said])[len(asked) - 1 :]
     with np.errstate(invalid="ignore"):
         nats = nats_of_logits(logits, np.array([asked[-1], *said]))
@@ -111,14 +110,6 @@ def score(session: ChatSession, prompt: str, message: Message) -> float:
     if not np.isfinite(total):
         raise ValueError("the model gives it no probability, or none that is a number")
     return total
-
-
-def said_segments(message: Message, template: ChatTemplate) -> list[Segment]:
-    """An answer as a model says it after the prompt, without what ends it; a template made elsewhere has text alone."""
-    if not template.escapes:
-        return [Segment(template.lead + message.text, Loss.TRAINED)]
-    header = header_segments("assistant", template.name)
-    return message_segments(message, template.name)[len(header) : -2]
 
 
 def pooled(comparisons: Iterable[Comparison]) -> Bits:

@@ -14,11 +14,10 @@ import numpy as np
 
 from chatmill.app.subject import Subject, read_whole_file
 from chatmill.conversation.template import Loss, Segment
-from chatmill.datasets.formats.item import Reject
+from chatmill.datasets.formats.item import Item, Reject
 from chatmill.datasets.formats.registry import read
 from chatmill.engines.engine import Engine, memory_error
-from chatmill.evaluation.bits_per_byte import token_nats
-from chatmill.evaluation.corpus import Corpus
+from chatmill.evaluation.corpus import Bits, Corpus
 from chatmill.evaluation.scoring import score_by
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.loading import Loaded
@@ -33,13 +32,6 @@ class Document(NamedTuple):
     file: Path
     place: str
     content: Subject
-
-
-class Bits(NamedTuple):
-    """Bits per byte; None where there is no such text."""
-
-    all: float | None
-    assistant: float | None
 
 
 class Measurement(NamedTuple):
@@ -88,20 +80,19 @@ def measure(loaded: Loaded, documents: Sequence[Document], context: int | None =
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
         raise ValueError(f"the tokenizer makes ids up to {corpus.ids.max()}: the model knows {engine.vocab_size}")
     start = time.monotonic()
-    texts = corpus.documents()
-    nats = score(engine, texts, length)
+    nats = nats_of(engine, corpus, length)
     seconds = time.monotonic() - start
-    for document, of_text in zip(documents, nats, strict=True):
+    for document, of_text in zip(documents, corpus.by_document(nats), strict=True):
         if not np.isfinite(of_text).all():
             raise ValueError(f"{document.place}: the model gives it no probability, or none that is a number")
-    joined, files = np.concatenate(nats), np.array([str(document.file) for document in documents])
+    files = np.array([str(document.file) for document in documents])
     return Measurement(
-        _bits(corpus, joined, None),
-        {file: _bits(corpus, joined, files == file) for file in dict.fromkeys(files.tolist())},
+        corpus.bits(nats),
+        {file: corpus.bits(nats, documents=files == file) for file in dict.fromkeys(files.tolist())},
         int(corpus.num_bytes[corpus.is_text].sum()),
         int(corpus.is_text.sum()),
         length,
-        [document.place for document, ids in zip(documents, texts, strict=True) if len(ids) > length],
+        [document.place for document, size in zip(documents, np.diff(corpus.offsets), strict=True) if size > length],
         len(corpus.ids) / max(seconds, 1e-9),
     )
 
@@ -120,21 +111,17 @@ def written(content: Subject, template: ChatTemplate) -> list[Segment]:
     return template.text(content) if isinstance(content, str) else template.whole(content)
 
 
-def score(engine: Engine, texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """The nats of each token of each text. Raises MemoryError with what to do where memory is used up."""
+def nats_of(engine: Engine, corpus: Corpus, length: int) -> np.ndarray:
+    """(N,) the nats of each token. Raises MemoryError with what to do where memory is used up."""
     try:
-        return token_nats(texts, length, score_by(engine))
+        return corpus.nats(length, score_by(engine))
     except (RuntimeError, MemoryError) as error:
         if memory_error(error, engine.device) is None:
             raise
         raise MemoryError(f"out of memory on {engine.device}: lower --context, or take a smaller model") from error
 
 
-def _kept(item: Reject | object) -> Subject:
+def _kept(item: Item | Reject) -> Subject:
     if isinstance(item, Reject):
         raise ValueError(f"{item.place}: {item.detail}")
     return item.conversation
-
-
-def _bits(corpus: Corpus, nats: np.ndarray, documents: np.ndarray | None) -> Bits:
-    return Bits(*(corpus.bits_per_byte(nats, trained_only=only, documents=documents) for only in (False, True)))

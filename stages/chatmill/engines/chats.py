@@ -1,13 +1,13 @@
 """Several chats with one model, each with a cache of its own: they are read one by one, and continued all at once.
 
-Engines that can do this have a method `chats`; any other is the engine of one chat after another.
+Engines that can do this are `Shareable`; any other is the engine of one chat after another.
 
 Shapes: B chats that go on, V vocabulary.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,8 +30,11 @@ class Caches(Protocol):
         """Exchange the first `length` tokens of two rows."""
 
 
-class CachedEngine(Engine):
+class CachedEngine:
     """What an engine does with a row of the caches; what it is, its own kind says."""
+
+    vocab_size: int
+    context: int
 
     def __init__(self, caches: Caches, row: int) -> None:
         self.length = 0
@@ -117,30 +120,41 @@ class Chats:
                 chat.row = row
 
 
-class OneChat:
-    """An engine whose cache holds one chat: it is joined, and left, as `Chats` are."""
+@runtime_checkable
+class Shareable(Protocol):
+    """An engine that several chats can use at once."""
 
-    def __init__(self, model: Engine) -> None:
-        self._model = model
-
-    def join(self) -> Engine:
-        """The engine itself, with an empty cache."""
-        self._model.rewind(0)
-        return self._model
-
-    def leave(self, chat: Engine) -> None:
-        """Forget what was said."""
-        chat.rewind(0)
-
-    def step(self, given: Sequence[tuple[Engine, int]]) -> np.ndarray:
-        """Read one id: logits (1, V) of what comes next."""
-        ((chat, token),) = given
-        return chat.append([token])[None]
+    def chats(self, rows: int) -> Chats:
+        """As many chats, each with a cache of its own. Raises ValueError for a model that reads one at a time."""
 
 
-def chats_of(model: Engine, rows: int) -> tuple[Chats | OneChat, int]:
+class OneRow:
+    """The cache of an engine that holds one chat, as caches of one row."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
+        """Read ids after the first `past` ones: logits (V,) of what comes next."""
+        self._engine.rewind(past)
+        return self._engine.append(ids)
+
+    def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
+        """Read one id after the first `pasts[0]` ones: logits (1, V) of what comes next."""
+        return self.read(0, ids, pasts[0])[None]
+
+    def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
+        """Read a whole sequence: logits (keep, V) after each of the last ids."""
+        assert past == 0, "the engine gives logits after each id of whole sequences only"
+        return self._engine.score(ids)[-keep:]
+
+    def swap(self, first: int, second: int, length: int) -> None:
+        """There is one row, which stays where it is."""
+
+
+def chats_of(model: Engine, rows: int) -> tuple[Chats, int]:
     """The chats of a model, and how many of them there can be at once: `rows`, or one."""
-    if hasattr(model, "chats"):
+    if isinstance(model, Shareable):
         with suppress(ValueError):  # not with a sliding window
             return model.chats(rows), rows
-    return OneChat(model), 1
+    return Chats(model, OneRow(model), 1), 1

@@ -22,20 +22,28 @@ ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
 _NO_MEMORY = re.compile(r"out of memory|allocate memory|failed to allocate|bad.?alloc", re.IGNORECASE)
 
 
-class Engine(Protocol):
-    """A model that reads one sequence, in as many calls as the caller likes."""
+class Reader(Protocol):
+    """What reads one sequence, in as many calls as the caller likes."""
+
+    context: int  # tokens that fit
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """Read one or more ids after those in the cache: logits (V,) float32 of what comes next."""
+
+
+class Engine(Reader, Protocol):
+    """A model that can also forget what it read, and says what it is."""
 
     name: str
     device: str  # it runs on: cpu, cuda:0 …
     num_bytes: int  # of its weights
     vocab_size: int  # width of the logits: not less than the tokenizer's
-    context: int  # tokens that fit
-    length: int  # tokens in the cache
     fingerprint: str  # of the tokenizer the model was trained with; "" where its files do not say
     template: str  # that it was trained with; "" where its files do not say
-
-    def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read one or more ids after those in the cache: logits (V,) float32 of what comes next."""
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -44,7 +52,18 @@ class Engine(Protocol):
         """Logits (T, V) float32 after each position of a whole sequence. Leaves the cache empty."""
 
 
-def check_append(engine: Engine, ids: Sequence[int]) -> None:
+class Bounds(Protocol):
+    """How much a model can read."""
+
+    vocab_size: int
+    context: int
+
+    @property
+    def length(self) -> int:
+        """Tokens read so far."""
+
+
+def check_append(engine: Bounds, ids: Sequence[int]) -> None:
     """Raise ValueError unless there are ids, they are of the vocabulary, and they fit into what is left."""
     if not len(ids):
         raise ValueError("no token ids to read")
@@ -55,7 +74,7 @@ def check_append(engine: Engine, ids: Sequence[int]) -> None:
         raise ValueError(f"{total} tokens, but the model's context is {engine.context}: give it a shorter text")
 
 
-def check_rewind(engine: Engine, length: int) -> None:
+def check_rewind(engine: Bounds, length: int) -> None:
     """Raise ValueError unless the cache holds `length` tokens."""
     if not 0 <= length <= engine.length:
         raise ValueError(f"cannot rewind to {length} tokens: the cache holds {engine.length}")

@@ -73,4 +73,5 @@ def _nats(logits: np.ndarray, targets: Ids) -> np.ndarray:
     """(T, V), (T,) -> (T,) float64."""
     logits = logits.astype(np.float64)
     logits -= logits.max(axis=1, keepdims=True)
-    return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), targets]
+    nats: np.ndarray = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), targets]
+    return nats

@@ -5,13 +5,21 @@ Shapes: N tokens of D conversations, one after another.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from chatmill.conversation.chatml import END, Conversation
 from chatmill.conversation.template import Loss, Segment, Template, segments, spans
-from chatmill.evaluation.bits_per_byte import bits_per_byte
+from chatmill.evaluation.bits_per_byte import Score, bits_per_byte, token_nats
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+
+class Bits(NamedTuple):
+    """Bits per byte of all text, and of the assistant's; None where there is no such text."""
+
+    all: float | None
+    assistant: float | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,22 @@ class Corpus:
 
     def documents(self) -> list[np.ndarray]:
         """The ids of each conversation."""
-        return np.split(self.ids, self.offsets[1:-1])
+        return self.by_document(self.ids)
+
+    def by_document(self, values: np.ndarray) -> list[np.ndarray]:
+        """The values (N,) of the tokens of each conversation."""
+        return np.split(values, self.offsets[1:-1])
+
+    def nats(self, context: int, score: Score) -> np.ndarray:
+        """(N,) float64: what each token costs a model that reads `context` tokens at once; 0 for the first ones."""
+        return np.concatenate(token_nats(self.documents(), context, score))
+
+    def bits(self, nats: np.ndarray, *, trained_only: bool = False, documents: np.ndarray | None = None) -> Bits:
+        """Of all text, which means nothing where only answers were trained, and of the assistant's."""
+        return Bits(
+            None if trained_only else self.bits_per_byte(nats, trained_only=False, documents=documents),
+            self.bits_per_byte(nats, trained_only=True, documents=documents),
+        )
 
     def text(self) -> bytes:
         """The bytes of all text tokens."""

@@ -1,20 +1,44 @@
-"""How engines score text: from windows of ids to the nats of their tokens."""
+"""How models score text: from windows of ids to the nats of their tokens.
+
+Needs no engine's code, and PyTorch only for a model that runs in it: exports are scored where it is not installed.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from chatmill.engines.engine import Engine
-from chatmill.evaluation.bits_per_byte import Score, nats_of_logits
+from chatmill.evaluation.bits_per_byte import Ids, Score, nats_of_logits
 from chatmill.pipeline.progress import progress
 
+if TYPE_CHECKING:
+    from chatmill.model.chat_model import ChatModel
 
-def score_by(engine: Engine) -> Score:
-    """In batches where it is PyTorch with our own model, else one window after another."""
-    if engine.name == "pytorch":
-        from chatmill.evaluation.batches import score_in_batches  # exports are scored where PyTorch is not installed
+
+class Scoring(Protocol):
+    """An engine, as far as text is scored."""
+
+    name: str
+
+    def score(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits (T, V) after each position of a whole sequence."""
+
+
+@runtime_checkable
+class OwnNetwork(Protocol):
+    """An engine that runs our own network in PyTorch, which can score many windows at a time."""
+
+    model: "ChatModel"
+
+
+def score_by(engine: Scoring) -> Score:
+    """In batches where the engine runs our own network, else one window after another."""
+    if isinstance(engine, OwnNetwork):
+        from chatmill.evaluation.batches import score_in_batches
 
         return score_in_batches(engine.model)
 
-    def score_windows(windows: list[np.ndarray]) -> list[np.ndarray]:
+    def score_windows(windows: list[Ids]) -> list[np.ndarray]:
         return [nats_of_logits(engine.score(ids.tolist()), ids) for ids in progress(windows, engine.name, unit="text")]
 
     return score_windows

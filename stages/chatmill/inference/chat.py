@@ -1,6 +1,6 @@
 """A chat with a model: conversations to ids, the tool, and the cache across turns."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -98,13 +98,13 @@ class ChatSession:
         self._marks: list[int] = []  # how many of them there were before each of the latest exchanges
         self.forgotten = 0  # messages that no longer fit, the oldest
 
-    def ask(self, text: str) -> Iterator[str]:
+    def ask(self, text: str) -> Generator[str, None, None]:
         """Yield the visible text of the answer as it is generated. Who stops listening ends the answer there.
 
         Raises ValueError where there is nothing to answer, or the question alone is longer than the context; the
         conversation then is what it was. A model that continues text begins one of its own from "".
         """
-        if not text.strip() and (self._turns or self.template.name != "plain"):
+        if not text.strip() and (self._turns or self.template.asks):
             raise ValueError("the message is empty: say something")
         asked = Message.plain("user", text)
         before, forgotten, ids = len(self._ids), self.forgotten, []
@@ -130,6 +130,7 @@ class ChatSession:
             if shown := reply.push(token):
                 yield shown
             if reply.stopped:
+                assert self.answer, "generating sets what the answer took"
                 self.answer = self.answer._replace(stopped=True)
                 break
         if shown := reply.finish():
@@ -154,7 +155,7 @@ class ChatSession:
         self.forgotten = self.forgotten if self._ids else 0
         return asked.text
 
-    def regenerate(self) -> Iterator[str]:
+    def regenerate(self) -> Generator[str, None, None]:
         """Answer the latest question once more. Raises ValueError where there is none."""
         if (question := self.undo()) is None:
             raise ValueError("there is no answer yet")
@@ -196,12 +197,14 @@ class ChatSession:
         self.engine.rewind(known)
         self._read, first = list(ids), 0.0
         self.answer = Answer(len(ids), known, 0, 0.0, 0.0, False)
-        settings = {"stop_ids": self._interpreter.stop_ids, "tool": self._interpreter.tool}
-        for token in generate(self.engine, ids[known:], sampler=sampler, max_tokens=max_tokens, **settings):
+        stop_ids, tool = self._interpreter.stop_ids, self._interpreter.tool
+        for token in generate(
+            self.engine, ids[known:], sampler=sampler, stop_ids=stop_ids, max_tokens=max_tokens, tool=tool
+        ):
             seconds = perf_counter() - started
             first = first or seconds
             self._read.append(token)
-            stopped = token in self._interpreter.stop_ids
+            stopped = token in stop_ids
             self.answer = Answer(len(ids), known, len(self._read) - len(ids), first, seconds, stopped)
             yield token
 

@@ -1,13 +1,14 @@
 """How a chat model is asked: chatmill's two templates, and those of well-known models.
 
-A model's own template is a Jinja program, which may do anything for ever: it is never run, but recognised by the
-control tokens it names.
+A model's own template is a Jinja program. It is never run, but recognised by the control tokens it names: Jinja's
+sandbox keeps a program from the machine, but not from looping for ever, and the text it renders no longer tells the
+template's control tokens from those that a user has typed.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from chatmill.conversation.chatml import END, Conversation, Message, escape
 from chatmill.conversation.template import Loss, Segment, Template, header_segments, message_segments, segments
@@ -18,11 +19,29 @@ Around = tuple[str, str]  # what stands before and after a message
 class ChatTemplate(Protocol):
     """A way to write a conversation; segments are encoded one by one, those of one text together."""
 
-    name: str
-    escapes: bool  # whether text is escaped (chatmill.conversation.escape)
-    lead: str  # what a model says before the answer
-    end: str  # the control token that ends an answer; "" where none does
-    stop: tuple[str, ...]  # texts that end an answer
+    @property
+    def name(self) -> str:
+        """What it is chosen by."""
+
+    @property
+    def escapes(self) -> bool:
+        """Whether text is escaped (chatmill.conversation.escape)."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a question to answer; without, a model continues text as it stands."""
+
+    @property
+    def lead(self) -> str:
+        """What a model says before the answer."""
+
+    @property
+    def end(self) -> str:
+        """The control token that ends an answer; "" where none does."""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer."""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation, and what asks for the answer."""
@@ -36,6 +55,9 @@ class ChatTemplate(Protocol):
     def whole(self, conversation: Conversation) -> list[Segment]:
         """A conversation that nothing follows; trained is what the assistant says."""
 
+    def answer(self, message: Message) -> list[Segment]:
+        """What follows the prompt: the assistant's message as a model says it, without what ends it."""
+
     def text(self, text: str) -> list[Segment]:
         """A text that is no conversation."""
 
@@ -45,9 +67,10 @@ class OwnTemplate:
     """One of chatmill.conversation.template, as the models of the pipeline are trained with."""
 
     name: Template = "chatml"
-    escapes = True
-    end = END
-    stop = ()
+    escapes: ClassVar[bool] = True
+    asks: ClassVar[bool] = True
+    end: ClassVar[str] = END
+    stop: ClassVar[tuple[str, ...]] = ()
 
     @property
     def lead(self) -> str:
@@ -71,12 +94,17 @@ class OwnTemplate:
         """A conversation as it is trained."""
         return segments(conversation, self.name)
 
+    def answer(self, message: Message) -> list[Segment]:
+        """A message without its header, and without the token and the newline that end it."""
+        return message_segments(message, self.name)[len(header_segments("assistant", self.name)) : -2]
+
     def text(self, text: str) -> list[Segment]:
         """A text as what is said is written, after the token that begins a conversation."""
         return [*segments([], self.name), Segment(escape(text), Loss.PROMPT)]
 
 
 CHATML = OwnTemplate()
+OWN: dict[str, OwnTemplate] = {"chatml": CHATML, "markers": OwnTemplate("markers")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +116,7 @@ class Layout:
     system: Around
     sign: str = ""  # what a Jinja template of this layout, and of none before it in LAYOUTS, holds
     system_in_user: bool = False  # the system prompt opens the user's first message
+    asks: bool = True  # there is a question to answer
     end: str = ""  # the control token that ends an answer, at the beginning of what follows it
     stop: tuple[str, ...] = ()
 
@@ -152,7 +181,7 @@ LAYOUTS = {
         sign="Human:",
         stop=("\n\nHuman:", "\nHuman:"),
     ),
-    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n")),
+    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n"), asks=False),
 }
 OTHERS = ("<|im_sep|>", "<|message|>", "'<|' + ")  # what templates hold that share a sign, but are another layout
 
@@ -160,7 +189,7 @@ OTHERS = ("<|im_sep|>", "<|message|>", "'<|' + ")  # what templates hold that sh
 class ForeignTemplate:
     """A layout in the tokens of a model made elsewhere. `controls` are the names of its control tokens."""
 
-    escapes = False
+    escapes: ClassVar[bool] = False
 
     def __init__(self, name: str, controls: Iterable[str], *, bos: str = "", leading_space: bool = False) -> None:
         """`bos` is the control token that begins a text; the tokenizer may put a `leading_space` before each text.
@@ -171,7 +200,7 @@ class ForeignTemplate:
             raise ValueError(f"unknown template {name!r}: expected one of {', '.join(LAYOUTS)}")
         controls = set(controls)
         self.name, self._layout, self._bos, self._space = name, LAYOUTS[name], bos, leading_space
-        self.end, self.stop = self._layout.end, self._layout.stop
+        self.end, self.stop, self.asks = self._layout.end, self._layout.stop, self._layout.asks
         if self.end and self.end not in controls:
             raise ValueError(f"template {name!r} ends answers with {self.end}, which the tokenizer does not have")
         self._asks = self._layout.assistant[0].rstrip(" ")
@@ -192,6 +221,10 @@ class ForeignTemplate:
     def whole(self, conversation: Conversation) -> list[Segment]:
         """A conversation that nothing follows; what the layout says is ignored."""
         return self._spaced(self._messages(conversation))
+
+    def answer(self, message: Message) -> list[Segment]:
+        """The text alone: a layout knows no calls."""
+        return [Segment(self.lead + message.text, Loss.TRAINED)]
 
     def text(self, text: str) -> list[Segment]:
         """A text after the token that begins one."""
@@ -232,7 +265,8 @@ class ForeignTemplate:
 
     def _literal(self, text: str) -> list[Segment]:
         """What the layout says, its control tokens apart."""
-        found, position = [], 0
+        found: list[Segment] = []
+        position = 0
         for match in self._controls.finditer(text):
             found += [
                 Segment(text[position : match.start()], Loss.IGNORED),
@@ -243,8 +277,8 @@ class ForeignTemplate:
 
     def _spaced(self, parts: list[Segment]) -> list[Segment]:
         """With the space that the tokenizer puts before each text: what begins one, or follows a control token."""
-        parts, result = [segment for segment in parts if segment.text], []
-        for segment in parts:
+        result: list[Segment] = []
+        for segment in (segment for segment in parts if segment.text):
             begins = not segment.control and self._space and (not result or result[-1].control)
             result.append(segment._replace(text=f" {segment.text}") if begins else segment)
         return result
@@ -259,7 +293,7 @@ def recognised(jinja: str) -> str | None:
 
 def template_of(name: str, special: Mapping[str, int], *, bos: str = "", leading_space: bool = False) -> ChatTemplate:
     """The template of this name: chatmill's own where the tokenizer has all that it needs."""
-    own = OwnTemplate(name) if name in ("chatml", "markers") else None
+    own = OWN.get(name)
     needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end} if own else set()
     if own and needed <= set(special):
         return own

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chatmill.engines.engine import Engine
+from chatmill.engines.engine import Reader
 from chatmill.inference.sampler import Sampler
 
 
@@ -64,7 +64,7 @@ class Generation:
 
 
 def generate(
-    engine: Engine,
+    engine: Reader,
     prompt_ids: Sequence[int],
     *,
     sampler: Sampler,
@@ -78,7 +78,6 @@ def generate(
     engine's cache holds; of the ids yielded, the cache then holds all but the last ones.
     """
     room = engine.context - engine.length - len(prompt_ids)
-    settings = {"sampler": sampler, "stop_ids": stop_ids, "max_tokens": max_tokens, "tool": tool}
-    generation = Generation(prompt_ids, room=room, **settings)
+    generation = Generation(prompt_ids, room=room, sampler=sampler, stop_ids=stop_ids, max_tokens=max_tokens, tool=tool)
     while not generation.done:
         yield from generation.take(engine.append(generation.pending))

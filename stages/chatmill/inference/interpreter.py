@@ -31,9 +31,10 @@ class Interpreter:
             )
         self.tokenizer, self.template, self.context = tokenizer, template, engine.context
         self.end = special.get(template.end)  # the id that ends an answer; None where none does
-        self.stop_ids = frozenset(i for i in (*stop_ids, self.end) if i in range(tokenizer.vocab_size))
+        ends = [*stop_ids, *([] if self.end is None else [self.end])]
+        self.stop_ids = frozenset(i for i in ends if i in range(tokenizer.vocab_size))
         tools = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
-        self.tool = Tool(*tools[:2], self._calculate) if len(tools) == len(TOOL_TOKENS) else None
+        self.tool = Tool(tools[0], tools[1], self._calculate) if len(tools) == len(TOOL_TOKENS) else None
         self.allowed = np.zeros(engine.vocab_size, bool)
         self.allowed[: tokenizer.vocab_size] = tokenizer.is_text
         self.allowed[[*self.stop_ids, *tools[:2]]] = True

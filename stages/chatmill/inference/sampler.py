@@ -71,16 +71,16 @@ class Sampler:
         if sampling.presence_penalty or sampling.frequency_penalty:
             logits, likeliest = lower(logits, reply, sampling.presence_penalty, sampling.frequency_penalty), None
         if likeliest is None:
-            likeliest = logits.argmax()
+            likeliest = int(logits.argmax())
         if sampling.temperature or not self._allowed[likeliest]:
             logits = logits.copy()
             logits[self._forbidden] = -np.inf
-            likeliest = logits.argmax()
+            likeliest = int(logits.argmax())
         largest = logits[likeliest]
         if not isfinite(largest):
             raise ValueError(f"the model's largest logit is {largest} at token {1 + len(reply)} of the answer")
         if sampling.temperature == 0:
-            return int(likeliest)
+            return likeliest
         if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
             return self._draw(*self.candidates(logits, largest))
         return self._draw_of_all(self.weights(logits, largest))

@@ -6,12 +6,14 @@ A character comes out when its last byte is in, and control tokens never do. The
 
 import codecs
 from collections.abc import Sequence
+from typing import Literal
 
 from chatmill.conversation.chatml import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Message, Part, unescape
 from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
-_OPENS = {CALL_START: "call", OUTPUT_START: "output", CALL_END: "text", OUTPUT_END: "text"}
+PartKind = Literal["text", "call", "output"]
+_OPENS: dict[str, PartKind] = {CALL_START: "call", OUTPUT_START: "output", CALL_END: "text", OUTPUT_END: "text"}
 
 
 class TextStream:
@@ -63,11 +65,12 @@ class Reply:
 
     def __init__(self, tokenizer: ChatTokenizer, template: ChatTemplate = CHATML, stop: Sequence[str] = ()) -> None:
         self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_text
-        self._opens = {tokenizer.special.get(name): kind for name, kind in _OPENS.items()}
+        special = tokenizer.special
+        self._opens = {special[name]: kind for name, kind in _OPENS.items() if name in special}
         self._escaped, self.lead = template.escapes, template.lead
         self._stop = StopTexts([*template.stop, *stop])
         self.parts: list[Part] = []  # that are finished
-        self.kind = "text"  # of the part that grows
+        self.kind: PartKind = "text"  # of the part that grows
         self._text, self._stream = "", TextStream(escaped=self._escaped)
 
     @property

@@ -13,8 +13,9 @@ C channels of the hidden state, W channels of a prefix.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,8 @@ END = 256  # the first end mark; they follow the bytes, and the symbols of token
 NOTHING = -1  # fills a row of the spelling up
 _STRETCHES = (2, 3, 4, 16)  # symbols at the end of a prefix that have rows in a table, found by hashing
 _FACTOR, _PRIME = 1_000_003, (1 << 31) - 1
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 
 def shape_for(vocabulary: Vocabulary) -> ByteHeadShape:
@@ -51,7 +54,8 @@ def spell(vocabulary: Vocabulary) -> Tensor:
 
     Tokens of the same bytes are told apart by their end marks, of which the first is END.
     """
-    shape, before = shape_for(vocabulary), Counter()
+    shape = shape_for(vocabulary)
+    before: Counter[bytes] = Counter()
     spelled = torch.full((len(vocabulary.tokens), shape.longest), NOTHING, dtype=torch.int32)
     for i in vocabulary.text_ids:
         token = vocabulary.tokens[i]
@@ -85,14 +89,25 @@ def prefixes_of(spelled: Tensor, start: int) -> Prefixes:
     return Prefixes(at.to(spelled.device), torch.tensor(paths, device=spelled.device))
 
 
+def uncompiled(method: Callable[Given, Made]) -> Callable[Given, Made]:
+    """The method as it is, also in compiled code: each batch has another number of symbols."""
+    left_out: Callable[Given, Made] = torch.compiler.disable(method)
+    return left_out
+
+
 class ByteHead(nn.Module):
     """From hidden states to the spelling of the next token.
 
     The spelling is kept with the weights: `learn_spelling` sets it for a vocabulary.
     """
 
+    spelled: Tensor  # (V, L) int32
+    _prefixes: Prefixes | None
+    _meant: Tensor | None  # (P, 2 features): what the prefixes mean
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        assert config.byte_head
         shape = self.shape = config.byte_head
         self.start = shape.symbols
         self.embed_symbols = nn.Embedding(shape.symbols + 1, shape.width)
@@ -105,7 +120,7 @@ class ByteHead(nn.Module):
         nothing = torch.full((config.vocab_size, shape.longest), NOTHING, dtype=torch.int32)
         self.register_buffer("spelled", nothing)
         self._forget()
-        self.register_load_state_dict_post_hook(ByteHead._forget)
+        self.register_load_state_dict_post_hook(ByteHead._forget)  # type: ignore[no-untyped-call]  # PyTorch's is
 
     def learn_spelling(self, spelled: Tensor) -> None:
         """Take the spelling (V, L) of a vocabulary for one's own."""
@@ -122,7 +137,7 @@ class ByteHead(nn.Module):
         self._meant = None
         return super().train(mode)
 
-    @torch.compiler.disable  # each batch has another number of symbols
+    @uncompiled
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T, C), (B, T) -> (B, T) float32: what each target costs, the sum over the symbols of its spelling.
 
@@ -142,7 +157,7 @@ class ByteHead(nn.Module):
         total = nats.new_zeros(len(ids)).index_add(0, token, nats)
         return total.masked_fill(lengths == 0, float("inf")).view(targets.shape)
 
-    @torch.compiler.disable
+    @uncompiled
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, C) -> (…, V) float32: the log-probability of each token, minus its nats; -inf of those never made.
 
@@ -181,7 +196,8 @@ class ByteHead(nn.Module):
         back = torch.arange(paths.shape[1] - 1, -1, -1, device=paths.device)
         x = (self.embed_symbols(paths) * fading ** back[:, None]).sum(dim=1)
         x = x + self.embed_stretches(hashed(paths) % self.shape.slots).sum(dim=1)
-        return self.of_prefix(self.prefix_norm(x + self.read(self.read_norm(x))))
+        meant: Tensor = self.of_prefix(self.prefix_norm(x + self.read(self.read_norm(x))))
+        return meant
 
     @property
     def prefixes(self) -> Prefixes:

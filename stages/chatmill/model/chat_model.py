@@ -6,7 +6,6 @@ Shapes: B batch, T time (tokens), S time with the cached past, C channels, D hea
 """
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +13,18 @@ from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig, RopeScaling
 from chatmill.model.byte_head import ByteHead
+from chatmill.model.chunk_cache import ChunkCache
 from chatmill.model.chunks import ChunkedDecoder
-from chatmill.model.layers import Cache, Layer
+from chatmill.model.layers import Cache, Layer, PastTokens, Table
+from chatmill.model.routing import Routed
 
 FIRST_POSITIONS = 1 << 15  # that the tables of rotations begin with, where the context has more
 
 
 class Decoder(nn.Module):
     """Embedding, layers and the last norm: what Qwen3's names call `model`."""
+
+    embed_tokens: Table
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -37,7 +40,7 @@ class Decoder(nn.Module):
         table: Tensor,
         rotary: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: Cache | None,
+        cache: PastTokens | None,
         *,
         last_only: bool,
     ) -> tuple[Tensor, None]:
@@ -55,10 +58,15 @@ class Decoder(nn.Module):
 class ChatModel(nn.Module):
     """Token ids in, logits of the next token out."""
 
+    byte_head: ByteHead  # where config.byte_head says so
+    lm_head: Table  # where the head has rows of its own
+    cos: Tensor  # (positions, D/2), as is sin
+    sin: Tensor
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.model = ChunkedDecoder(config) if config.chunking else Decoder(config)
+        self.model: Decoder | ChunkedDecoder = ChunkedDecoder(config) if config.chunking else Decoder(config)
         if config.byte_head:
             self.byte_head = ByteHead(config)
         elif not config.tie_word_embeddings:
@@ -72,43 +80,51 @@ class ChatModel(nn.Module):
         ids: Tensor,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: PastTokens | ChunkCache | None = None,
         *,
         last_only: bool = False,
-        targets: Tensor | None = None,
-    ) -> Any:
-        """(B, T) ids -> (B, T, V) logits, or (B, 1, V) of the last position; given targets, what `nats` gives.
+    ) -> Tensor:
+        """(B, T) ids -> (B, T, V) logits, or (B, 1, V) of the last position.
 
         `positions` (B, T), all below S, count from the cache's length unless given. `mask` (B, 1, T, S) is true where a
         position may look; without it each sees itself and all that is before. `cache` is read and lengthened.
         """
         table = self.model.embed_tokens.weight
-        x, routed = self._read(ids, table, positions, mask, cache, last_only=last_only)
-        head = table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
-        if targets is None:
-            return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, head)
-        if self.config.byte_head:
-            nats = self.byte_head.nats(x, targets)
-        else:
-            logits = F.linear(x, head).float().flatten(0, 1)
-            nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
-        penalty = None if routed is None else self.model.penalty(routed, ids, table, nats)
-        if self.head_alignment:
-            penalty = self.head_alignment * distance(head, table) + (0.0 if penalty is None else penalty)
-        return nats, penalty
+        x, _ = self._read(ids, table, positions, mask, cache, last_only=last_only)
+        return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, self._head(table))
 
     def nats(
         self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T) ids and targets -> (B, T) float32, what each target costs; and what training adds to their mean.
 
-        That is one number, or one (B,) for each row.
+        That is one number, or one (B,) for each row. Where processes share the weights, `training.distributed.shard`
+        has them gathered for this as for `forward`.
         """
-        return self(ids, positions, mask, targets=targets)  # weights of several processes are gathered for a call
+        table = self.model.embed_tokens.weight
+        x, routed = self._read(ids, table, positions, mask, None, last_only=False)
+        head = self._head(table)
+        if self.config.byte_head:
+            nats = self.byte_head.nats(x, targets)
+        else:
+            logits = F.linear(x, head).float().flatten(0, 1)
+            nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
+        penalty = None
+        if isinstance(self.model, ChunkedDecoder) and routed is not None:
+            penalty = self.model.penalty(routed, ids, table, nats)
+        if self.head_alignment:
+            aligned = self.head_alignment * distance(head, table)
+            penalty = aligned + (0.0 if penalty is None else penalty)
+        return nats, penalty
+
+    def _head(self, table: Tensor) -> Tensor:
+        """(V, C) -> (V, C): the rows of the next token, which may be those of the embedding."""
+        return table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
 
     @torch.no_grad()
     def boundaries(self, ids: Tensor) -> Tensor:
         """(B, T) ids -> (B, T) bool: which tokens begin a chunk, in a model whose inner layers work on chunks."""
+        assert isinstance(self.model, ChunkedDecoder), "only what works on chunks begins them"
         rotary = self.cos[None, None, : ids.shape[1]], self.sin[None, None, : ids.shape[1]]
         return self.model.boundaries(ids, self.model.embed_tokens.weight, rotary, None)
 
@@ -118,10 +134,10 @@ class ChatModel(nn.Module):
         table: Tensor,
         positions: Tensor | None,
         mask: Tensor | None,
-        cache: Cache | None,
+        cache: PastTokens | ChunkCache | None,
         *,
         last_only: bool,
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, Routed | None]:
         """(B, T) -> (B, T, C) or (B, 1, C); and what the decoder is to tell its penalty by, if it has one."""
         past, time = (cache.length if cache else 0), ids.shape[1]
         window = self.config.variant.sliding_window or past + time
@@ -129,15 +145,16 @@ class ChatModel(nn.Module):
             positions = torch.arange(past, past + time, device=ids.device)[None]
         if mask is None and (past or window < time):
             mask = torch.ones(1, 1, time, past + time, dtype=torch.bool, device=ids.device).tril(past)
-        if window < past + time:
+        if mask is not None and window < past + time:
             mask = mask.triu(past - window + 1)
         if len(self.cos) < min(past + time, self.config.max_position_embeddings):
             self.make_rotations(max(past + time, 2 * len(self.cos)))
             self.to(ids.device)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
-        return self.model(ids, table, rotary, mask, cache, last_only=last_only)
+        read: tuple[Tensor, Routed | None] = self.model(ids, table, rotary, mask, cache, last_only=last_only)
+        return read
 
-    def new_cache(self, batch: int, length: int) -> Cache:
+    def new_cache(self, batch: int, length: int) -> Cache | ChunkCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
         return self.model.new_cache(batch, length)
 
@@ -166,7 +183,7 @@ def distance(first: Tensor, second: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(model: ChatModel, seed: int) -> None:
+def initialise(model: nn.Module, seed: int) -> None:
     """Fill the weights for training: each layer begins as the identity, as what it adds begins at zero."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chunk_cache import NO_TOKEN, ChunkCache
-from chatmill.model.layers import Layer
+from chatmill.model.layers import Layer, Table
 from chatmill.model.ngrams import ngrams
 from chatmill.model.routing import Autoencoder, Projection, Routed, Router, ratio_loss, surprise_loss
 from chatmill.model.windows import Window
@@ -30,6 +30,8 @@ _FARTHEST = 80.0  # exp(-80) is nearly nothing, and still fast to compute
 
 class ChunkedDecoder(nn.Module):
     """Embedding, outer and inner layers, and the last norm."""
+
+    embed_tokens: Table
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -92,7 +94,8 @@ class ChunkedDecoder(nn.Module):
             return None
         penalty = shape.weight * ratio_loss(routed.p >= 0.5, routed.p, shape.rate)
         if shape.boundaries == "autoencoder":
-            return penalty + shape.reconstruction * self.autoencoder(routed, ids, table, shape.rate)
+            read_back: Tensor = self.autoencoder(routed, ids, table, shape.rate)
+            return penalty + shape.reconstruction * read_back
         return penalty + shape.surprise * surprise_loss(routed, nats, shape.rate)
 
     def boundaries(self, ids: Tensor, table: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
@@ -144,7 +147,8 @@ class ChunkedDecoder(nn.Module):
             rotary = self._rotations(places_of(mask, x))
             for layer in self.layers:
                 x = layer(x, rotary, mask, cache.inner if cache else None)
-        return self.spread(self.spread_norm(x))
+        chunks: Tensor = self.spread(self.spread_norm(x))
+        return chunks
 
     def _rotations(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """(B, M) -> two (B, 1, M, D/2): rotary positions that count chunks, so that neighbours are always one apart."""

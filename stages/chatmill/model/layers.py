@@ -1,7 +1,10 @@
 """What a model is made of: layers of attention and feed-forward, and the cache of keys and values.
 
-Shapes: B batch, T time (tokens), S time with the cached past, C channels, H heads, K key-value heads, D head size.
+Shapes: B batch, T time (tokens), S time with the cached past, V vocabulary, C channels, H heads, K key-value heads,
+D head size.
 """
+
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +14,29 @@ from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.attention import attend
 
 FIRST_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
+
+
+class Table(Protocol):
+    """What has a row for each id: an embedding, or what makes its rows."""
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, C)."""
+
+
+class Past(Protocol):
+    """What a layer looks back at beside the tokens that it is given."""
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Two (B, K, T, D) -> two (B, K, S, D): after those of the past."""
+
+
+class PastTokens(Past, Protocol):
+    """The past of a whole sequence."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in it."""
 
 
 class Cache:
@@ -60,7 +86,7 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Past | None) -> Tensor:
         """(B, T, C) -> (B, T, C); `mask` is added to the scores, None is causal."""
         heads = (*x.shape[:2], -1, self.head_dim)
         values = self.v_proj(x).view(heads).transpose(1, 2)
@@ -68,7 +94,8 @@ class Attention(nn.Module):
         keys = rotate(self.k_norm(self.k_proj(x).view(heads).float()).transpose(1, 2), *rotary).to(values.dtype)
         if cache is not None:
             keys, values = cache.append(self.layer, keys, values)
-        return self.o_proj(attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
+        attended: Tensor = self.o_proj(attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
+        return attended
 
 
 class FeedForward(nn.Module):
@@ -83,7 +110,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        fed: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return fed
 
 
 class Layer(nn.Module):
@@ -96,10 +124,11 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Past | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        fed: Tensor = self.mlp(self.post_attention_layernorm(x))
+        return x + fed
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ heads, D head size.
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from chatmill.model.layers import Cache, Layer
+from chatmill.model.layers import Past, PastTokens
 
 
 class _BlockBefore:
@@ -31,14 +31,16 @@ class Window:
     """The last `size` tokens as each token of a batch sees them; rotary and mask as for a Layer."""
 
     def __init__(
-        self, size: int, batch: int, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None
+        self, size: int, batch: int, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastTokens | None
     ) -> None:
         time = rotary[0].shape[2]
         self.size = size
+        self.cache: Past | None
         self.in_blocks = cache is None and time > size and time % size == 0
         if self.in_blocks:
             blocks = time // size
-            self.rotary = tuple(fold(table.expand(batch, -1, -1, -1)[:, 0], size)[:, None] for table in rotary)
+            cos, sin = (fold(table.expand(batch, -1, -1, -1)[:, 0], size)[:, None] for table in rotary)
+            self.rotary = cos, sin
             self.mask, self.cache = mask_of_blocks(mask, batch, blocks, size, rotary[0].device), _BlockBefore(blocks)
         else:
             past = cache.length if cache else 0
@@ -46,7 +48,7 @@ class Window:
             near = near.triu(past - size + 1)
             self.rotary, self.mask, self.cache = rotary, near if mask is None else mask & near, cache
 
-    def run(self, layers: Iterable[Layer], x: Tensor) -> Tensor:
+    def run(self, layers: Iterable[nn.Module], x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C) through the layers."""
         shape = x.shape
         x = fold(x, self.size) if self.in_blocks else x

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.evaluation.batches import score_in_batches
-from chatmill.evaluation.bits_per_byte import token_nats
 from chatmill.evaluation.corpus import Corpus
 from chatmill.model.chat_model import FIRST_POSITIONS, ChatModel
 from chatmill.model.reading import EMBEDDING, HEAD
@@ -95,9 +94,5 @@ def rows_for(vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: n
 
 def score(model: ChatModel, corpus: Corpus, *, trained_only: bool) -> Score:
     """Bits per byte of all text, which means nothing where only answers were trained, and of the assistant's."""
-    nats = token_nats(corpus.documents(), model.config.max_position_embeddings, score_in_batches(model))
-    joined = np.concatenate(nats)
-    return {
-        "all": None if trained_only else corpus.bits_per_byte(joined, trained_only=False),
-        "assistant": corpus.bits_per_byte(joined, trained_only=True),
-    }
+    nats = corpus.nats(model.config.max_position_embeddings, score_in_batches(model))
+    return corpus.bits(nats, trained_only=trained_only)._asdict()

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
@@ -163,6 +163,7 @@ def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
         sharded = fully_shard(module, mesh=mesh)
         sharded.set_force_sum_reduction_for_comms(True)  # gloo can do no other
         sharded.set_gradient_divide_factor(1.0)
+    register_fsdp_forward_method(model, "nats")  # gathers the weights, too
 
 
 def part_like(whole: Tensor, weight: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     stays = prompt is None or options.interactive
     told = not options.quiet and (stays or options.verbose or sys.stderr.isatty())
     transcript = Transcript(options.output) if options.output else None
-    if stays:
+    if prompt is None or stays:
         from chatmill.app.terminal import editor  # one prompt needs no editor
 
         with editor.at_terminal():

@@ -14,8 +14,9 @@ from chatmill.app.comparison import Bits, Comparison, Given, compare, knows_call
 from chatmill.app.experiments import fetched
 from chatmill.app.terminal.settings import MOST_THREADS, at_least_one
 from chatmill.app.terminal.side_by_side import columns, wrapped
-from chatmill.app.terminal.talk import described, notice, plural
+from chatmill.app.terminal.talk import described, notice
 from chatmill.app.terminal.token_grid import Line, aligned, write
+from chatmill.app.terminal.words import plural
 from chatmill.datasets.formats.reading import ROW_BYTES
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
@@ -120,9 +121,9 @@ def shown(comparison: Comparison, headings: Sequence[str], width: int) -> Iterat
 
 def answer_text(given: Given) -> str:
     """An answer and what it took, or why there is none."""
-    if given.problem:
-        return f"No answer: {given.problem}"
     timing = given.timing
+    if timing is None:
+        return f"No answer: {given.problem}"
     took = f"{plural(timing.tokens, 'token')}, first after {1000 * timing.first_token:.1f} ms"
     rate = f", then {timing.tokens_per_second:,.0f}/s" if timing.tokens > 1 else ""
     return f"{given.message.text or '(no text)'}\n\n[{took}{rate}]"
@@ -190,7 +191,7 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], done: Sequenc
 
 def answer_json(given: Given) -> dict[str, Any]:
     """An answer's text and timings, in seconds; null and the problem where there is none."""
-    if given.problem:
+    if given.timing is None:
         return {"text": None, "problem": given.problem}
-    timing = given.timing._asdict() | {"tokens_per_second": given.timing.tokens_per_second}
-    return {"text": given.message.text, **timing}
+    rate = {"tokens_per_second": given.timing.tokens_per_second}
+    return {"text": given.message.text, **given.timing._asdict(), **rate}

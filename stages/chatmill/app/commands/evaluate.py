@@ -10,8 +10,9 @@ from typing import Any
 
 from chatmill.app.measurement import Document, Measurement, measure, read_documents
 from chatmill.app.terminal.settings import at_least_one
-from chatmill.app.terminal.talk import device, notice, plural
+from chatmill.app.terminal.talk import device, notice
 from chatmill.app.terminal.token_grid import Line, aligned, write
+from chatmill.app.terminal.words import plural
 from chatmill.datasets.formats.registry import NAMES
 from chatmill.inference.loading import Loaded, load
 from chatmill.pipeline.errors import sentence

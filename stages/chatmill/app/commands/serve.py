@@ -12,7 +12,8 @@ from chatmill.app.server.guard import is_loopback
 from chatmill.app.server.models import Model, Models, Options
 from chatmill.app.server.runs import Runs
 from chatmill.app.terminal.settings import MOST_THREADS, at_least_one
-from chatmill.app.terminal.talk import notice, plural
+from chatmill.app.terminal.talk import notice
+from chatmill.app.terminal.words import plural
 from chatmill.inference.sampler import Sampling
 
 KEY = "CHATMILL_API_KEY"

@@ -122,15 +122,15 @@ def chunks_of(subject: Subject, path: Path, template: Template) -> View:
 
     Raises ValueError for a model whose layers all read tokens.
     """
+    from chatmill.engines.torch.pytorch import PyTorchEngine
     from chatmill.evaluation.chunk_spans import chunk_starts, pieces
     from chatmill.inference.loading import load as load_model
 
     engine, tokenizer, *_ = load_model(path, device="cpu")
-    model = getattr(engine, "model", None)
-    if not getattr(getattr(model, "config", None), "chunking", None):
+    if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:
         raise ValueError(f"{path}: its layers read tokens, not chunks: train one with train_model.chunking: learned")
     tokens = cut_up(subject, path.name, tokenizer, template).tokens
-    starts = chunk_starts(model, [token.id for token in tokens])
+    starts = chunk_starts(engine.model, [token.id for token in tokens])
     counts = np.diff([*np.flatnonzero(starts), len(starts)]).tolist()
     parts = pieces(starts, [token.content for token in tokens])
     chunks = [Token(count, part) for count, part in zip(counts, parts, strict=True)]

@@ -21,8 +21,7 @@ from chatmill.engines.torch.pytorch import PyTorchEngine
 from chatmill.inference.loading import Loaded, load
 from chatmill.model.chat_model import ChatModel
 from chatmill.report.metrics import number, percent
-from chatmill.soft_tokenizer import measures
-from chatmill.soft_tokenizer.learning import learn_both, predict
+from chatmill.soft_tokenizer.encoders import Trained, collapsed, train_encoders
 from chatmill.soft_tokenizer.pairs import Pairs
 from chatmill.soft_tokenizer.plugging import embedding_of, refusal, rows_for, table_of, with_table
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -68,42 +67,43 @@ def run(options: argparse.Namespace) -> None:
     loaded = load(options.model, "cpu", options.threads)
     model = own_model(loaded, options.model)
     other = other_tokenizer(loaded, options.tokenizer) if options.tokenizer else None
-    vocabulary, table = loaded.tokenizer.vocabulary, table_of(model)
     documents = [document for file in options.data for document in read_documents(file, None, options.limit)]
     counts = occurrences(loaded, documents)
-    try:
-        pairs = Pairs.of(
-            vocabulary, table, counts, longest=options.longest, held_out=options.held_out, seed=options.seed
-        )
-    except ValueError as error:
-        raise ValueError(f"{options.model}: {error}") from error
-    if pairs.cut:
-        longer = f"{pairs.cut:,} of {len(pairs.ids):,} tokens are longer than {options.longest} bytes"
-        notice(f"{longer}: the rest of them is not read (--longest)")
-    sizes = {name: getattr(options, name) for name in ("width", "layers", "longest", "features")}
-    shape = ByteEncoderShape(**sizes, ngrams=0)
-    learning = {name: getattr(options, name) for name in ("steps", "contrast", "seed")}
-    predicted, encoder = learn_both(shape, pairs, **learning)
-    whole, kept, everything = predict(encoder, pairs.spelled), ~pairs.held_out, torch.ones_like(pairs.held_out)
-    columns = {
-        "learnt": measures.measure(predicted, pairs, kept, kept),
-        "held out": measures.measure(predicted, pairs, kept, pairs.held_out),
-        "all, learnt": measures.measure(whole, pairs, everything, everything),
-    }
-    write(aligned("Rows made from bytes", ("", *columns), rows_of(columns)), sys.stdout)
-    if any(measures.has_collapsed(columns[name]) for name in ("learnt", "all, learnt")):
-        notice("collapsed: the network gives every token nearly the same row; take more --steps, or another --seed")
-
-    models = {"its own table": loaded, "made from bytes": plugged(loaded, model, pairs, whole)}
+    trained = train(options, loaded, table_of(model), counts)
+    tell_measures(trained.measures())
+    models = {"its own table": loaded, "made from bytes": plugged(loaded, model, trained.pairs, trained.rows)}
     if other is not None:
-        models[f"with {options.tokenizer.name}"] = swapped(loaded, model, encoder, counts, other)
+        models[f"with {options.tokenizer.name}"] = swapped(loaded, model, trained.encoder, counts, other)
     if documents:
         found = {name: measure(one, documents).bits_per_byte for name, one in models.items()}
         rows = [(name, number(bits.all, 4), number(bits.assistant, 4)) for name, bits in found.items()]
         write([[], *aligned("Bits per byte", ("", "all text", "the assistant's"), rows)], sys.stdout)
     if options.output:
-        save(options, list(models.values())[-1], encoder)
+        save(options, list(models.values())[-1], trained.encoder)
         notice(f"{options.output}: chat with it by `chatmill chat --model {options.output}`")
+
+
+def train(options: argparse.Namespace, loaded: Loaded, table: Tensor, counts: np.ndarray) -> Trained:
+    """The trained networks; that tokens are longer than what is read of them is told on stderr."""
+    sizes = {name: getattr(options, name) for name in ("width", "layers", "longest", "features")}
+    learning = {name: getattr(options, name) for name in ("held_out", "steps", "contrast", "seed")}
+    shape = ByteEncoderShape(**sizes, ngrams=0)
+    try:
+        trained = train_encoders(loaded.tokenizer.vocabulary, table, counts, shape, **learning)
+    except ValueError as error:
+        raise ValueError(f"{options.model}: {error}") from error
+    if cut := trained.pairs.cut:
+        longer = f"{cut:,} of {len(trained.pairs.ids):,} tokens are longer than {options.longest} bytes"
+        notice(f"{longer}: the rest of them is not read (--longest)")
+    return trained
+
+
+def tell_measures(measures: dict[str, dict[str, Any]]) -> None:
+    """Print how good the rows are, and warn where they are all alike."""
+    columns = {"learnt": measures["kept"], "held out": measures["held_out"], "all, learnt": measures["all"]}
+    write(aligned("Rows made from bytes", ("", *columns), rows_of(columns)), sys.stdout)
+    if collapsed(measures):
+        notice("collapsed: the network gives every token nearly the same row; take more --steps, or another --seed")
 
 
 def check(options: argparse.Namespace) -> None:
@@ -193,6 +193,7 @@ def with_model(loaded: Loaded, model: ChatModel) -> Loaded:
 
 def save(options: argparse.Namespace, made: Loaded, encoder: ByteEncoder) -> None:
     """Write the model to the folder, whole or not at all."""
+    assert isinstance(made.engine, PyTorchEngine), "a model made here runs in PyTorch"
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=options.output.parent) as scratch:
         folder, vocabulary = Path(scratch, "model"), made.tokenizer.vocabulary

@@ -16,7 +16,7 @@ from chatmill.app.server import requests, shapes
 from chatmill.app.server.errors import Full, Refusal, Stopped, refusal_of
 from chatmill.app.server.guard import BODY_SECONDS, MOST_BYTES, too_large
 from chatmill.app.server.jobs import Answer, Chance, Reading, Wanted
-from chatmill.app.server.live import Live
+from chatmill.app.server.live import Live, send_whole
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import Prompt, chat_prompt, check_ids, ids_of, text_prompt, too_long
 from chatmill.app.server.telling import Telling, reply
@@ -98,7 +98,7 @@ async def tokens(models: Models, request: Request) -> Response:
             model.scheduler.cancel(job)
         if job.error:
             raise refusal_of(job.error)
-        await reply({"tokens": all_shown(asked.ids, found[0], model)})({"type": "http"}, None, send)
+        await send_whole(send, reply({"tokens": all_shown(asked.ids, found[0], model)}))
 
     return Live(respond)
 

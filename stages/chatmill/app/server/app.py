@@ -47,9 +47,12 @@ async def nobody(_: Request, __: Exception) -> Response:
 class Discreet(uvicorn.logging.DefaultFormatter):
     """Tells where a mistake was made, but not its message, in which something of a conversation may stand."""
 
-    def formatException(self, ei: tuple[type[BaseException], BaseException, TracebackType | None]) -> str:
+    def formatException(
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+    ) -> str:
         """The places, and the kind of mistake."""
-        return "".join([*traceback.format_tb(ei[2]), ei[0].__name__])
+        kind, _, places = ei
+        return "".join([*traceback.format_tb(places), kind.__name__ if kind else "no mistake"])
 
 
 class Server(uvicorn.Server):

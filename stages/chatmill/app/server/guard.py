@@ -126,7 +126,7 @@ def _host_name(values: list[str]) -> str:
     return name if name and port.isdigit() else values[0].lower()
 
 
-def _cors(origin: str | None) -> Mapping[str, str]:
+def _cors(origin: str | None) -> dict[str, str]:
     if origin is None:
         return {}
     return {

@@ -58,18 +58,27 @@ class Job(Protocol):
     """What a scheduler needs to know."""
 
     ids: list[int]  # that it begins with
-    pending: list[int]  # to be read next
-    read: list[int]  # that were given to the engine, and maybe more
     whole: bool  # whether logits are wanted after each of the ids
-    done: bool
     cancelled: bool  # nobody waits for it any more
     deadline: float  # of perf_counter
     times: Times
 
+    @property
+    def pending(self) -> list[int]:
+        """The ids to be read next."""
+
+    @property
+    def read(self) -> list[int]:
+        """The ids that were given to the engine, and maybe more."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no more to do."""
+
     def begin(self, known: int) -> None:
         """The first `known` of the ids are in the cache already."""
 
-    def take(self, logits: np.ndarray, likeliest: int | None = None) -> None:
+    def take(self, logits: np.ndarray, likeliest: int | None = None, /) -> None:
         """Go on from logits (V,), or of whole texts (T, V); `likeliest` is where they are largest, if that is known."""
 
     def end(self, error: Exception | None = None) -> None:
@@ -82,7 +91,8 @@ class Answer:
     whole = False
 
     def __init__(self, interpreter: Interpreter, ids: list[int], wanted: Wanted, seconds: float) -> None:
-        self.ids, self.cancelled, self.error = ids, False, None
+        self.ids, self.cancelled = ids, False
+        self.error: Exception | None = None
         self.cached, self.finish_reason = 0, "length"
         self.outlet: Outlet[Piece] = Outlet()
         self.times = Times(perf_counter())
@@ -185,8 +195,8 @@ def chance(logits: np.ndarray, token: int, top: int) -> Chance:
     scaled = logits - logits.max()
     scaled -= np.log(np.exp(scaled, dtype=np.float64).sum()).astype(np.float32)
     top = min(top, len(scaled))
-    likeliest = np.argpartition(-scaled, top - 1)[:top] if top else []
-    pairs = sorted(((i, float(scaled[i])) for i in map(int, likeliest)), key=lambda pair: (-pair[1], pair[0]))
+    likeliest: list[int] = np.argpartition(-scaled, top - 1)[:top].tolist() if top else []
+    pairs = sorted(((i, float(scaled[i])) for i in likeliest), key=lambda pair: (-pair[1], pair[0]))
     return Chance(token, finite(float(scaled[token])), [(i, finite(value)) for i, value in pairs])
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 SILENCE = 10  # seconds after which a comment tells that the connection lives
 EVENT = b"data: %b\n\n"
@@ -40,6 +40,16 @@ async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
         body = b": still here\n\n" if event is None else EVENT % event
         await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
+
+
+async def send_whole(send: Send, response: Response) -> None:
+    """Send a response that is made already."""
+    await response({"type": "http"}, _nothing, send)
+
+
+async def _nothing() -> Message:
+    """What is received where nobody listens."""
+    return {"type": "http.disconnect"}
 
 
 async def _left(receive: Receive) -> None:

@@ -19,7 +19,7 @@ class Protocol(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
     _unheard: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Take a connection, unless there are too many."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # what is not taken at once is waited for
@@ -96,7 +96,7 @@ class Protocol(H11Protocol):
             headers = [*response.raw_headers, (b"connection", b"close")]
             for event in (
                 h11.Response(status_code=error.status, headers=headers),
-                h11.Data(data=response.body),
+                h11.Data(data=bytes(response.body)),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event))

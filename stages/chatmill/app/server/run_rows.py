@@ -120,7 +120,8 @@ def unambiguous(run: Row, labels: Counter[str], folder: Path) -> str:
     if run["rev"] == WORKSPACE:
         return WORKSPACE
     names = [run["label"]] if labels[run["label"]] == 1 else []
-    return next(name for name in (*names, short(run["rev"]), run["rev"]) if not (folder / name).exists())
+    found: Iterator[str] = (name for name in (*names, short(run["rev"]), run["rev"]) if not (folder / name).exists())
+    return next(found)
 
 
 def short(revision: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import TemporaryFile
 from time import time
-from typing import Any
+from typing import IO, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -106,12 +106,13 @@ async def experiments(folder: Path) -> list[dict[str, Any]]:
     status, said, errors = await run_program([*command, *revisions], folder)
     if status:
         lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
-        said = lines[0] if lines else errors.strip().rpartition("\n")[2]
-        raise ValueError(f"`dvc exp show`, which lists the runs of a project under git and DVC, says: {said}")
+        why = lines[0] if lines else errors.strip().rpartition("\n")[2]
+        raise ValueError(f"`dvc exp show`, which lists the runs of a project under git and DVC, says: {why}")
     try:
-        return json.loads(said)
+        found: list[dict[str, Any]] = json.loads(said)
     except ValueError as error:
         raise ValueError(f"`dvc exp show --json` gave no JSON ({error}): see what it says in a terminal") from error
+    return found
 
 
 async def baselines(folder: Path) -> list[str]:
@@ -152,7 +153,7 @@ async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str
         return process.returncode or 0, whole(output), whole(errors).decode("utf-8", "replace")
 
 
-def whole(stream: Any) -> bytes:
+def whole(stream: IO[bytes]) -> bytes:
     """What a program wrote. Raises ValueError where it is too much."""
     if stream.seek(0, os.SEEK_END) > MOST_BYTES:
         raise ValueError(

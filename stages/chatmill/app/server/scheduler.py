@@ -8,12 +8,13 @@ from collections import deque
 from math import inf
 from threading import Condition, Thread
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from chatmill.app.server.errors import Full, Late, Stopped
 from chatmill.app.server.jobs import Job
-from chatmill.engines.chats import chats_of
+from chatmill.engines.chats import Chat, chats_of
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat import common_length
 from chatmill.pipeline.errors import MISTAKES
@@ -26,14 +27,20 @@ PROBABILITIES = 1 << 26  # logits of a whole text that are held at once: 256 MB
 class Row:
     """One chat's row of the caches, and what it has read."""
 
-    def __init__(self, chat: Engine) -> None:
+    def __init__(self, chat: Chat) -> None:
         self.chat, self.used = chat, 0.0
         self.ids: list[int] = []  # in the cache, while no job is at work
-        self.job: Job | None = None
 
     def gain(self, ids: list[int]) -> int:
         """What is won by reading ids here: those it has read already, less those that it would forget."""
         return 2 * common_length(self.ids, ids[:-1]) - len(self.ids)
+
+
+class Turn(NamedTuple):
+    """A job at work in a row."""
+
+    row: Row
+    job: Job
 
 
 class Scheduler:
@@ -43,7 +50,7 @@ class Scheduler:
         self._chats, self.rows = chats_of(engine, rows)
         self._most, self._vocab_size = self.rows + waiting, engine.vocab_size
         self._rows: list[Row] = []
-        self._busy: list[Row] = []  # those with a job
+        self._busy: list[Turn] = []
         self._waiting: deque[Job] = deque()
         self._news = Condition()  # held to change what follows here
         self._is_news = self._stopped = False
@@ -99,7 +106,7 @@ class Scheduler:
         finally:  # whatever happens, nobody waits for ever
             with self._news:
                 self._stopped = True
-            for job in [*(row.job for row in self._busy), *self._waiting]:
+            for job in [*(turn.job for turn in self._busy), *self._waiting]:
                 job.end(Stopped("the server is being stopped"))
 
     def _look_around(self) -> None:
@@ -109,13 +116,14 @@ class Scheduler:
             self._is_news = False
             late = [job for job in self._waiting if too_late(job)]
             self._waiting = deque(job for job in self._waiting if job not in late)
-        for row in [row for row in self._busy if too_late(row.job)]:
-            self._end(row, too_late(row.job))
+        for turn in self._busy[:]:
+            if why := too_late(turn.job):
+                self._end(turn, why)
         for job in late:
             job.end(too_late(job))
         while self._waiting and len(self._busy) < self.rows:
             self._begin(self._waiting[0])
-        going_on = [*(row.job for row in self._busy), *self._waiting]
+        going_on = [*(turn.job for turn in self._busy), *self._waiting]
         self._deadline = min((job.deadline for job in going_on), default=inf)
 
     def _begin(self, job: Job) -> None:
@@ -128,16 +136,18 @@ class Scheduler:
             return
         known = 0 if job.whole else common_length(row.ids, job.ids[:-1])
         row.chat.rewind(known)
-        row.job, job.times = job, job.times._replace(begun=perf_counter())
-        self._busy.append(row)
+        job.times = job.times._replace(begun=perf_counter())
+        turn = Turn(row, job)
+        self._busy.append(turn)
         self._waiting.popleft()
         job.begin(known)
         if job.done:
-            self._end(row)
+            self._end(turn)
 
     def _choose(self, ids: list[int]) -> Row:
         """The free row that holds most of some ids, else a new one, else that used longest ago."""
-        free = [row for row in self._rows if row.job is None]
+        taken = [turn.row for turn in self._busy]
+        free = [row for row in self._rows if row not in taken]
         best = max(free, key=lambda row: row.gain(ids), default=None)
         if best is not None and best.gain(ids) > 0:
             return best
@@ -151,54 +161,55 @@ class Scheduler:
         if len(self._busy) == 1:
             self._read(self._busy[0])
             return
-        reading = [row for row in self._busy if len(row.job.pending) > SHORT or row.job.whole]
-        growing = [row for row in self._busy if row not in reading] if reading else self._busy[:]
+        reading = [turn for turn in self._busy if len(turn.job.pending) > SHORT or turn.job.whole]
+        growing = [turn for turn in self._busy if turn not in reading] if reading else self._busy[:]
         if reading:
             self._read(reading[0])
         if growing:
             self._step(growing)
 
-    def _read(self, row: Row) -> None:
+    def _read(self, turn: Turn) -> None:
         """Read what a job has pending, or a stretch of it."""
-        job, pending = row.job, row.job.pending
+        row, job = turn
+        pending = job.pending
         stretch = pending[:CHUNK]
         try:
             logits = row.chat.score(job.ids) if job.whole else row.chat.append(stretch)
         except MISTAKES as error:
-            self._end(row, error)
+            self._end(turn, error)
             return
         if job.whole or len(stretch) == len(pending):
-            self._take(row, logits)
+            self._take(turn, logits)
         else:
             del pending[: len(stretch)]
 
-    def _step(self, rows: list[Row]) -> None:
+    def _step(self, turns: list[Turn]) -> None:
         """Read one token that each of some jobs has pending."""
         try:
-            logits = self._chats.step([(row.chat, row.job.pending[0]) for row in rows])
+            logits = self._chats.step([(row.chat, job.pending[0]) for row, job in turns])
         except MISTAKES as error:
-            for row in rows:
-                self._end(row, error)
+            for turn in turns:
+                self._end(turn, error)
             return
-        for row, one, likeliest in zip(rows, logits, logits.argmax(axis=1).tolist(), strict=True):
-            if len(row.job.pending) == 1:
-                self._take(row, one, likeliest)
+        for turn, one, likeliest in zip(turns, logits, logits.argmax(axis=1).tolist(), strict=True):
+            if len(turn.job.pending) == 1:
+                self._take(turn, one, likeliest)
             else:
-                del row.job.pending[0]
+                del turn.job.pending[0]
 
-    def _take(self, row: Row, logits: np.ndarray, likeliest: int | None = None) -> None:
+    def _take(self, turn: Turn, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
-            row.job.take(logits, likeliest)
+            turn.job.take(logits, likeliest)
         except MISTAKES as error:
-            self._end(row, error)
+            self._end(turn, error)
         else:
-            if row.job.done:
-                self._end(row)
+            if turn.job.done:
+                self._end(turn)
 
-    def _end(self, row: Row, error: Exception | None = None) -> None:
+    def _end(self, turn: Turn, error: Exception | None = None) -> None:
         """Free a row; what was read stays in it, unless the engine failed."""
-        job, row.job = row.job, None
-        self._busy.remove(row)
+        row, job = turn
+        self._busy.remove(turn)
         self._is_news = True  # the row is free
         if isinstance(error, MISTAKES):
             row.chat.rewind(0)

@@ -39,7 +39,7 @@ class Shape:
 
     def last(self, finish_reason: str, timings: Values) -> Values:
         """The end of an answer."""
-        empty = {"text": ""} if self.kind == "text" else {"delta": {}}
+        empty: Values = {"text": ""} if self.kind == "text" else {"delta": {}}
         choice = {"index": 0, **empty, "logprobs": None, "finish_reason": finish_reason}
         return {**self._part, "choices": [choice], "timings": timings}
 
@@ -166,4 +166,5 @@ def _token(token: int, logprob: float, tokenizer: ChatTokenizer) -> Values:
 
 
 def _text(token: int, tokenizer: ChatTokenizer) -> str:
-    return _token(token, 0.0, tokenizer)["token"]
+    text: str = _token(token, 0.0, tokenizer)["token"]
+    return text

@@ -10,7 +10,7 @@ from starlette.types import Send
 from chatmill.app.server import requests, shapes
 from chatmill.app.server.errors import refusal_of
 from chatmill.app.server.jobs import Answer, Piece, Wanted, reply_of
-from chatmill.app.server.live import SILENCE, send_events
+from chatmill.app.server.live import SILENCE, send_events, send_whole
 from chatmill.app.server.models import Model
 from chatmill.app.server.prompts import Prompt
 from chatmill.conversation.chatml import Part
@@ -47,7 +47,7 @@ class Telling:
         more = {"token_ids": self._answer.generation.reply} if self._asked.return_token_ids else {}
         totals = {"usage": shapes.usage_of(self._answer), "timings": self._timings()} | self._prompt_ids()
         values = self._shape.whole(parts, self._logprobs(pieces), self._answer.finish_reason, more, totals)
-        await reply(values)({"type": "http"}, None, send)
+        await send_whole(send, reply(values))
 
     async def stream(self, send: Send) -> None:
         """Send it as events; what goes wrong before the first is an error's status."""

@@ -31,14 +31,14 @@ def at_terminal() -> Iterator[None]:
     if not any(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise ValueError("there is no terminal to chat in: give a prompt with -p, or through a pipe")
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")  # else a terminal that cannot tell its cursor gets a warning
-    streams = {"input": create_input(always_prefer_tty=True), "output": create_output(always_prefer_tty=True)}
-    with create_app_session(**streams):
+    given, shown = create_input(always_prefer_tty=True), create_output(always_prefer_tty=True)
+    with create_app_session(input=given, output=shown):
         yield
 
 
 def converse(talk: Talk, opening: str | None = None) -> None:
     """Answer the opening, if there is one; then ask and answer until the user leaves."""
-    editor = PromptSession(
+    editor: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
         prompt_continuation="  ",
@@ -63,7 +63,7 @@ def converse(talk: Talk, opening: str | None = None) -> None:
         notice(f"saved to {talk.transcript.file}")
 
 
-def _take_turn(talk: Talk, editor: PromptSession) -> None:
+def _take_turn(talk: Talk, editor: PromptSession[str]) -> None:
     """Read what the user says and respond to it. Raises EOFError where they leave, KeyboardInterrupt at Ctrl-C."""
     try:
         text = editor.prompt().strip("\n").rstrip()
@@ -139,6 +139,7 @@ def _history() -> History:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
     except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home folder
-        notice(f"{sentence(error)}: what you type is not remembered for the next chat")
+        why = sentence(error) if isinstance(error, OSError) else str(error)
+        notice(f"{why}: what you type is not remembered for the next chat")
         return InMemoryHistory()
     return _FileHistory(file)

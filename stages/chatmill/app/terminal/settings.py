@@ -3,13 +3,15 @@
 import re
 from dataclasses import fields, replace
 from math import inf
+from typing import Any
 
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.sampler import Sampling
 
 MOST_THREADS = 1024
 NONE = "-"  # what takes a text away
-SAMPLING = {field.name: field.type for field in fields(Sampling)}
+SAMPLING = [field.name for field in fields(Sampling)]
+WHOLE = ("max_tokens", *(field.name for field in fields(Sampling) if isinstance(field.default, int)))
 SETTINGS = (*SAMPLING, "max_tokens", "stop")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
@@ -28,11 +30,10 @@ def assign(session: ChatSession, name: str, text: str) -> None:
     if name == "stop":
         session.stop = () if text == NONE else (unescaped(text),)
         return
-    kind = SAMPLING.get(name, int)
     try:
-        value = kind(text)
+        value: Any = int(text) if name in WHOLE else float(text)
     except ValueError as error:
-        wanted = "a whole number" if kind is int else "a number"
+        wanted = "a whole number" if name in WHOLE else "a number"
         raise ValueError(f"{name} {text!r}: expected {wanted}") from error
     if name == "max_tokens":
         session.max_tokens = at_least_one(name, value)

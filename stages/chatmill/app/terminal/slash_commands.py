@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from chatmill.app.terminal.saved_chats import path_of, read_chat, save
 from chatmill.app.terminal.settings import NONE, SETTINGS, assign, shown
-from chatmill.app.terminal.talk import Talk, described, duration, notice, plural, took
+from chatmill.app.terminal.talk import Talk, described, notice, took
 from chatmill.app.terminal.token_display import show_tokens
+from chatmill.app.terminal.words import duration, plural
 from chatmill.conversation.chatml import Message
 
 KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, begins a new line. Tab
@@ -138,7 +139,7 @@ def _statistics(talk: Talk, _: str) -> None:
     said, read = sum(one.tokens for one in talk.answers), sum(one.prompt_tokens for one in talk.answers)
     cached, seconds = sum(one.cached_tokens for one in talk.answers), sum(one.seconds for one in talk.answers)
     if session.answer:
-        notice(f"latest: {took(session)}")
+        notice(f"latest: {took(session.answer, session)}")
     notice(f"{plural(len(talk.answers), 'answer')} in {duration(seconds)}: {plural(said, 'token')} said, {read:,} read")
     notice(f"{cached:,} of those read were in the cache; it now holds {session.engine.length:,}")
 

@@ -3,13 +3,14 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 
 from wcwidth import wrap
 
 from chatmill.app.terminal.printable import printable
 from chatmill.app.terminal.saved_chats import Transcript
+from chatmill.app.terminal.words import duration, plural, size
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat import Answer, ChatSession
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
@@ -33,7 +34,7 @@ class Talk:
         check_text(question)
         self.say(self.session.ask(question))
 
-    def say(self, answer: Iterator[str]) -> None:
+    def say(self, answer: Generator[str, None, None]) -> None:
         """Show an answer as it grows, and what it took; write it down.
 
         Raises what generating it raises, and KeyboardInterrupt; what was said until then is kept.
@@ -77,14 +78,13 @@ class Talk:
             from chatmill.app.terminal.token_display import show_tokens  # draws with what the editor needs
 
             show_tokens(session)
-        if self.told:
-            notice(f"[{'' if shown else 'the model says nothing: '}{took(session)}]", quiet=True)
+        if self.told and session.answer:
+            notice(f"[{'' if shown else 'the model says nothing: '}{took(session.answer, session)}]", quiet=True)
 
 
-def took(session: ChatSession) -> str:
-    """How much, how fast, how full, and whether the answer was cut short."""
-    answer, context = session.answer, session.engine.context
-    used = answer.prompt_tokens + answer.tokens
+def took(answer: Answer, session: ChatSession) -> str:
+    """How much, how fast, how full, and whether an answer was cut short."""
+    used, context = answer.prompt_tokens + answer.tokens, session.engine.context
     words = [plural(answer.tokens, "token")]
     if answer.tokens > 1:
         words.append(f"{answer.tokens_per_second:,.1f} tokens/s")
@@ -99,8 +99,8 @@ def described(session: ChatSession) -> str:
     """Engine, device, size, context and template of a session."""
     engine = session.engine
     words = [f"{engine.name} on {device(engine)}", size(engine.num_bytes), f"context {engine.context:,}"]
-    plain = session.template.name == "plain"
-    return ", ".join([*words, "no template: it continues text" if plain else f"template {session.template.name}"])
+    template = session.template
+    return ", ".join([*words, f"template {template.name}" if template.asks else "no template: it continues text"])
 
 
 def device(engine: Engine) -> str:
@@ -110,21 +110,6 @@ def device(engine: Engine) -> str:
     from chatmill.engines.torch.pytorch import describe_device  # exports chat where PyTorch is not installed
 
     return describe_device(engine.device)
-
-
-def size(num_bytes: int) -> str:
-    """A number of bytes to read: 7.2 MB, 15.1 GB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
-
-
-def duration(seconds: float) -> str:
-    """A time to read: 12 ms, 3.4 s."""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def plural(number: int, thing: str) -> str:
-    """1 token, 2 tokens."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def show(text: str) -> None:

@@ -4,8 +4,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from chatmill.app.terminal.talk import plural
 from chatmill.app.terminal.token_grid import grid, write
+from chatmill.app.terminal.words import plural
 from chatmill.inference.chat import ChatSession
 from chatmill.report.token_view import Token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer

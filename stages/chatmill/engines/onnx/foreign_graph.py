@@ -50,7 +50,7 @@ class GraphEngine:
             self._graph = replace(self._graph, caches=self._measured())
         self.context = self._context(context)
         self._ids: list[int] = []  # all that was read
-        self._clear()
+        self._held, self._past = 0, self._nothing()  # tokens in the past
         self.vocab_size = self._vocab_size()
 
     @property
@@ -61,7 +61,8 @@ class GraphEngine:
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Read ids after those read before: logits (V,) of what comes next."""
         check_append(self, ids)
-        return self._read(ids, whole=False)[-1]
+        last: np.ndarray = self._read(ids, whole=False)[-1]
+        return last
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -72,7 +73,7 @@ class GraphEngine:
         if all(cache.rewindable for cache in self._graph.caches):
             self._held, self._past = length, {c.past: _cut(c, self._past[c.past], length) for c in self._graph.caches}
         else:
-            self._clear()
+            self._held, self._past = 0, self._nothing()
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (T, V) after each position of a whole sequence."""
@@ -97,7 +98,8 @@ class GraphEngine:
         width = self._graph.logits.shape[-1]
         if isinstance(width, int):
             return width
-        return self._run(Window([0], 0, self._graph.time or 1, 1), self._past)[self._graph.logits.name].shape[-1]
+        outputs = self._run(Window([0], 0, self._graph.time or 1, 1), self._past)
+        return int(outputs[self._graph.logits.name].shape[-1])
 
     def _measured(self) -> list[Cache]:
         """The caches with the sizes that their shapes leave open, from the presents of the first run that succeeds."""
@@ -113,15 +115,17 @@ class GraphEngine:
         names = ", ".join(cache.past for cache in self._graph.caches if None in cache.empty)
         raise ValueError(f"{self._session.file}: no size up to {max(SIZES)} fits the open dimensions of {names}")
 
-    def _clear(self) -> None:
-        """Begin with an empty past."""
-        self._held = 0  # tokens in the past
-        self._past = {cache.past: self._session.zeros(cache.type, cache.empty) for cache in self._graph.caches}
+    def _nothing(self) -> Past:
+        """The empty past that a text begins with."""
+        return {cache.past: self._session.zeros(cache.type, cache.empty) for cache in self._graph.caches}
 
     def _read(self, ids: Sequence[int], *, whole: bool) -> np.ndarray:
         """Logits (T, V) of all positions, or of the last ones; what was read before stays where a run fails."""
-        sequence, held, past, logits = [*self._ids, *ids], self._held, self._past, []
+        sequence, held, logits = [*self._ids, *ids], self._held, []
+        past: Past | None = self._past
         while held < len(sequence):
+            if past is None:
+                raise ValueError(f"{self._session.file}: it reads {held} tokens at once and gives no past after them")
             count = self._at_once(held) or len(sequence)
             chunk = sequence[held : held + count]
             window = Window(chunk, held, self._graph.time or len(chunk), len(chunk) if whole else 1)
@@ -147,7 +151,7 @@ class GraphEngine:
 
     def _logits(self, logits: np.ndarray, window: Window) -> np.ndarray:
         """(B, T, V), or (B, V) of the last position -> those of the first row's tokens."""
-        rows = logits.reshape(self._graph.batch, -1, logits.shape[-1])[0].astype(np.float32)
+        rows: np.ndarray = logits.reshape(self._graph.batch, -1, logits.shape[-1])[0].astype(np.float32)
         if len(rows) <= window.padding:
             raise ValueError(
                 f"{self._session.file}: it reads {window.time} tokens at once and gives the last one's logits alone"

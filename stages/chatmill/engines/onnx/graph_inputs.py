@@ -186,10 +186,10 @@ def _is_batch(node: Node, axis: int, ids: Node) -> bool:
 
 def _room(roles: Sequence[tuple[Node, str]], caches: Sequence[Cache], time: int | None) -> int | None:
     """The tokens that fit into a graph's fixed shapes."""
-    sizes = [node.shape[-1] for node, role in roles if role == "mask"]
+    sizes = [_fixed(node.shape[-1]) for node, role in roles if role == "mask"]
     sizes += [cache.empty[-2] for cache in caches if cache.axis is None and cache.rewindable]
     sizes += [] if caches else [time]
-    return min(filter(_fixed, sizes), default=None)
+    return min((size for size in sizes if size), default=None)
 
 
 def _rows(ids: Node) -> int:

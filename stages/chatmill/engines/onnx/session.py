@@ -143,7 +143,8 @@ def _to_value(array: np.ndarray, kind: str) -> onnxruntime.OrtValue:
 
 def _to_array(value: onnxruntime.OrtValue) -> np.ndarray:
     if "bfloat16" not in value.data_type():
-        return value.numpy()
+        array: np.ndarray = value.numpy()
+        return array
     raw = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
     return np.frombuffer(raw, np.uint16).reshape(value.shape()).copy()
 

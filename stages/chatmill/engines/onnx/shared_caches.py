@@ -43,10 +43,12 @@ class SharedCaches:
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
         """Read ids after the `past` ones of a row, in chunks: logits (V,) of what comes next."""
         if len(ids) == 1:
-            return self.step(ids, [past], row)[0]
+            last: np.ndarray = self.step(ids, [past], row)[0]
+            return last
         for start in range(0, len(ids), CHUNK):
             logits = self.run(row, ids[start : start + CHUNK], past + start, keep=1)
-        return logits[0]
+        last = logits[0]
+        return last
 
     def step(self, ids: Sequence[int], pasts: Sequence[int], first: int = 0) -> np.ndarray:
         """Read one id for each row from the `first` on, after as many as its past: logits (B, V) of what comes next."""
@@ -67,7 +69,8 @@ class SharedCaches:
         )
         binding.bind_output("logits")
         self._session.run_bound(binding)
-        return binding.get_outputs()[0].numpy()[0]
+        logits: np.ndarray = binding.get_outputs()[0].numpy()[0]
+        return logits
 
     def swap(self, first: int, second: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""

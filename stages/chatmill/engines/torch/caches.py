@@ -50,11 +50,13 @@ class TorchCaches:
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
         """Read ids after the `past` ones of a row: logits (V,) of what comes next."""
-        return self.run(row, ids, past, keep=1)[-1]
+        last: np.ndarray = self.run(row, ids, past, keep=1)[-1]
+        return last
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
         """Read ids after the `past` ones of a row: logits (T, V), or the last ones (1, V) where that many are kept."""
-        return self._run(slice(row, row + 1), [list(ids)], [past], last_only=keep == 1)[0]
+        logits: np.ndarray = self._run(slice(row, row + 1), [list(ids)], [past], last_only=keep == 1)[0]
+        return logits
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
         """Read one id for each of the first rows, after as many as its past: logits (B, V) of what comes next."""
@@ -77,7 +79,8 @@ class TorchCaches:
             mask = columns <= positions[:, None, :, None]
             keys, values = ([layer[rows] for layer in caches] for caches in (self._keys, self._values))
             cache = Rows(keys, values, positions, past)
-            return self._model(batch, positions, mask, cache, last_only=last_only).float().cpu().numpy()
+            logits: Tensor = self._model(batch, positions, mask, cache, last_only=last_only)
+            return logits.float().cpu().numpy()
         except (RuntimeError, MemoryError) as error:
             if told := memory_error(error, self._device):
                 raise told from error

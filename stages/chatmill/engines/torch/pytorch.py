@@ -40,7 +40,8 @@ class PyTorchEngine:
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Read ids after those in the cache: logits (V,) of what comes next."""
         check_append(self, ids)
-        return self._run(ids, last_only=True)[-1]
+        last: np.ndarray = self._run(ids, last_only=True)[-1]
+        return last
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -64,7 +65,8 @@ class PyTorchEngine:
         length = self.length
         try:
             batch = torch.tensor([list(ids)], device=self._device)
-            return self.model(batch, cache=self._cache, last_only=last_only)[0].float().cpu().numpy()
+            logits: torch.Tensor = self.model(batch, cache=self._cache, last_only=last_only)[0]
+            return logits.float().cpu().numpy()
         except (RuntimeError, MemoryError) as error:
             self._cache.length = length
             if told := memory_error(error, self.device):

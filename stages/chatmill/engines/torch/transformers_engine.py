@@ -35,7 +35,8 @@ class TransformersEngine:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._past = next((name for name in ("past_key_values", "cache_params") if name in parameters), "")
         self._read: list[int] = []
-        self._cache, self._cached = None, 0  # of the first ids that were read
+        self._cache: Any = None  # the model's own kind
+        self._cached = 0  # ids, the first that were read, of which the cache is
 
     @property
     def length(self) -> int:
@@ -111,7 +112,7 @@ def open_engine(folder: Path, files: list[Path], why: str, *, device: str, threa
     try:
         config = AutoConfig.from_pretrained(folder, **ours)
         _check_size(config, weights)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32 if place.type == "cpu" else "auto",
@@ -120,6 +121,7 @@ def open_engine(folder: Path, files: list[Path], why: str, *, device: str, threa
         )
     except (StrictDataclassError, *_REFUSALS) as error:
         raise ValueError(f"{why}, and transformers refuses it: {' '.join(str(error).split()):.200}") from error
+    model, report = loaded
     if lacking := sorted({*report["missing_keys"], *(str(name) for name, *_ in report["mismatched_keys"])}):
         raise ValueError(f"{folder}: transformers finds {len(lacking)} weights missing or misshapen: {some(lacking)}")
     return TransformersEngine(model, device=place, threads=threads)
