@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import random
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -30,12 +29,13 @@ from chatmill.benchmarking.peak_memory import peak_memory_mb
 from chatmill.conversation.chatml import parse, read_records
 from chatmill.conversation.template import segments
 from chatmill.engines.engine import ONNX_FILES, Engine
+from chatmill.inference.chat_template import OWN
 from chatmill.inference.generation import generate
 from chatmill.inference.loading import engines, load_engine
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.inference.text_stream import Reply
 from chatmill.pipeline.parameters import PositiveInt
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -108,7 +108,7 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
     """Prompts of these lengths, from the conversations in a row, as often as needed."""
     records = read_records(test)
     conversations = [
-        segments(parse(record.text), engine.template) for record, _ in zip(records, range(100), strict=False)
+        segments(parse(record.text), OWN[engine.template].name) for record, _ in zip(records, range(100), strict=False)
     ]
     ids = tokenizer.encode_conversations(conversations).ids.tolist()
     if not ids:
@@ -205,14 +205,14 @@ def fitting(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list
         room = f"no length leaves room for {new_tokens} tokens in a context of {context}"
         raise ValueError(f"params.yaml: benchmark.prompt_tokens: {room}")
     if left_out := sorted(set(prompt_tokens) - set(lengths)):
-        print(f"benchmark: prompts of {left_out} tokens do not fit into a context of {context}", file=sys.stderr)
+        log("benchmark", f"prompts of {left_out} tokens do not fit into a context of {context}")
     return lengths
 
 
-def rounded(value: Any) -> Any:
-    """Numbers with as many digits as mean something, in whatever they stand."""
+def significant(value: Any) -> Any:
+    """The value with the digits of its numbers that mean something, in whatever dictionaries they stand."""
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
+        return {key: significant(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
@@ -250,4 +250,4 @@ def main(
         shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
         content["limit"] = describe_limit(needs, rounds, lengths[-1]) | {"reached": shares}
     content["tokenizer"] = measure_tokenizer(tokenizer, exports, test, repeats)
-    metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")
+    metrics.write_text(json.dumps(significant(content), indent=1) + "\n", encoding="utf-8")

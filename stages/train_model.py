@@ -15,6 +15,7 @@ from chatmill.model.byte_head import shape_for, spell
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import NAME
+from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import on_success, stage
 from chatmill.tokenizer.vocabulary.files import read_folder
@@ -38,7 +39,7 @@ from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Feed, cut_to_fit
 from chatmill.training.parameters import TrainParameters
-from chatmill.training.run import plan_steps, tell, train
+from chatmill.training.run import STAGE, plan_steps, train
 from chatmill.training.samples import sample_answers
 from chatmill.training.trainer import (
     Precision,
@@ -164,7 +165,7 @@ def choose(parameters: TrainParameters, device: DeviceKind, model: ChatModel, gr
     compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
     if group.leads and "auto" in (parameters.device, parameters.precision, parameters.compile):
         how = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
-        tell(f"chosen for this hardware: {how}; other hardware gives other weights than dvc.lock names")
+        log(STAGE, f"chosen for this hardware: {how}; other hardware gives other weights than dvc.lock names")
     return Choice(device, precision, compiled)
 
 
@@ -192,7 +193,7 @@ def train_in_group(
         batches = validation.batches(held_out, plan.rows_a_batch, group.rank, group.size)
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED)
         inputs = [tokens / NAME, tokenizer / NAME, *(initial_files(parameters.initial) if parameters.initial else [])]
-        checkpoint = Checkpoint(fingerprint(followed, inputs), tell)
+        checkpoint = Checkpoint(fingerprint(followed, inputs), partial(log, STAGE))
         lines = train(trainer, feed, batches, plan, checkpoint, vocabulary)
         weights = group.whole(trainer.model.state_dict())
         if not group.leads:
@@ -216,7 +217,7 @@ def train_in_group(
         write_model(model, trained, tokenizer, vocabulary, made, tabulate(trained))
         curve.write_text(lines, encoding="utf-8")
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
-            tell(f"{question!r} is answered {answer!r}")
+            log(STAGE, f"{question!r} is answered {answer!r}")
         on_success(checkpoint.remove)
 
 

@@ -5,7 +5,6 @@ them; its rows take the place of the model's table.
 """
 
 import json
-import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.conversation.chatml import Conversation, parse, read_records
 from chatmill.conversation.template import Loss, Template
 from chatmill.encoded.encoding import encode
 from chatmill.encoded.token_files import Split
+from chatmill.evaluation.held_back import read_test_set
+from chatmill.evaluation.metrics import rounded
 from chatmill.model.reading import read_model
 from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.soft_tokenizer.encoders import Trained, collapsed, train_encoders
@@ -34,8 +35,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_model
 from chatmill.training.trainer import keep_freed_memory
-
-DIGITS = 6  # of the numbers in the metrics
 
 
 def leave_out(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
@@ -56,20 +55,6 @@ def read_train(file: Path, tokenizer: ChatTokenizer, template: Template) -> Spli
         raise ValueError(f"{file}: no conversation has anything to train on")
     ids, loss = (np.concatenate(arrays) for arrays in zip(*(chunk[:2] for chunk in chunks), strict=True))
     return Split(ids, loss, np.concatenate([[0], *offsets]))
-
-
-def read_test(file: Path, most: int) -> list[Conversation]:
-    """At most so many conversations, evenly spread. Raises ValueError with file and line."""
-    records = list(enumerate(read_records(file), start=1))
-    if not records:
-        raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")
-    conversations = []
-    for number, record in records[:: -(-len(records) // most)]:
-        try:
-            conversations.append(parse(record.text))
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: {error}") from error
-    return conversations
 
 
 def train_both(
@@ -94,9 +79,9 @@ def train_both(
         seed=parameters.seed,
     )
     if cut := trained.pairs.cut:
-        log(
-            f"{cut} of {len(trained.pairs.ids)} tokens are longer than {parameters.longest} bytes: the rest is not read"
-        )
+        size = len(trained.pairs.ids)
+        rest = f"{cut} of {size} tokens are longer than {parameters.longest} bytes: the rest is not read"
+        log("train_soft_tokenizer", rest)
     return trained
 
 
@@ -138,18 +123,6 @@ def read_other(file: Path) -> ChatTokenizer:
         raise ValueError(f"{file}: {error}") from error
 
 
-def log(line: str) -> None:
-    """Write a line to stderr."""
-    print(f"train_soft_tokenizer: {line}", file=sys.stderr)
-
-
-def rounded(value: Any) -> Any:
-    """Numbers with DIGITS digits after the point, in whatever they stand."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return round(value, DIGITS) if isinstance(value, float) else value
-
-
 @stage
 def main(
     train: Path,
@@ -179,7 +152,7 @@ def main(
         leave_out(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
         return
 
-    scored, template = read_test(test, parameters.conversations), made["template"]
+    scored, template = read_test_set(test, parameters.conversations).conversations, made["template"]
     subject = Subject(
         network, ChatTokenizer(vocabulary), template, made.get("prompt_loss_weight", 1.0), scored, parameters.threads
     )

@@ -2,13 +2,12 @@
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
 from chatmill.pipeline.external import check_external
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.training import TokenizerParameters, load_type
@@ -39,7 +38,7 @@ def _share(records: Iterable[Record], share: float) -> Iterator[Record]:
             kept, kept_bytes = kept + 1, kept_bytes + len(text)
             yield record
     sizes = f"{kept:,} of {count:,} conversations, {kept_bytes:,} of {num_bytes:,} bytes of text"
-    print(f"train_tokenizer: trained on {sizes}", file=sys.stderr)
+    log("train_tokenizer", f"trained on {sizes}")
 
 
 def read_spans(records: Iterable[Record]) -> Iterator[str]:
@@ -57,7 +56,7 @@ def compare_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
             f"lower train_tokenizer.vocab_size to at most {size} or add text"
         )
     if size != vocab_size:
-        print(f"train_tokenizer: {size} tokens, where vocab_size allows {vocab_size}", file=sys.stderr)
+        log("train_tokenizer", f"{size} tokens, where vocab_size allows {vocab_size}")
 
 
 @stage

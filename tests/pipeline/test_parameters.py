@@ -78,3 +78,15 @@ def test_a_mistake_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert "missing parameter benchmark.repeats; params.yaml: unknown parameter benchmark.repeets" in result.stderr
     assert not (tmp_path / "letters.jsonl").exists()
+
+
+def test_the_check_leaves_no_module_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from chatmill.pipeline.parameters import check_params, read_params\n"
+        f"before = set(sys.modules); check_params(read_params(Path({str(ROOT / 'params.yaml')!r})), Path({str(SOURCE)!r}))\n"
+        "print([name for name in sys.modules.keys() - before if name.startswith('chatmill')])"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n" and (tmp_path / ".cache/checked-params").exists()

@@ -16,6 +16,7 @@ from chatmill.inference.loading import load
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.model.reading import read_model
 from chatmill.pipeline.manifest import check_manifest
+from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
 from chatmill.soft_tokenizer.plugging import embedding_of, table_of
 from chatmill.tokenizer.types.bpe import Settings, train
 from chatmill.tokenizer.vocabulary.files import complete, write_folder
@@ -145,25 +146,22 @@ def test_a_model_of_another_tokenizer_is_refused(trained, tmp_path):
         run(trained, tmp_path, tokenizer=tmp_path / "tokenizer")
 
 
-def test_long_tokens_are_told_and_counted(trained, tmp_path, capsys):
+def test_long_tokens_are_told_and_counted(capsys):
     vocabulary = complete(train(["yes", "yesyes"], 258, Settings()), [])
-    write_folder(vocabulary, tmp_path / "tokenizer")
-    table = torch.zeros(len(vocabulary.tokens), 2)
+    table = torch.randn(len(vocabulary.tokens), 2)
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
-    options = {"longest": 2, "held_out": 0.2, "seed": 1}
-    pairs = train_soft_tokenizer.read_pairs(tmp_path, vocabulary, table, counts, **options)
+    parameters = SoftTokenizerParameters(**SETTINGS | {"longest": 2})
+    found = train_soft_tokenizer.train_both(vocabulary, table, counts, parameters)
     longer = sum(len(vocabulary.tokens[i]) > 2 for i in vocabulary.text_ids)
-    assert pairs.cut == longer > 0
+    assert found.pairs.cut == longer > 0
     assert f"{longer} of 258 tokens are longer than 2 bytes" in capsys.readouterr().err
 
 
-def test_empty_tokens_are_refused_with_the_tokenizers_place(tmp_path):
+def test_empty_tokens_are_refused():
     vocabulary = replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:]))
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
-    with pytest.raises(ValueError, match=f"{tmp_path}: 1 of 256 tokens of the vocabulary are empty"):
-        train_soft_tokenizer.read_pairs(
-            tmp_path, vocabulary, torch.zeros(320, 2), counts, longest=8, held_out=0.2, seed=1
-        )
+    with pytest.raises(ValueError, match="1 of 256 tokens of the vocabulary are empty"):
+        train_soft_tokenizer.train_both(vocabulary, torch.zeros(320, 2), counts, SoftTokenizerParameters(**SETTINGS))
 
 
 def test_conversations_without_answers_are_refused(trained, tmp_path):

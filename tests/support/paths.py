@@ -4,6 +4,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "stages"
-SHARED = ROOT.parent / "shared/data"  # published files beside the repository, where they are
-ANYWHERE = Path("/")  # a folder in which any file lies that a parameter names
 SHARED = ROOT.parent / "shared/data"
+ANYWHERE = Path("/")  # a folder in which any file lies that a parameter names

@@ -7,7 +7,9 @@ other scripts only that signature is read, so that checking them imports none of
 import difflib
 import hashlib
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,11 +81,25 @@ def check_params(params: Params, scripts: Path) -> None:
     checked = Path(SCRATCH, "checked-params")
     if checked.exists() and checked.read_text(encoding="utf-8") == digest.hexdigest():
         return
-    signatures = {file.stem: read_signature(file) for file in files if file.parent == scripts}
-    if errors := list(find_errors(params, signatures)):
+    with _forgotten_imports():
+        signatures = {file.stem: read_signature(file) for file in files if file.parent == scripts}
+        errors = list(find_errors(params, signatures))
+    if errors:
         raise ValueError("; ".join(f"{FILE}: {error}" for error in dict.fromkeys(errors)))
     checked.parent.mkdir(parents=True, exist_ok=True)
     checked.write_text(digest.hexdigest(), encoding="utf-8")
+
+
+@contextmanager
+def _forgotten_imports() -> Iterator[None]:
+    """Leave no module of the package behind: what a run depends on is told by the modules it has loaded."""
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in sys.modules.keys() - before:
+            if name.startswith("chatmill."):
+                del sys.modules[name]
 
 
 def find_errors(params: Params, signatures: Mapping[str, Signature]) -> Iterator[str]:

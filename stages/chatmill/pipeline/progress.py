@@ -1,5 +1,6 @@
-"""Progress bars on a terminal, on stderr; silence elsewhere."""
+"""Progress bars on a terminal, on stderr, and silence elsewhere; and lines for both."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -16,6 +17,11 @@ def progress(items: Iterable[T], description: str, *, total: int | None = None, 
 def bar(total: int, description: str, *, unit: str = "it", scale: bool = False) -> "tqdm[Any]":
     """A bar that is moved by hand with `update`."""
     return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, **_quiet())
+
+
+def log(stage: str, line: str) -> None:
+    """Write a line of a stage to stderr, above its progress bar."""
+    tqdm.write(f"{stage}: {line}", file=sys.stderr)
 
 
 def _quiet() -> dict[str, Any]:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from typing import Any
 import torch
 
 from chatmill.pipeline.outputs import SCRATCH
+from chatmill.pipeline.progress import log
 
 TERMINATED = 128 + signal.SIGTERM  # the exit code of a process that ended because it was asked to
 _KEPT = 2
 _FORGOTTEN_AFTER = 7 * 24 * 3600  # seconds without a save, after which a run is not expected to go on
+log_alone = partial(log, "checkpoint")  # of a state that no stage saves
 _NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.pt")
 
 
@@ -50,12 +53,12 @@ def _machine() -> list[Any]:
 class Checkpoint:
     """States on disk, in the scratch folder at the top, which neither git nor DVC sees.
 
-    What goes wrong with one is told in a sentence, and the run goes on.
+    What goes wrong with one is logged in a sentence, and the run goes on.
     """
 
-    def __init__(self, name: str, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, name: str, log: Callable[[str], None] = log_alone) -> None:
         self.folder = Path(os.environ.get("DVC_ROOT", "."), SCRATCH, "resume", name)
-        self.tell = tell or _tell
+        self.log = log
         self.failed = False
 
     def save(self, state: Any) -> bool:
@@ -70,7 +73,7 @@ class Checkpoint:
             for file in files[: 1 - _KEPT]:
                 file.unlink(missing_ok=True)
         except OSError as error:
-            self._tell_once(error)
+            self._log_once(error)
             with suppress(OSError):
                 part.unlink()
             return False
@@ -85,7 +88,7 @@ class Checkpoint:
                     stream.seek(0)
                     return torch.load(stream, map_location="cpu", weights_only=True)
             file.unlink(missing_ok=True)
-            self.tell(f"{file} is damaged: the run goes on from the state before it, or else from the start")
+            self.log(f"{file} is damaged: the run goes on from the state before it, or else from the start")
         return None
 
     def remove(self) -> None:
@@ -101,11 +104,11 @@ class Checkpoint:
         """The states, the last one last."""
         return sorted((file for file in self.folder.glob("*.pt") if _NAME.fullmatch(file.name)), key=_number)
 
-    def _tell_once(self, error: OSError) -> None:
+    def _log_once(self, error: OSError) -> None:
         if not self.failed:
             reason = str(error.strerror or error)
             reason = reason[:1].lower() + reason[1:]
-            self.tell(f"{self.folder}: {reason}: training goes on, but if killed begins again at an older state")
+            self.log(f"{self.folder}: {reason}: training goes on, but if killed begins again at an older state")
         self.failed = True
 
 
@@ -156,10 +159,6 @@ def _flush(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from functools import partial
 from itertools import islice
 from typing import NoReturn
 
-from tqdm import tqdm
-
+from chatmill.pipeline.progress import log
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.checkpoint import TERMINATED, Checkpoint, asked_to_end
 from chatmill.training.display import Display
@@ -17,6 +16,7 @@ from chatmill.training.packing import Batch, Feed
 from chatmill.training.parameters import TrainParameters
 from chatmill.training.trainer import Sums, Trainer
 
+STAGE = "train_model"
 LOGITS_AT_ONCE = 1 << 24  # in one batch; the gradients of several are added up
 CURVE_POINTS = 100
 POINTS_A_VALIDATION = 10
@@ -37,7 +37,10 @@ def plan_steps(parameters: TrainParameters, feed: Feed, vocab_size: int, group: 
     """How the batches that are asked for become rows."""
     if group.leads and 2 * feed.row_length <= parameters.context:
         longest = f"the longest conversation takes {feed.pieces.room.max()} tokens"
-        tell(f"{longest}: beyond {feed.row_length}, nothing is learnt of train_model.context = {parameters.context}")
+        log(
+            STAGE,
+            f"{longest}: beyond {feed.row_length}, nothing is learnt of train_model.context = {parameters.context}",
+        )
     rows_a_step = share_rows(parameters.batch_size, parameters.context, feed.row_length, group.size)
     rows_a_batch = rows_at_once(rows_a_step // group.size, feed.row_length, vocab_size)
     return Plan(rows_a_step, rows_a_batch, parameters.seed, parameters.checkpoint_every)
@@ -61,11 +64,6 @@ def share_rows(batch_size: int, context: int, row_length: int, processes: int) -
             f"the nearest batch_size that works is {nearest}"
         )
     return rows
-
-
-def tell(line: str) -> None:
-    """Say something on stderr, above the progress bar."""
-    tqdm.write(f"train_model: {line}", file=sys.stderr)
 
 
 def train(
@@ -106,7 +104,7 @@ def end_early(trainer: Trainer, saved: bool) -> NoReturn:
     """Say what is kept, and exit."""
     if trainer.group.leads:
         kept = "saved, and the same command goes on from here" if saved else "not saved"
-        tell(f"asked to end at step {trainer.done} of {trainer.steps}: {kept}")
+        log(STAGE, f"asked to end at step {trainer.done} of {trainer.steps}: {kept}")
     sys.exit(TERMINATED)
 
 
