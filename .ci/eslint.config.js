@@ -13,7 +13,7 @@ export default [
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
       eqeqeq: "error",
-      "max-len": ["error", { code: 120 }],
+      "max-len": ["error", { code: 120, ignorePattern: "^(import|\\} from|/\\*\\* @typedef) " }],
       "max-lines-per-function": ["error", { max: 30, skipComments: true }],
       "no-eval": "error",
       "no-implied-eval": "error",

@@ -25,7 +25,7 @@ const NEW_TAB = { target: "_blank", rel: "noopener noreferrer" };
 const LINE_END = /\r\n?|\n/g;
 const FENCE_BEGUN = /^((?:[ \t>]|[-*+] |\d{1,9}[.)] )*)(?:`+|~+)[ \t]*$/; // may become code, or its end
 const ROW = /^ {0,3}\|/;
-const DELIMITER_BEGUN = /^ {0,3}\|[ \t:|-]*$/;
+const DELIMITER_BEGUN = /^ {0,3}(\|[ \t:|-]*)?$/;
 
 const reader = newReader();
 

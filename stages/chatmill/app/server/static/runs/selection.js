@@ -75,8 +75,13 @@ export function lineOf(run, curve, column, along) {
  * @param {Line[]} lines
  */
 export function lacks(lines) {
-  const without = Map.groupBy(lines.filter(({ points }) => !points.length), ({ curve }) => lackOf(curve));
-  return [...without].map(([lack, some]) => `${some.map(({ name }) => name).join(", ")}: ${lack}`);
+  /** @type {Map<string, string[]>} */
+  const names = new Map();
+  for (const { name, curve } of lines.filter(({ points }) => !points.length)) {
+    const lack = lackOf(curve);
+    names.set(lack, [...(names.get(lack) ?? []), name]);
+  }
+  return [...names].map(([lack, some]) => `${some.join(", ")}: ${lack}`);
 }
 
 /** @param {Curve} curve */
