@@ -79,7 +79,7 @@ HEADERS = st.lists(
     ),
     max_size=4,
 )
-PATH = st.sampled_from([*VALID, "/", "/runs", "/health", "/v1/models", "/v1/models/tiny", "/assets/style.css"])
+PATH = st.sampled_from([*VALID, "/", "/runs", "/health", "/v1/models", "/v1/models/tiny", "/assets/shared/style.css"])
 METHOD = st.sampled_from(["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"])
 property_test = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 

@@ -343,7 +343,7 @@ def test_the_theme_is_the_systems_until_another_is_chosen_which_is_remembered(br
 def test_a_phone_shows_everything_without_scrolling_sideways(browser, address, tmp_path):
     with visit(browser, address, viewport={"width": 360, "height": 640}) as page:
         code = "x" * 300
-        answer = {"role": "assistant", "content": f"```\n{code}\n```\n{code} `{code}`\n- {code}"}
+        answer = {"role": "assistant", "content": f"```\n{code}\n```\n{code} `{code}`\n- {code}\n\n|{code}|b|\n|-|-|\n"}
         bring(page, tmp_path / "in.jsonl", {"messages": [TALK["messages"][0], answer]})
         expect(page.locator(".exchange")).to_have_count(1)
         ask(page, code)

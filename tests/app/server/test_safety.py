@@ -112,7 +112,7 @@ def test_a_page_that_was_allowed_is_told_so_before_it_asks_without_a_key(locked)
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_an_image_of_another_page_is_refused_but_a_link_to_ours_is_followed(port, site):
     assert ask(port, "GET", "/v1/models", Sec_Fetch_Site=site).status == 403
-    assert ask(port, "GET", "/assets/style.css", Sec_Fetch_Site=site).status == 403
+    assert ask(port, "GET", "/assets/shared/style.css", Sec_Fetch_Site=site).status == 403
     assert ask(port, "GET", "/health", Sec_Fetch_Site=site).status == 200
 
 
@@ -144,7 +144,7 @@ def test_with_the_key_all_is_told(locked):
 
 
 def test_pages_and_what_they_are_made_of_need_no_key(locked):
-    for path in ("/", "/runs", "/health", "/assets/style.css"):
+    for path in ("/", "/runs", "/health", "/assets/shared/style.css"):
         assert ask(locked, "GET", path).status == 200
 
 
@@ -175,7 +175,7 @@ def kinds_of_answers(port):
         413: request(port, "POST", CHAT, Content_Length=str(MOST_BYTES + 1)),
         421: request(port, "GET", "/", Host="evil.example"),
         "/": request(port, "GET", "/"),
-        "/assets/style.css": request(port, "GET", "/assets/style.css"),
+        "/assets/shared/style.css": request(port, "GET", "/assets/shared/style.css"),
         "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         431: request(port, "GET", "/", headers=[("A", "a" * 4000)] * 10),
         "headers without an end": b"GET / HTTP/1.1\r\nA: " + b"a" * 40_000,
@@ -208,13 +208,21 @@ PATHS = [
     "/assets/%2e%2e/app.py",
     "/assets//etc/passwd",
     "/assets/%2fetc%2fpasswd",
-    "/assets/style.css%00.html",
-    "/assets/style.css/",
-    "/assets/./style.css",
-    "/assets/STYLE.CSS",
+    "/assets/shared/style.css%00.html",
+    "/assets/shared/style.css/",
+    "/assets/./shared/style.css",
+    "/assets/shared/STYLE.CSS",
     "/assets/",
     "/assets",
     "/assets/..\\app.py",
+    "/assets/chat",
+    "/assets/chat/",
+    "/assets/chat/../../app.py",
+    "/assets/chat/..%2f..%2fapp.py",
+    "/assets/chat/../shared/style.css",
+    "/assets/chat%5c..%5cshared/style.css",
+    "/assets//shared/style.css",
+    "/assets/vendor/README.md",
     "/assets/%c0%ae%c0%ae/app.py",
     "//etc/passwd",
     "/..%2f..%2fetc%2fpasswd",
@@ -246,14 +254,18 @@ def test_no_path_of_a_request_reaches_the_file_system(port, opened):
 
 
 def test_assets_are_those_that_were_there_at_the_start(monkeypatch, tmp_path, loaded):
-    (tmp_path / "static").mkdir()
+    (tmp_path / "static/deeper").mkdir(parents=True)
     (tmp_path / "static/a.css").write_text("a{}")
+    (tmp_path / "static/deeper/c.css").write_text("c{}")
     (tmp_path / "static/notes.txt").write_text("of no kind that is served")
     monkeypatch.setattr(assets, "files", lambda _: tmp_path)
     with serving_here(loaded) as here:
         (tmp_path / "static/a.css").write_text("b{}")
         (tmp_path / "static/b.css").symlink_to("/etc/passwd")
+        (tmp_path / "static/deeper/d.css").write_text("d{}")
         assert ask(here.port, "GET", "/assets/a.css").body == b"a{}"
+        assert ask(here.port, "GET", "/assets/deeper/c.css").body == b"c{}"
+        assert ask(here.port, "GET", "/assets/deeper/d.css").status == 404
         assert ask(here.port, "GET", "/assets/b.css").status == 404
         assert ask(here.port, "GET", "/assets/notes.txt").status == 404
 

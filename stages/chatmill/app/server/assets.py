@@ -1,6 +1,8 @@
 """The pages and what they are made of: files of the package, read once."""
 
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import PurePath
 
 from starlette.requests import Request
@@ -9,18 +11,18 @@ from starlette.routing import Route
 
 from chatmill.app.server.errors import Refusal
 
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-PAGES = {"/": "chat.html", "/runs": "runs.html"}
+SCRIPT = "text/javascript"
+KINDS = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
+PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
 
 
 def routes() -> list[Route]:
     """A route for each page, and one for all that they are made of."""
-    here = files("chatmill.app.server").joinpath("static").iterdir()
-    contents = {file.name: file.read_bytes() for file in here if PurePath(file.name).suffix in KINDS}
+    contents = dict(_contents(files("chatmill.app.server").joinpath("static")))
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in contents:
+        if name not in contents:  # a name is looked up and never opened, so that none leads elsewhere
             raise Refusal(404, f"{name!r:.100}: there is no such file")
         return _response(name, contents[name])
 
@@ -30,7 +32,17 @@ def routes() -> list[Route]:
 
         return Route(name, show)
 
-    return [*(page(name) for name in PAGES if PAGES[name] in contents), Route("/assets/{name}", asset)]
+    return [*(page(name) for name in PAGES if PAGES[name] in contents), Route("/assets/{name:path}", asset)]
+
+
+def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    """Yield the name of each file that is served, like `chat/chat.js`, and its bytes."""
+    for entry in folder.iterdir():
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            yield from _contents(entry, f"{name}/")
+        elif PurePath(name).suffix in KINDS:
+            yield name, entry.read_bytes()
 
 
 def _response(name: str, content: bytes) -> Response:

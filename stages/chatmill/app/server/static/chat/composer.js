@@ -1,0 +1,36 @@
+// @ts-check
+/** The message that is being written. */
+
+/** A field that grows with its text; Enter calls `send`, and ↑ in an empty one calls `back`. */
+export class Composer {
+  /** @param {HTMLTextAreaElement} field @param {{ send: () => unknown, back: () => boolean }} actions */
+  constructor(field, { send, back }) {
+    this.field = field;
+    field.addEventListener("input", () => this.#fit());
+    field.addEventListener("keydown", (event) => {
+      if (event.isComposing) return; // Enter may end a word in another script
+      if (event.key === "Enter" && !event.shiftKey) send();
+      else if (event.key !== "ArrowUp" || field.value || !back()) return;
+      event.preventDefault();
+    });
+  }
+
+  get text() {
+    return this.field.value;
+  }
+
+  clear() {
+    this.field.value = "";
+    this.#fit();
+  }
+
+  /** Go on writing; where there is no keyboard, one would cover half of the page. */
+  focus() {
+    if (matchMedia("(pointer: fine)").matches) this.field.focus();
+  }
+
+  #fit() {
+    this.field.style.height = "auto";
+    this.field.style.height = `${this.field.scrollHeight + 2}px`; // with its border
+  }
+}

@@ -1,0 +1,24 @@
+// @ts-check
+/** What a chat shows before anything was said. */
+
+import { button, element } from "../shared/dom.js";
+
+const PROMPTS = [
+  "Hello there!",
+  "What is 48 times 7?",
+  "I'd love a story about Mila and a fox.",
+  "Sort these numbers from smallest to largest: 81, 16, 50",
+  "Which one is bigger, 62 or 26?",
+  "Could you spell garden for me?",
+];
+
+/** The models' names, and prompts to begin with; `ask` is called with the one that is chosen.
+ * @param {string[]} models
+ * @param {(prompt: string) => unknown} ask
+ */
+export function opening(models, ask) {
+  const prompts = PROMPTS.map((prompt) => element("li", {}, button(prompt, () => ask(prompt))));
+  const heading = element("h2", {}, models.length ? `Chat with ${models.join(" and ")}` : "Chat");
+  const hint = "A small model knows what it was trained on. Write to it, or begin with one of these:";
+  return element("div", { className: "opening" }, heading, element("p", {}, hint), element("ul", {}, ...prompts));
+}

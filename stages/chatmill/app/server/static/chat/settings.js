@@ -1,0 +1,105 @@
+// @ts-check
+/** The controls of sampling: they begin with the server's defaults, and what is changed is kept. */
+
+import { CONTROLS, requestValues, withSetting } from "./sampling.js";
+import { keep, recall } from "./storage.js";
+import { element } from "../shared/dom.js";
+
+/** @typedef {import("./sampling.js").Control} Control */
+/** @typedef {import("./sampling.js").Changed} Changed */
+
+const NAME = "sampling";
+const STOPS = "Stop texts";
+
+/** The controls, inside of a node; only what differs from the server's defaults is kept and sent. */
+export class Settings {
+  /** @type {Record<string, number>} */
+  #defaults = {};
+  /** @type {Map<string, HTMLInputElement>} */
+  #inputs = new Map();
+  #stops = element("textarea", { id: "stop-texts", rows: 2, spellcheck: false });
+  #changed = recall(NAME, /** @type {Changed} */ ({}));
+
+  /** @param {HTMLElement} node */
+  constructor(node) {
+    for (const control of CONTROLS) node.append(this.#row(control));
+    const hint = element("small", { id: "stop-hint" }, "an answer ends before it; one on each line, \\n is a line end");
+    this.#stops.setAttribute("aria-describedby", hint.id);
+    this.#stops.addEventListener("input", () => this.#keep("stop", this.#stops.value));
+    node.append(element("div", { className: "control tall" }, label(STOPS, this.#stops), this.#stops, hint));
+    this.#show();
+  }
+
+  /** Show the defaults of a model; undefined where it does not tell them yet.
+   * @param {Record<string, number> | undefined} defaults
+   */
+  setDefaults(defaults) {
+    this.#defaults = defaults ?? {};
+    this.#show();
+  }
+
+  /** Have everything as the server has it. */
+  reset() {
+    this.#changed = {};
+    keep(NAME, {});
+    this.#show();
+  }
+
+  /** What a request says of it; a value that may not be is left out, and marked in its control. */
+  values() {
+    return requestValues(this.#changed);
+  }
+
+  /** The labels of controls whose values may not be. */
+  invalid() {
+    return CONTROLS.filter(({ name }) => !this.#inputs.get(name)?.validity.valid).map(({ label }) => label);
+  }
+
+  /** @param {Control} control */
+  #row({ name, label: text, hint, ...limits }) {
+    const input = element("input", { type: "number", id: `setting-${name}`, inputMode: "decimal", ...limits });
+    const about = element("small", { id: `hint-${name}` }, hint);
+    input.setAttribute("aria-describedby", about.id);
+    input.addEventListener("input", () => this.#read(name, input));
+    this.#inputs.set(name, input);
+    return element("div", { className: "control" }, label(text, input), input, about);
+  }
+
+  /** @param {string} name @param {HTMLInputElement} input */
+  #read(name, input) {
+    input.setAttribute("aria-invalid", String(!input.validity.valid));
+    if (input.validity.valid) this.#keep(name, input.value === "" ? null : input.valueAsNumber);
+  }
+
+  /** @param {string} name @param {number | string | null} value */
+  #keep(name, value) {
+    this.#changed = withSetting(this.#changed, name, value, this.#defaults);
+    keep(NAME, this.#changed);
+    this.#mark();
+  }
+
+  #show() {
+    for (const [name, input] of this.#inputs) {
+      input.value = String(this.#changed[name] ?? this.#defaults[name] ?? "");
+      input.placeholder = name === "seed" ? "random" : String(this.#defaults[name] ?? "the model's");
+      input.setAttribute("aria-invalid", "false");
+    }
+    this.#stops.value = this.#changed.stop ?? "";
+    this.#mark();
+  }
+
+  #mark() {
+    for (const [name, input] of this.#inputs) mark(input, name in this.#changed);
+    mark(this.#stops, "stop" in this.#changed);
+  }
+}
+
+/** @param {HTMLElement} input @param {boolean} isChanged */
+function mark(input, isChanged) {
+  input.parentElement?.classList.toggle("changed", isChanged);
+}
+
+/** @param {string} text @param {HTMLElement} input */
+function label(text, input) {
+  return element("label", { htmlFor: input.id }, text);
+}

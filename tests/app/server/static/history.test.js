@@ -1,0 +1,48 @@
+// @ts-check
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { newConversation } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
+import { latestFirst, openHistory } from "../../../../stages/chatmill/app/server/static/chat/history.js";
+
+/** @param {string} id @param {number} updated */
+function dated(id, updated) {
+  return { ...newConversation(["A"]), id, updated };
+}
+
+test("without a database chats are kept as long as the page is open", async () => {
+  const history = await openHistory();
+  await history.putAll([dated("a", 1), dated("b", 3), dated("c", 2)]);
+  assert.equal(history.lasts, false);
+  assert.deepEqual(
+    (await history.titles()).map(({ id }) => id),
+    ["b", "c", "a"],
+  );
+  assert.equal((await history.all()).length, 3);
+});
+
+test("what is kept does not change with what was given or got", async () => {
+  const history = await openHistory();
+  const given = dated("a", 1);
+  await history.put(given);
+  given.system = "changed";
+  const got = await history.get("a");
+  assert.equal(got?.system, "");
+  if (got) got.system = "changed too";
+  assert.equal((await history.get("a"))?.system, "");
+});
+
+test("what is removed is gone and remembered as removed", async () => {
+  const history = await openHistory();
+  await history.put(dated("a", 1));
+  await history.remove("a");
+  assert.equal(await history.get("a"), undefined);
+  assert.deepEqual([...history.removed], ["a"]);
+});
+
+test("the latest comes first", () => {
+  assert.deepEqual(
+    [{ updated: 1 }, { updated: 3 }, { updated: 2 }].sort(latestFirst).map(({ updated }) => updated),
+    [3, 2, 1],
+  );
+});
