@@ -83,8 +83,9 @@ def test_a_mistake_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
 def test_the_check_leaves_no_module_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from chatmill.pipeline.parameters import check_params, read_params\n"
-        f"before = set(sys.modules); check_params(read_params(Path({str(ROOT / 'params.yaml')!r})), Path({str(SOURCE)!r}))\n"
+        "import sys\nfrom pathlib import Path\nfrom chatmill.pipeline.parameters import check_params, read_params\n"
+        f"params, before = read_params(Path({str(ROOT / 'params.yaml')!r})), set(sys.modules)\n"
+        f"check_params(params, Path({str(SOURCE)!r}))\n"
         "print([name for name in sys.modules.keys() - before if name.startswith('chatmill')])"
     )
     command = [sys.executable, "-c", code]

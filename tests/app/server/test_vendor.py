@@ -4,9 +4,10 @@ import hashlib
 import io
 import re
 import zipfile
-from pathlib import Path
 
-VENDOR = Path(__file__).parents[1] / "stages/chatmill/app/server/static/vendor"
+from support.paths import SOURCE
+
+VENDOR = SOURCE / "chatmill/app/server/static/vendor"
 MOST_BYTES = 300_000  # of all of them, zipped
 OURS = {"README.md", "markdown-it.bundled.LICENSES", "markdown-it.esm.min.d.mts"}
 
