@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from chatmill.app.terminal.printable import printable
-from chatmill.pipeline.errors import MISTAKES, sentence
+from chatmill.pipeline.errors import USER_ERRORS, sentence
 
 COMMANDS = {
     "chat": "chat with a model in the terminal",
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run(options)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except MISTAKES as error:
+    except USER_ERRORS as error:
         print(f"chatmill: {printable(sentence(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from chatmill.conversation.template import Loss
 from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
 from chatmill.inference.chat import Answer, ChatSession
 from chatmill.inference.interpreter import TOOL_TOKENS
-from chatmill.pipeline.errors import MISTAKES, sentence
+from chatmill.pipeline.errors import USER_ERRORS, sentence
 
 Bits = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
 
@@ -83,7 +83,7 @@ def answer(session: ChatSession, prompt: str) -> Given:
     session.sampling = session.sampling  # its seed anew
     try:
         deque(session.ask(prompt), maxlen=0)
-    except MISTAKES as error:
+    except USER_ERRORS as error:
         return Given(problem=sentence(error))
     return Given(session.conversation[-1], session.answer)
 
@@ -94,7 +94,7 @@ def nats_or_problem(session: ChatSession, prompt: str, message: Message) -> floa
         return "no text"
     try:
         return score(session, prompt, message)
-    except MISTAKES as error:
+    except USER_ERRORS as error:
         return sentence(error)
 
 

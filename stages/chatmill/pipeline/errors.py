@@ -1,6 +1,6 @@
 """Errors that a user can cause, and the machine's limits: each is one line, never a traceback."""
 
-MISTAKES = (OSError, ValueError, MemoryError)
+USER_ERRORS = (OSError, ValueError, MemoryError)
 
 
 def sentence(error: OSError | ValueError | MemoryError) -> str:

@@ -12,7 +12,7 @@ from chatmill.app.server.scheduler import Scheduler
 from chatmill.inference.interpreter import Interpreter
 from chatmill.inference.loading import Loaded, load
 from chatmill.inference.sampler import Sampling
-from chatmill.pipeline.errors import MISTAKES, sentence
+from chatmill.pipeline.errors import USER_ERRORS, sentence
 
 KEPT = 2  # runs that stay loaded while nobody asks for them
 
@@ -121,7 +121,7 @@ class Models:
         try:
             await self._make_room()
             return self.add(name, await asyncio.to_thread(self._load, name))
-        except MISTAKES as error:
+        except USER_ERRORS as error:
             raise Refusal(503, f"{name}: {sentence(error)}", param="model", code="model_not_loaded") from error
         finally:
             del self._loading[name]

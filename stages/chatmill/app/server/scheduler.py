@@ -17,7 +17,7 @@ from chatmill.app.server.jobs import Job
 from chatmill.engines.chats import Chat, chats_of
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat import common_length
-from chatmill.pipeline.errors import MISTAKES
+from chatmill.pipeline.errors import USER_ERRORS
 
 CHUNK = 256  # tokens of a prompt that are read before anybody else gets a turn
 SHORT = 8  # tokens, as of a tool's output, that are read one by one with the others' rather than on their own
@@ -130,7 +130,7 @@ class Scheduler:
         """Give the job that waits longest a row; until it has one it waits, so that whatever fails it is ended."""
         try:
             row = self._choose([] if job.whole else job.ids)
-        except MISTAKES as error:
+        except USER_ERRORS as error:
             self._waiting.popleft()
             job.end(error)
             return
@@ -175,7 +175,7 @@ class Scheduler:
         stretch = pending[:CHUNK]
         try:
             logits = row.chat.score(job.ids) if job.whole else row.chat.append(stretch)
-        except MISTAKES as error:
+        except USER_ERRORS as error:
             self._end(turn, error)
             return
         if job.whole or len(stretch) == len(pending):
@@ -187,7 +187,7 @@ class Scheduler:
         """Read one token that each of some jobs has pending."""
         try:
             logits = self._chats.step([(row.chat, job.pending[0]) for row, job in turns])
-        except MISTAKES as error:
+        except USER_ERRORS as error:
             for turn in turns:
                 self._end(turn, error)
             return
@@ -200,7 +200,7 @@ class Scheduler:
     def _take(self, turn: Turn, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
             turn.job.take(logits, likeliest)
-        except MISTAKES as error:
+        except USER_ERRORS as error:
             self._end(turn, error)
         else:
             if turn.job.done:
@@ -211,7 +211,7 @@ class Scheduler:
         row, job = turn
         self._busy.remove(turn)
         self._is_news = True  # the row is free
-        if isinstance(error, MISTAKES):
+        if isinstance(error, USER_ERRORS):
             row.chat.rewind(0)
         row.ids, row.used = job.read[: row.chat.length], perf_counter()
         job.end(error)

@@ -20,7 +20,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from chatmill.app.terminal.settings import SETTINGS
 from chatmill.app.terminal.slash_commands import COMMANDS, follow
 from chatmill.app.terminal.talk import Talk, notice
-from chatmill.pipeline.errors import MISTAKES, sentence
+from chatmill.pipeline.errors import USER_ERRORS, sentence
 
 WITH_FILES = ("/load", "/save")
 
@@ -85,7 +85,7 @@ def _respond(respond: Callable[[Talk, str], None], talk: Talk, text: str) -> Non
         respond(talk, text)
     except BrokenPipeError:  # nobody reads the answers any more
         raise
-    except MISTAKES as error:
+    except USER_ERRORS as error:
         notice(sentence(error))
 
 

@@ -1,0 +1,42 @@
+"""What version 0.1.0 wrote, in tests/support/earlier: a model, its ONNX export, its tokenizer's, and a saved chat."""
+
+import json
+
+import pytest
+
+from chatmill.app.terminal.saved_chats import read_chat
+from chatmill.conversation.chatml import Message, Part
+from chatmill.inference.chat import ChatSession
+from chatmill.inference.loading import load
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.formats.loading import load as load_tokenizer
+from support.paths import ROOT
+
+EARLIER = ROOT / "tests/support/earlier"
+EXPECTED = json.loads((EARLIER / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["model", "onnx"])
+def test_models_answer_as_they_did(name):
+    loaded = load(EARLIER / name, "cpu", 1)
+    session = ChatSession(*loaded)
+    answers = {words: session.reply([Message.plain("user", words)], 24)[0].text for words in EXPECTED["answers"][name]}
+    assert answers == EXPECTED["answers"][name]
+    assert check_manifest(EARLIER / name) == loaded.tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("name", ["", "tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"])
+def test_tokenizers_give_the_ids_that_they_gave(name):
+    tokenizer = load_tokenizer(EARLIER / "tokenizer" / name)
+    assert {text: tokenizer.encode(text) for text in EXPECTED["ids"]} == EXPECTED["ids"]
+
+
+def test_a_saved_chat_is_read_to_the_word():
+    call = (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))
+    assert read_chat(EARLIER / "chat.jsonl", 1) == [
+        Message.plain("system", "Be brief."),
+        Message.plain("user", "What is 12 times 3?"),
+        Message("assistant", call),
+        Message.plain("user", "Thanks <|im_end|> é"),
+        Message.plain("assistant", "You're welcome!"),
+    ]
