@@ -1,7 +1,7 @@
 """Learn the embedding of each token from its bytes, and plug it in.
 
-Some tokens are held out: a first network never sees their rows, and is measured on them. A second one learns all of
-them; its rows take the place of the model's table.
+Some tokens are held out: the network is trained without their rows, and measured on them. Then its last matrix is
+solved for with all rows; what it gives takes the place of the model's table.
 """
 
 import json
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chatmill.conversation.template import Loss, Template
 from chatmill.encoded.encoding import encode
-from chatmill.encoded.token_files import Split
+from chatmill.encoded.token_files import Split, read_meta, read_split
 from chatmill.evaluation.held_back import read_test_set
 from chatmill.evaluation.metrics import rounded
 from chatmill.model.reading import read_model
@@ -57,7 +57,7 @@ def read_train(file: Path, tokenizer: ChatTokenizer, template: Template) -> Spli
     return Split(ids, loss, np.concatenate([[0], *offsets]))
 
 
-def train_both(
+def train_network(
     vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
 ) -> Trained:
     """The trained networks; tokens that are longer than what is read of them are logged."""
@@ -127,6 +127,7 @@ def read_other(file: Path) -> ChatTokenizer:
 def main(
     train: Path,
     test: Path,
+    tokens: Path,
     tokenizer: Path,
     model: Path,
     external: Path,
@@ -146,6 +147,8 @@ def main(
     vocabulary = read_folder(tokenizer)
     if check_manifest(model) != vocabulary.fingerprint:
         raise ValueError(f"{model} was trained with another tokenizer than {tokenizer}: run the train_model stage anew")
+    if read_meta(tokens).fingerprint != vocabulary.fingerprint:
+        raise ValueError(f"{tokens} was encoded with another tokenizer than {tokenizer}: run the encode stage anew")
     network, content = read_model(model, torch.device("cpu"))
     made = content["chatmill"]
     if reason := refusal(network.config):
@@ -156,10 +159,10 @@ def main(
     subject = Subject(
         network, ChatTokenizer(vocabulary), template, made.get("prompt_loss_weight", 1.0), scored, parameters.threads
     )
-    split = read_train(train, subject.tokenizer, template)
+    split = read_split(tokens, "train")
     counts = np.bincount(split.ids, minlength=len(vocabulary.tokens))
     try:
-        trained = train_both(vocabulary, table_of(network), counts, parameters)
+        trained = train_network(vocabulary, table_of(network), counts, parameters)
     except ValueError as error:
         raise ValueError(f"{tokenizer}: {error}") from error
     embedding = embedding_of(trained.encoder, vocabulary, table_of(network))

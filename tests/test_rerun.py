@@ -89,7 +89,7 @@ INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its 
         ["train_tokenizer", "export_tokenizer", "encode", "train_model", "train_soft_tokenizer", "report"],
     ),
     ("data/export/tokenizer/tokenizer.bin", ["export_tokenizer", "benchmark"]),
-    ("data/tokens/train_ids.npy", ["encode", "train_model"]),
+    ("data/tokens/train_ids.npy", ["encode", "train_model", "train_soft_tokenizer"]),
     (
         "data/model/model.safetensors",
         ["train_model", "export_onnx", "evaluate", "benchmark", "train_soft_tokenizer"],

@@ -11,6 +11,7 @@ import yaml
 import train_soft_tokenizer
 from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
 from chatmill.conversation.chatml import Message
+from chatmill.encoded.token_files import read_meta, write_meta
 from chatmill.inference.chat import ChatSession
 from chatmill.inference.loading import load
 from chatmill.model.chat_model import ChatModel, initialise
@@ -57,7 +58,7 @@ def plugged(trained, tmp_path_factory):
 
 def files(trained, out, model=None, tokenizer=None):
     chat = (trained / "train.jsonl", trained / "validation.jsonl")
-    inputs = (*chat, tokenizer or trained / "tokenizer", model or trained / "model")
+    inputs = (*chat, trained / "tokens", tokenizer or trained / "tokenizer", model or trained / "model")
     return [*inputs, ANYWHERE, out / "soft_tokenizer", out / "soft_tokenizer.json"]
 
 
@@ -70,7 +71,7 @@ def run(trained, out, model=None, tokenizer=None, **changes):
 
 def options(paths):
     """A command line of these files."""
-    names = ("train", "test", "tokenizer", "model", "external", "soft-tokenizer", "metrics")
+    names = ("train", "test", "tokens", "tokenizer", "model", "external", "soft-tokenizer", "metrics")
     return [str(part) for name, path in zip(names, paths, strict=True) for part in (f"--{name}", path)]
 
 
@@ -151,7 +152,7 @@ def test_long_tokens_are_told_and_counted(capsys):
     table = torch.randn(len(vocabulary.tokens), 2)
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
     parameters = SoftTokenizerParameters(**SETTINGS | {"longest": 2})
-    found = train_soft_tokenizer.train_both(vocabulary, table, counts, parameters)
+    found = train_soft_tokenizer.train_network(vocabulary, table, counts, parameters)
     longer = sum(len(vocabulary.tokens[i]) > 2 for i in vocabulary.text_ids)
     assert found.pairs.cut == longer > 0
     assert f"{longer} of 258 tokens are longer than 2 bytes" in capsys.readouterr().err
@@ -161,13 +162,15 @@ def test_empty_tokens_are_refused():
     vocabulary = replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:]))
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
     with pytest.raises(ValueError, match="1 of 256 tokens of the vocabulary are empty"):
-        train_soft_tokenizer.train_both(vocabulary, torch.zeros(320, 2), counts, SoftTokenizerParameters(**SETTINGS))
+        train_soft_tokenizer.train_network(vocabulary, torch.zeros(320, 2), counts, SoftTokenizerParameters(**SETTINGS))
 
 
-def test_conversations_without_answers_are_refused(trained, tmp_path):
-    (tmp_path / "train.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"train.jsonl: no conversation has anything to train on"):
-        train_soft_tokenizer.main(tmp_path / "train.jsonl", *files(trained, tmp_path)[1:], parameters=SETTINGS)
+def test_tokens_of_another_tokenizer_are_refused(trained, tmp_path):
+    (tmp_path / "tokens").mkdir()
+    write_meta(tmp_path / "tokens", replace(read_meta(trained / "tokens"), fingerprint="another"))
+    chat, test, _, *others = files(trained, tmp_path)
+    with pytest.raises(ValueError, match=r"was encoded with another tokenizer than .*: run the encode stage anew"):
+        train_soft_tokenizer.main(chat, test, tmp_path / "tokens", *others, parameters=SETTINGS)
 
 
 def test_the_script_tells_mistakes_in_one_line(trained, tmp_path):

@@ -13,9 +13,8 @@ C channels of the hidden state, W channels of a prefix.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +28,6 @@ END = 256  # the first end mark; they follow the bytes, and the symbols of token
 NOTHING = -1  # fills a row of the spelling up
 _STRETCHES = (2, 3, 4, 16)  # symbols at the end of a prefix that have rows in a table, found by hashing
 _FACTOR, _PRIME = 1_000_003, (1 << 31) - 1
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
 
 
 def shape_for(vocabulary: Vocabulary) -> ByteHeadShape:
@@ -89,12 +86,6 @@ def prefixes_of(spelled: Tensor, start: int) -> Prefixes:
     return Prefixes(at.to(spelled.device), torch.tensor(paths, device=spelled.device))
 
 
-def uncompiled(method: Callable[Given, Made]) -> Callable[Given, Made]:
-    """The method as it is, also in compiled code: each batch has another number of symbols."""
-    left_out: Callable[Given, Made] = torch.compiler.disable(method)
-    return left_out
-
-
 class ByteHead(nn.Module):
     """From hidden states to the spelling of the next token.
 
@@ -122,6 +113,14 @@ class ByteHead(nn.Module):
         self._forget()
         self.register_load_state_dict_post_hook(ByteHead._forget)  # type: ignore[no-untyped-call]  # PyTorch's is
 
+    def leave_uncompiled(self) -> None:
+        """Have the compiler take this head as it is, as each batch has another number of symbols.
+
+        It is asked here and not by decorators, which would import the compiler, for a second, with every model.
+        """
+        for name in ("nats", "logits"):
+            setattr(self, name, torch.compiler.disable(getattr(self, name)))
+
     def learn_spelling(self, spelled: Tensor) -> None:
         """Take the spelling (V, L) of a vocabulary for one's own."""
         self.spelled.copy_(spelled)
@@ -137,7 +136,6 @@ class ByteHead(nn.Module):
         self._meant = None
         return super().train(mode)
 
-    @uncompiled
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T, C), (B, T) -> (B, T) float32: what each target costs, the sum over the symbols of its spelling.
 
@@ -157,7 +155,6 @@ class ByteHead(nn.Module):
         total = nats.new_zeros(len(ids)).index_add(0, token, nats)
         return total.masked_fill(lengths == 0, float("inf")).view(targets.shape)
 
-    @uncompiled
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, C) -> (…, V) float32: the log-probability of each token, minus its nats; -inf of those never made.
 

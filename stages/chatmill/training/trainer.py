@@ -130,6 +130,8 @@ class Trainer:
         self.steps, self.done, self.precision = steps, 0, precision
         self.weights = torch.zeros(len(Loss))
         self.weights[Loss.PROMPT], self.weights[Loss.TRAINED] = prompt_weight, 1.0
+        if compiled and (head := getattr(model, "byte_head", None)):
+            head.leave_uncompiled()
         self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
 
     def step(self, batches: Sequence[Batch]) -> Sums:
