@@ -31,8 +31,8 @@ from chatmill.inference.chat_template import OWN
 from chatmill.inference.loading import engines, load, load_engine
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.reading import read_model
-from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import check_manifest
+from chatmill.pipeline.parameters import check_external
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage

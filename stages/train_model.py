@@ -13,8 +13,8 @@ from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.encoded.token_files import Meta, read_meta, read_split, text_bytes
 from chatmill.model.byte_head import shape_for, spell
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import NAME
+from chatmill.pipeline.parameters import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import on_success, stage
@@ -38,14 +38,13 @@ from chatmill.training.initial import initial_files, load_initial
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Feed, cut_to_fit
-from chatmill.training.parameters import TrainParameters
+from chatmill.training.parameters import Precision, TrainParameters
+from chatmill.training.precision import FORMATS, choose_precision
 from chatmill.training.run import STAGE, plan_steps, train
 from chatmill.training.samples import sample_answers
 from chatmill.training.trainer import (
-    Precision,
     Trainer,
     choose_compile,
-    choose_precision,
     compile_repeatably,
     keep_freed_memory,
 )
@@ -148,7 +147,7 @@ def make_trainer(
     model.to(group.device)
     return Trainer(
         model,
-        Optimizer(model, parameters.learning_rate, getattr(torch, choice.precision)),
+        Optimizer(model, parameters.learning_rate, FORMATS[choice.precision].dtype),
         num_bytes,
         steps=parameters.steps,
         prompt_weight=parameters.prompt_loss_weight,

@@ -19,8 +19,8 @@ from chatmill.encoded.token_files import Split, read_meta, read_split
 from chatmill.evaluation.held_back import read_test_set
 from chatmill.evaluation.metrics import rounded
 from chatmill.model.reading import read_model
-from chatmill.pipeline.external import check_external
 from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.parameters import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage

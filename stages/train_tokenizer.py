@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
-from chatmill.pipeline.external import check_external
+from chatmill.pipeline.parameters import check_external
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage

@@ -37,7 +37,8 @@ from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.tokenizer.vocabulary.files import read_folder
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Feed, cut_to_fit
-from chatmill.training.trainer import Trainer, choose_compile, choose_precision, compile_repeatably, keep_freed_memory
+from chatmill.training.precision import choose_precision
+from chatmill.training.trainer import Trainer, choose_compile, compile_repeatably, keep_freed_memory
 
 BATCH = 4096  # tokens a step
 

@@ -45,8 +45,9 @@ from chatmill.training.byte_encoder import ByteEncoderShape, plug, tabulate
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Feed, cut_to_fit
 from chatmill.training.parameters import TrainParameters
+from chatmill.training.precision import choose_precision
 from chatmill.training.run import rows_at_once
-from chatmill.training.trainer import Trainer, choose_precision, keep_freed_memory
+from chatmill.training.trainer import Trainer, keep_freed_memory
 
 CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
 PARAMS = Path(__file__).parents[2] / "params.yaml"

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from chatmill.pipeline.parameters import find_errors, read_params
+from chatmill.pipeline.parameters import check_external, find_errors, read_params
 from chatmill.pipeline.signatures import read_signature
 from support.paths import ROOT, SOURCE
 
@@ -45,6 +45,7 @@ def test_the_parameters_of_the_project_are_right():
         ("evaluate__max_tokens", 0, "evaluate.max_tokens = 0: input should be greater than 0"),
         ("train_model__dept", 5, f"unknown parameter train_model.dept: {NO_SUCH.format('depth')}"),
         ("train_model__precision", "fp32", "train_model.precision = 'fp32': input should be 'auto', 'float32' or "),
+        ("train_model__compile", 5, "train_model.compile = 5: input should be 'auto', or input should be a valid bool"),
         ("train_model__context", 8192, "train_model.batch_size = 4096 is less than train_model.context = 8192"),
         ("train_model__initial_sha256", "0", "train_model.initial_sha256 is no longer a parameter: DVC tracks "),
         ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp': {NO_SUCH.format('bpe')}bpe, byte, "),
@@ -91,3 +92,14 @@ def test_the_check_leaves_no_module_behind(tmp_path, monkeypatch):
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n" and (tmp_path / ".cache/checked-params").exists()
+
+
+def test_a_file_in_the_folder_that_dvc_tracks_is_accepted(tmp_path):
+    check_external(tmp_path / "initial/earlier", tmp_path / "initial", "train_model.initial")
+
+
+@pytest.mark.parametrize("name", ["earlier", "initial", "initial/../earlier"])
+def test_any_other_is_refused_with_the_commands_that_bring_it_there(tmp_path, name):
+    (tmp_path / "earlier").mkdir()
+    with pytest.raises(ValueError, match=r"^train_model.initial = .* alone: `cp .*dvc add .*dvc import-url URL"):
+        check_external(tmp_path / name, tmp_path / "initial", "train_model.initial")

@@ -9,7 +9,8 @@ from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.training.distributed import choose_device, choose_processes
 from chatmill.training.optimizer import Optimizer
 from chatmill.training.packing import Batch
-from chatmill.training.trainer import Trainer, choose_compile, choose_precision, compile_repeatably
+from chatmill.training.precision import choose_precision
+from chatmill.training.trainer import Trainer, choose_compile, compile_repeatably
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

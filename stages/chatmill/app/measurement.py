@@ -1,4 +1,4 @@
-"""Bits per byte of any model on any data, by the definitions of chatmill.bits_per_byte.
+"""Bits per byte of any model on any data, by the definitions of chatmill.evaluation.bits_per_byte.
 
 Of a conversation `all` are its text tokens: under chatmill's own templates the headers, too, as in the pipeline's
 metrics; under a template made elsewhere what the messages say. `assistant` is what the assistant says. A text that is

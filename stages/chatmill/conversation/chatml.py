@@ -148,7 +148,7 @@ class Record:
     """A conversation on disk: one JSON line.
 
     `group` keeps together what must land on the same side of the split. `skill` says how an answer is scored
-    (chatmill.skills), for the conversations that have a right one.
+    (chatmill.evaluation.skill_scoring), for the conversations that have a right one.
     """
 
     source: str

@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,23 +116,40 @@ def find_errors(params: Params, signatures: Mapping[str, Signature]) -> Iterator
 
 
 def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterator[str]:
-    """What is wrong with a section, with the path of each key."""
+    """What is wrong with a section, one sentence for each key, with its path."""
     try:
         model.model_validate(section)
     except ValidationError as error:
-        yield from (_explain(path, problem, model.model_fields) for problem in error.errors())
+        problems: dict[tuple[str, ...], list[ErrorDetails]] = {}
+        for problem in error.errors():
+            problems.setdefault(_key(problem["loc"], section), []).append(problem)
+        for key, found in problems.items():
+            yield _explain(".".join((path, *key)), found, model.model_fields if len(key) == 1 else ())
 
 
-def _explain(path: str, problem: ErrorDetails, keys: Collection[str]) -> str:
-    *above, last = (path, *map(str, problem["loc"]))
-    key = ".".join([*above, last])
+def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
+    """The keys of a place in a section, and the one that it lacks, without what pydantic adds for parts of a type."""
+    keys: list[str] = []
+    for part in location:
+        if not isinstance(section, (dict, list)):
+            break
+        keys.append(str(part))
+        found = dict(enumerate(section)) if isinstance(section, list) else section
+        section = found.get(part)
+    return tuple(keys)
+
+
+def _explain(key: str, problems: Sequence[ErrorDetails], known: Collection[str]) -> str:
+    """One sentence for what is wrong with a key; a value that may be of several types has a problem for each."""
+    problem = problems[0]
     if key in _REMOVED:
         return f"{key} {_REMOVED[key]}"
     if problem["type"] == "extra_forbidden":
-        return f"unknown parameter {key}{suggest(last, keys if len(above) == 1 else ())}"
+        return f"unknown parameter {key}{suggest(key.rpartition('.')[2], known)}"
     if problem["type"] == "missing":
         return f"missing parameter {key}"
-    message = (problem["msg"][:1].lower() + problem["msg"][1:]).removeprefix("value error, ")
+    messages = [(each["msg"][:1].lower() + each["msg"][1:]).removeprefix("value error, ") for each in problems]
+    message = ", or ".join(dict.fromkeys(messages))
     return f"{key} = {problem['input']!r}: {message}" if problem["loc"] else message
 
 
@@ -153,3 +170,14 @@ def suggest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     choices = f"expected one of {', '.join(sorted(known))}" if known else ""
     return "".join(f": {part}" for part in (f"did you mean {near[0]}?" if near else "", choices) if part)
+
+
+def check_external(path: Path, folder: Path, parameter: str) -> None:
+    """Raise ValueError, which tells how to bring it there, unless a path lies in the folder that DVC tracks."""
+    if path.resolve().is_relative_to(folder.resolve()) and path.resolve() != folder.resolve():
+        return
+    place, copy = folder / path.name, "cp -r" if path.is_dir() else "cp"
+    raise ValueError(
+        f"{parameter} = {str(path)!r}: DVC tracks what lies in {folder} alone: `{copy} {path} {place}` and, where it "
+        f"is too large for git, `dvc add {place}` (or `dvc import-url URL {place}`); then name {place}"
+    )

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.training.parameters import Precision
+from chatmill.training.precision import FORMATS
 
 _PEAKS = {  # 1e12 operations a second, as makers tell them for dense products: of bfloat16, of float32
     "GB200": (2500, 80),
@@ -35,7 +36,6 @@ _LIBRARIES = 90e6  # bytes that the first step loads and keeps, whatever the mod
 _A_TOKEN = 21  # numbers of C channels that a layer keeps of a token for its gradient
 _FORWARD = 4  # and of I channels
 _LOGITS = 12  # bytes for each logit: itself, its logarithm, its gradient
-_WHITENED = {"float32": 40, "bfloat16": 28}  # bytes for each weight that Muon handles at a time
 _USED_UP = ("can't allocate memory", "bad_alloc", "out of memory")  # what torch's other errors say
 
 
@@ -59,10 +59,10 @@ def flops_per_token(config: ModelConfig, context: int) -> int:
     return 6 * (matrices + config.vocab_size * config.hidden_size) + 12 * attended
 
 
-def peak_flops(device: torch.device, precision: Literal["float32", "bfloat16"]) -> float | None:
+def peak_flops(device: torch.device, precision: Precision) -> float | None:
     """The most operations a second: of a processor, as a matrix product reaches them; None of an unknown GPU."""
     if device.type == "cpu":
-        return _measured(getattr(torch, precision))
+        return _measured(FORMATS[precision].dtype)
     name = torch.cuda.get_device_name(device)
     peaks = next((peaks for known, peaks in _PEAKS.items() if known in name), None)
     return peaks and 1e12 * peaks[precision == "float32"]
@@ -78,9 +78,7 @@ def _measured(kind: torch.dtype) -> float:
     return 2 * _SIDE**3 / min(times[1:])
 
 
-def memory_needed(
-    config: ModelConfig, rows: int, row_length: int, precision: Literal["float32", "bfloat16"], shards: int = 1
-) -> int:
+def memory_needed(config: ModelConfig, rows: int, row_length: int, precision: Precision, shards: int = 1) -> int:
     """Bytes at the peak of a step of `rows` rows at once, beyond a process that has loaded torch.
 
     Weights, gradients and the optimiser's state are spread over `shards` processes.
@@ -89,7 +87,7 @@ def memory_needed(
     kept = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
     size, width = config.head_dim, config.hidden_size
     layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
-    whitened = _WHITENED[precision] * config.num_hidden_layers * layer
+    whitened = FORMATS[precision].whitened * config.num_hidden_layers * layer
     activations = 4 * config.num_hidden_layers * (_A_TOKEN * width + _FORWARD * config.intermediate_size)
     batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
     return int(_LIBRARIES + kept + max(whitened, batch))

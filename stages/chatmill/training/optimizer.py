@@ -1,7 +1,7 @@
 """How weights are changed: Muon for the matrices of the layers, AdamW for the embedding and the gains.
 
 Muon (kellerjordan.github.io/posts/muon) replaces a matrix's momentum by the nearest orthogonal matrix, so that every
-direction is learnt at the same rate.
+direction is learnt at the same rate. What an optimizer keeps of each weight counts in estimate.py, too.
 """
 
 from collections import defaultdict

@@ -7,6 +7,8 @@ from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, model_va
 
 from chatmill.pipeline.parameters import NonNegativeInt, PositiveInt
 
+Precision = Literal["float32", "bfloat16"]  # training/precision.py says what each means
+
 
 class TrainParameters(BaseModel, extra="forbid", frozen=True):
     """What is trained, for how long, and by which hardware; params.yaml says what each is."""
@@ -18,7 +20,7 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     prompt_loss_weight: Annotated[float, Field(ge=0, le=1)]
     seed: NonNegativeInt
     threads: PositiveInt
-    precision: Literal["auto", "float32", "bfloat16"]
+    precision: Literal["auto", Precision]
     compile: Literal["auto"] | bool
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: Literal["auto"] | PositiveInt = 1

@@ -21,21 +21,12 @@ from chatmill.model.chat_model import ChatModel
 from chatmill.training.distributed import ALONE, DeviceKind, Group, load_weights
 from chatmill.training.optimizer import Optimizer, rate_at
 from chatmill.training.packing import Batch
+from chatmill.training.parameters import Precision
+from chatmill.training.precision import autocast
 
-Precision = Literal["float32", "bfloat16"]
 _WORTH_COMPILING = 1e13  # operations a thread, two and a half minutes: compiling takes 35 s and saves two fifths
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 _WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
-
-
-def choose_precision(asked: Literal["auto", "float32", "bfloat16"], device: DeviceKind = "cpu") -> Precision:
-    """What was asked for; for `auto` bfloat16, where the processor or GPU multiplies it."""
-    if asked != "auto":
-        return asked
-    if device == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    abilities = torch.cpu.get_capabilities()
-    return "bfloat16" if abilities.get("avx512_bf16") or abilities.get("amx_bf16") else "float32"
 
 
 def choose_compile(
@@ -190,5 +181,5 @@ class Trainer:
         self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Four (B, T) -> (B, T) float32, what each target costs; and the penalty of the model, or of each row."""
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with autocast(ids.device.type, self.precision):
             return self.model.nats(ids, positions, within_conversations(conversations), targets)

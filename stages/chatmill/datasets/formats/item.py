@@ -13,7 +13,8 @@ class Item:
     """A conversation, and where it stands: `data/raw/chat.jsonl:2`.
 
     `group` is the whole name of its group, for a format that knows what belongs together; None groups the
-    conversations of a source that open alike. `skill` says how its answer is scored (chatmill.skills).
+    conversations of a source that open alike. `skill` says how its answer is scored
+    (chatmill.evaluation.skill_scoring).
     """
 
     place: str

@@ -1,4 +1,8 @@
-"""All dataset formats by name."""
+"""All dataset formats by name.
+
+A format is a module here with a function `conversation`, which makes a conversation of an entry or raises `Unusable`,
+and a line below that names the function which reads entries from a file.
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import islice

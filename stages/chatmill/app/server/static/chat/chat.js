@@ -1,5 +1,8 @@
 // @ts-check
-/** The chat page: which conversation is open, and what its controls do. */
+/**
+ * The chat page: which conversation is open, and what its controls do. A button of the page stands in chat.html and
+ * acts in `listen` below, one of an answer in answer.js, one of a question in exchange.js.
+ */
 
 import { ChatList } from "./chat_list.js";
 import { Composer } from "./composer.js";

@@ -1,0 +1,42 @@
+"""The number formats of training. One more is a line here, and a name in `Precision` and in `choose_precision`.
+
+One whose smallest numbers are larger than those of float32 would need a loss that is scaled, too: in `Trainer.step`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from chatmill.training.distributed import DeviceKind
+from chatmill.training.parameters import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """What follows from a precision."""
+
+    dtype: torch.dtype  # of the products; weights, gradients and sums are float32
+    whitened: int  # bytes for each weight that Muon handles at a time
+
+
+FORMATS: dict[Precision, NumberFormat] = {
+    "float32": NumberFormat(torch.float32, 40),
+    "bfloat16": NumberFormat(torch.bfloat16, 28),
+}
+
+
+def choose_precision(precision: Literal["auto", Precision], device: DeviceKind = "cpu") -> Precision:
+    """The precision itself; for `auto` bfloat16, where the processor or GPU multiplies it."""
+    if precision != "auto":
+        return precision
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    abilities = torch.cpu.get_capabilities()
+    return "bfloat16" if abilities.get("avx512_bf16") or abilities.get("amx_bf16") else "float32"
+
+
+def autocast(device: str, precision: Precision) -> torch.autocast:
+    """A context in which products are computed in a precision."""
+    lower = precision != "float32"
+    return torch.autocast(device, FORMATS[precision].dtype if lower else torch.bfloat16, enabled=lower)

@@ -1,0 +1,71 @@
+"""Using the project changes nothing that DVC watches, wherever it lies and whoever runs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chatmill.app.cli import COMMANDS
+from support.project import Project
+
+MEMORY = Path("/dev/shm")  # another drive, where there is one
+NOBODY = 65534
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+sys.path.insert(0, "stages")
+import chatmill
+for module in pkgutil.walk_packages(chatmill.__path__, "chatmill."):
+    importlib.import_module(module.name)
+"""
+RUNS = [
+    ["chat", "--model", "data/model", "-p", "Hello", "--max-tokens", "2", "--device", "cpu"],
+    ["compare", "data/model", "data/export/onnx", "-p", "Hello", "--max-tokens", "2"],
+    ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
+    ["export-tokenizer", "data/tokenizer", "data/export/again"],
+    ["show", "Hello", "--tokenizer", "data/tokenizer"],
+    ["soft-tokenizer", "data/model", "--steps", "2", "--features", "32"],
+]
+
+
+def run(project, *command):
+    """Run Python in the project, which may leave compiled modules behind."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = variables | {"PYTHONPATH": str(project.folder / "stages")}
+    subprocess.run([sys.executable, *command], cwd=project.folder, env=environment, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_importing_everything_and_running_every_command_leaves_nothing_to_do(project):
+    run(project, "-c", IMPORT_ALL)
+    for command in COMMANDS:
+        run(project, "-m", "chatmill.app.cli", command, "--help")
+    for command in RUNS:
+        run(project, "-m", "chatmill.app.cli", *command)
+    assert {command for command, *_ in RUNS} | {"serve"} == set(COMMANDS)
+    assert list((project.folder / "stages").rglob("*.pyc"))
+    assert "up to date" in project.dvc("status")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="there is no other drive")
+def test_on_another_drive_and_as_another_user_there_is_nothing_to_do(project, tmp_path):
+    folder = MEMORY / f"chatmill-{os.getpid()}"
+    try:
+        shutil.copytree(project.folder, folder, symlinks=True)
+        assert folder.stat().st_dev != project.folder.stat().st_dev
+        assert "up to date" in Project(folder).dvc("status")
+        if os.geteuid() or not shutil.which("setpriv"):
+            pytest.skip("nobody else can be")
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        able = "+dac_read_search"  # to read the interpreter, which may lie in a home folder
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        command = [*user, f"--inh-caps={able}", f"--ambient-caps={able}", sys.executable, "-m", "dvc", "status"]
+        environment = os.environ | {"HOME": str(folder)}
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert "up to date" in result.stdout, result.stderr
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
