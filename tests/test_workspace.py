@@ -26,7 +26,7 @@ RUNS = [
     ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
     ["export-tokenizer", "data/tokenizer", "data/export/again"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],
-    ["soft-tokenizer", "data/model", "--steps", "2", "--features", "32"],
+    ["soft-tokenizer", "--model", "data/model", "--steps", "2", "--features", "32"],
 ]
 
 
