@@ -55,7 +55,7 @@ def test_the_parameters_of_the_project_are_right():
         ("prepare__visits__limits", 5, f"unknown parameter prepare.visits.limits: {NO_SUCH.format('limit')}"),
         ("prepare__visits", [1], "prepare.visits: expected keys and values"),
         ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0 = 'bin': input should be 'binary', "),
-        ("evaluate__compare_tokenizers", {"a": "0"}, "evaluate.compare_tokenizers = {'a': '0'}: input should be a "),
+        ("evaluate__compare_tokenizers", {"a": "0"}, "evaluate.compare_tokenizers is a list of files in data/raw/"),
     ],
 )
 def test_every_section_is_checked(key, value, message):

@@ -26,14 +26,14 @@ NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 
 FILE = Path("params.yaml")
 Params = dict[str, Any]
-_REMOVED = {  # parameters of earlier versions, and what to do instead
+_EARLIER = {  # parameters as earlier versions had them, and what to do instead
     key: f"is no longer a parameter: DVC tracks what lies in data/raw/external/{folder}: delete the line"
     for key, folder in {
         "train_model.initial_sha256": "initial",
         "train_tokenizer.pretrained.sha256": "pretrained",
         "train_soft_tokenizer.other_tokenizer_sha256": "other_tokenizer",
     }.items()
-}
+} | {"evaluate.compare_tokenizers": "is a list of files in data/raw/external/compare_tokenizers, without their sums"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -72,9 +72,9 @@ def section_of(params: Params, name: str, signature: Signature, instance: str) -
 def check_params(params: Params, scripts: Path) -> None:
     """Raise ValueError, with all that is wrong, unless every section is what the script of its name takes.
 
-    `scripts` is their folder. What was found right is remembered until the file or a script changes.
+    `scripts` is their folder. What was found right is remembered until the file or the code changes.
     """
-    files = sorted([*scripts.glob("*.py"), *scripts.glob("chatmill/tokenizer/types/*.py")])
+    files = sorted(scripts.rglob("*.py"))
     digest = hashlib.sha256(repr(params).encode())
     for file in files:
         digest.update(file.read_bytes())
@@ -142,8 +142,8 @@ def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
 def _explain(key: str, problems: Sequence[ErrorDetails], known: Collection[str]) -> str:
     """One sentence for what is wrong with a key; a value that may be of several types has a problem for each."""
     problem = problems[0]
-    if key in _REMOVED:
-        return f"{key} {_REMOVED[key]}"
+    if key in _EARLIER:
+        return f"{key} {_EARLIER[key]}"
     if problem["type"] == "extra_forbidden":
         return f"unknown parameter {key}{suggest(key.rpartition('.')[2], known)}"
     if problem["type"] == "missing":

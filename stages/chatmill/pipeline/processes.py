@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCE = str(Path(__file__).parents[2])  # the folder of the scripts and of the package
+SOURCE = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and of the package
 _PR_SET_PDEATHSIG = 1
 
 
@@ -41,15 +41,20 @@ def hide_scripts() -> None:
 
     The modules of the package are found all the same: it is imported, and knows its own folder.
     """
-    sys.path[:] = [folder for folder in sys.path if folder != SOURCE]
+    sys.path[:] = _others()
 
 
 @contextmanager
 def scripts_on_path() -> Iterator[None]:
     """Let processes that are started meanwhile find the scripts and the package: they inherit the path."""
     before = sys.path[:]
-    sys.path[:] = [SOURCE, *(folder for folder in before if folder != SOURCE)]
+    sys.path[:] = [SOURCE, *_others()]
     try:
         yield
     finally:
         sys.path[:] = before
+
+
+def _others() -> list[str]:
+    """The path without the folder of the scripts, in whatever way that is written."""
+    return [folder for folder in sys.path if not folder or Path(folder).resolve() != Path(SOURCE)]
