@@ -23,7 +23,7 @@ from chatmill.evaluation.bits_per_byte import baselines
 from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_back import TestSet, read_test_set
-from chatmill.evaluation.metrics import rounded
+from chatmill.evaluation.rounding import rounded
 from chatmill.evaluation.scoring import score_by
 from chatmill.evaluation.skill_scoring import score
 from chatmill.inference.chat import ChatSession

@@ -17,7 +17,7 @@ from chatmill.conversation.template import Loss, Template
 from chatmill.encoded.encoding import encode
 from chatmill.encoded.token_files import Split, read_meta, read_split
 from chatmill.evaluation.held_back import read_test_set
-from chatmill.evaluation.metrics import rounded
+from chatmill.evaluation.rounding import rounded
 from chatmill.model.reading import read_model
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.pipeline.parameters import check_external

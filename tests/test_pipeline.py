@@ -184,13 +184,12 @@ def test_what_is_read_of_a_script_is_what_its_main_takes(name):
 def test_tracks_its_own_section_and_those_it_reads(name):
     own = {"prepare": ["prepare.${key}"]}.get(name, [name])
     if name == "train_tokenizer":
-        settings = ["type", "vocab_size", "special_tokens", "max_bytes", "${train_tokenizer.type}"]
-        own = [f"train_tokenizer.{key}" for key in settings]
+        own = [f"train_tokenizer.{key}" for key in (*SIGNATURES[name].model.model_fields, "${train_tokenizer.type}")]
     assert STAGES[name]["params"] == own + list(SIGNATURES[name].others)
 
 
 def test_every_tokenizer_type_has_its_settings_in_params():
-    assert set(TYPES) == set(PARAMS["train_tokenizer"]) - {"type", "vocab_size", "special_tokens", "max_bytes"}
+    assert set(TYPES) == set(PARAMS["train_tokenizer"]) - set(SIGNATURES["train_tokenizer"].model.model_fields)
 
 
 @each_stage

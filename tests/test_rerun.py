@@ -1,9 +1,12 @@
 """Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
 
 import shutil
+from collections import defaultdict
 from contextlib import chdir
 from copy import deepcopy
 from functools import cache
+from itertools import chain
+from typing import Literal, get_args, get_origin
 
 import pytest
 import yaml
@@ -11,7 +14,12 @@ from dvc.repo import Repo
 from dvc.utils import strictyaml
 from dvc.utils.serialize import _yaml
 
+from chatmill.pipeline.parameters import read_params
+from chatmill.pipeline.signatures import read_signature
+from chatmill.tokenizer.training import load_type, type_names
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from support.foreign_tokenizers import llama_like, ranks_like
+from support.paths import ROOT, SOURCE
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
 REPORT = ["report"]
@@ -53,6 +61,8 @@ CODE_ROWS = [
     ("stages/mix.py", ["mix", *AFTER_MIX]),
     ("stages/train_tokenizer.py", AFTER_MIX),
     (f"{TYPES}/bpe.py", AFTER_MIX),
+    ("stages/chatmill/tokenizer/vocabulary/patterns.py", AFTER_MIX),
+    ("stages/chatmill/tokenizer/exporting/exports.py", ["export_tokenizer", "benchmark", *REPORT]),
     (f"{TYPES}/wordpiece.py", []),
     (f"{TYPES}/byte.py", []),
     ("stages/export_tokenizer.py", ["export_tokenizer", "benchmark", *REPORT]),
@@ -222,7 +232,8 @@ VALUES = [  # together every allowed value of every enumerated parameter
     {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
-    {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2},
+    {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2}
+    | {"train_soft_tokenizer.noise": True},
     {"train_tokenizer.type": "byte", "train_model.chunking": "learned"},
     {"train_model.chunking": "fixed", "train_model.head": "bytes"},
     {"train_tokenizer.type": "byte", "train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
@@ -233,6 +244,47 @@ VALUES = [  # together every allowed value of every enumerated parameter
         "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.tiktoken",
     },
 ]
+
+
+def literals(annotation):
+    """The values that a type enumerates, at any depth."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from literals(part)
+
+
+def allowed_values():
+    """Every enumerated value of every parameter, by dotted key; but for hardware that not every machine has."""
+    for script in SOURCE.glob("*.py"):
+        for key, field in read_signature(script).model.model_fields.items():
+            yield f"{script.stem}.{key}", set(literals(field.annotation))
+    yield "train_tokenizer.type", set(type_names())
+    for name in type_names():
+        for key, field in load_type(name).Settings.model_fields.items():
+            yield f"train_tokenizer.{name}.{key}", set(literals(field.annotation))
+    yield "train_tokenizer.bpe.pattern", set(PATTERNS)
+
+
+def test_every_allowed_value_is_among_those_that_are_run():
+    tried = defaultdict(set)
+    for key, value in chain(read_params_flat(), *(values.items() for values in VALUES)):
+        tried[key] |= set(value) if isinstance(value, list) else {value}
+    left_out = {key: rest for key, allowed in allowed_values() if (rest := allowed - tried[key])}
+    assert left_out == {"train_model.device": {"cpu", "cuda"}, "train_model.processes": {"auto"}}
+
+
+def read_params_flat():
+    """The project's own values, by dotted key, of those that can be among the enumerated ones."""
+
+    def flat(prefix, section):
+        for key, value in section.items():
+            yield from flat(f"{prefix}{key}.", value) if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+
+    for key, value in flat("", read_params(ROOT / "params.yaml")):
+        if not isinstance(value, list) or all(isinstance(item, str) for item in value):
+            yield key, value
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""The number formats of training. One more is a line here, and a name in `Precision` and in `choose_precision`.
+"""The number formats of training. One more is a line here and a name in `Precision`.
 
-One whose smallest numbers are larger than those of float32 would need a loss that is scaled, too: in `Trainer.step`.
+Where `auto` is to choose it, `choose_precision` and `choose_compile` need it, too. One whose smallest numbers are
+larger than those of float32 needs a loss that is scaled, in `Trainer.step`; `Muon` casts momentum before it normalises.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """All dataset formats by name.
 
 A format is a module here with a function `conversation`, which makes a conversation of an entry or raises `Unusable`,
-and a line below that names the function which reads entries from a file.
+imported below, and a line that names the function which reads entries from a file.
 """
 
 from collections.abc import Callable, Iterator

@@ -2,7 +2,7 @@ r"""The regular expressions that cut text into pieces before it becomes tokens.
 
 All are written so that tiktoken's, Oniguruma's and Python's `regex` engine give the same pieces. `qwen2`, `llama3` and
 `gpt2` load in every runtime. `cl100k` and `nanochat` are spelt without possessive quantifiers and `$`: same pieces.
-A name is a line of PATTERNS; only patterns without a name are checked when they are used.
+A name is a line of PATTERNS. A named pattern is not checked when it is used: try it as a pattern of its own before.
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """

@@ -1,4 +1,4 @@
-"""How numbers are written into metrics."""
+"""How the numbers of metrics are rounded."""
 
 from typing import Any
 
