@@ -37,25 +37,32 @@ def run(project, *command):
     subprocess.run([sys.executable, *command], cwd=project.folder, env=environment, check=True, capture_output=True)
 
 
+@pytest.fixture
+def finished(project):
+    """The project with nothing to do, whatever other tests did in it before."""
+    project.repro()
+    return project
+
+
 @pytest.mark.slow
-def test_importing_everything_and_running_every_command_leaves_nothing_to_do(project):
-    run(project, "-c", IMPORT_ALL)
+def test_importing_everything_and_running_every_command_leaves_nothing_to_do(finished):
+    run(finished, "-c", IMPORT_ALL)
     for command in COMMANDS:
-        run(project, "-m", "chatmill.app.cli", command, "--help")
+        run(finished, "-m", "chatmill.app.cli", command, "--help")
     for command in RUNS:
-        run(project, "-m", "chatmill.app.cli", *command)
+        run(finished, "-m", "chatmill.app.cli", *command)
     assert {command for command, *_ in RUNS} | {"serve"} == set(COMMANDS)
-    assert list((project.folder / "stages").rglob("*.pyc"))
-    assert "up to date" in project.dvc("status")
+    assert list((finished.folder / "stages").rglob("*.pyc"))
+    assert "up to date" in finished.dvc("status")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="there is no other drive")
-def test_on_another_drive_and_as_another_user_there_is_nothing_to_do(project, tmp_path):
+def test_on_another_drive_and_as_another_user_there_is_nothing_to_do(finished):
     folder = MEMORY / f"chatmill-{os.getpid()}"
     try:
-        shutil.copytree(project.folder, folder, symlinks=True)
-        assert folder.stat().st_dev != project.folder.stat().st_dev
+        shutil.copytree(finished.folder, folder, symlinks=True)
+        assert folder.stat().st_dev != finished.folder.stat().st_dev
         assert "up to date" in Project(folder).dvc("status")
         if os.geteuid() or not shutil.which("setpriv"):
             pytest.skip("nobody else can be")

@@ -18,6 +18,7 @@ def f(x): return x**2 ... ?! --- 3.14 2024 https://example.org <b> </b> I'll we'
 FORGED = r"""
 <| <\| < ' ##a → a→b [UNK] <unk> <s> <0x41> ▁the Ġthe ẞ ſ's'S 𝒳𝕐 🏳️‍🌈🇩🇪 ﷺ Z̴͙a̵l̸g̶o̷ <|unused_0|> <|im_end|<|im_end <||>
 """
+SHARE = float(os.environ.get("CHATMILL_SHARE", "1"))  # of the texts and mutated files that slow tests make
 SAMPLE = os.environ.get("CHATMILL_TEXTS", "20000")  # how many real texts the slow tests take; or all
 WORDS = SAID.split()
 BLANKS = [

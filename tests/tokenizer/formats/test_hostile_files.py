@@ -32,6 +32,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary, 
 from support import mutate_tokenizers
 from support.mutate_tokenizers import GOOD
 from support.paths import SOURCE
+from support.texts import SHARE
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CHINESE = "中".encode()
@@ -201,7 +202,7 @@ def test_a_mutated_file_is_refused_or_works(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_ten_thousand_mutated_files_are_refused_or_work(name, tmp_path):
-    check_mutations(tmp_path, name, 10_000, processes=4)
+    check_mutations(tmp_path, name, int(10_000 * SHARE), processes=4)
 
 
 def write_content(folder, change, vocabulary=BPE):
