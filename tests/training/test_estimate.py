@@ -100,7 +100,7 @@ def test_a_gpu_is_known_by_its_name(monkeypatch, name, bfloat16, float32):
 @pytest.mark.parametrize(
     "run",
     [
-        (3, 2048, 512, 4, "float32"),
+        pytest.param((3, 2048, 512, 4, "float32"), marks=pytest.mark.slow),
         (1, 32768, 256, 1, "bfloat16"),
         pytest.param((5, 512, 128, 4, "float32"), marks=pytest.mark.slow),
     ],
