@@ -60,13 +60,13 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(503, str(error) or "out of memory", code="out_of_memory")
 
 
-def refused(_: Request, error: Exception) -> Response:
-    """What Starlette is to answer where something was refused."""
+async def refused(_: Request, error: Exception) -> Response:
+    """What Starlette is to answer where something was refused; what is not async it would answer in a thread."""
     assert isinstance(error, Refusal)
     return error.response()
 
 
-def no_such_page(request: Request, error: Exception) -> Response:
+async def no_such_page(request: Request, error: Exception) -> Response:
     """What Starlette is to answer where no route fits."""
     status = getattr(error, "status_code", 404)
     said = {404: "there is nothing here", 405: f"{request.method} is not what is done here"}
@@ -75,6 +75,6 @@ def no_such_page(request: Request, error: Exception) -> Response:
     return response
 
 
-def failed(_: Request, __: Exception) -> Response:
+async def failed(_: Request, __: Exception) -> Response:
     """What Starlette is to answer after a mistake of ours, which is on stderr."""
     return Refusal(500, "the server made a mistake: its terminal tells more").response()
