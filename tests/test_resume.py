@@ -16,7 +16,7 @@ from support.project import copy_project
 from support.short_talks import run as train
 from support.short_talks import script, write_tokens
 
-KILLS = int(os.environ.get("CHATMILL_KILLS", "5"))
+KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
 LENGTH = {"steps": 150, "checkpoint_every": 3}
 RESULTS = ("model/model.safetensors", "model/config.json", "train.tsv")
 
@@ -98,7 +98,7 @@ def kill_at_random(run, whole, kills):
 
 @pytest.mark.slow
 def test_kills_change_no_byte_and_leave_nothing(tokens, tmp_path):
-    whole, killed = (Run(tmp_path / name, tokens, steps=500) for name in ("whole", "killed"))
+    whole, killed = (Run(tmp_path / name, tokens, steps=1000) for name in ("whole", "killed"))
     kill_at_random(killed, whole.timed(), KILLS)
 
 
