@@ -134,7 +134,7 @@ def test_prompts_are_read_in_chunks_of_any_size_alike(engines, monkeypatch):
 
 
 def test_the_one_chat_of_an_engine_with_one_cache_is_the_engine():
-    engine = PyTorchEngine(ChatModel(replace(CONFIG, variant=Variant(sliding_window=600))), threads=1)
+    engine = PyTorchEngine(random_model(replace(CONFIG, variant=Variant(sliding_window=600))), threads=1)
     chats, rows = chats_of(engine, ROWS)
     chat, ids = chats.join(), some_ids(12)
     assert rows == 1 and chat.context == engine.context
