@@ -11,20 +11,59 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chatmill.pipeline.parameters import read_params
+from chatmill.pipeline.parameters import find_errors, read_params
+from chatmill.pipeline.signatures import read_signature
 from chatmill.tokenizer import load
-from support.paths import ROOT
+from support.paths import ROOT, SOURCE
 from support.serving import serving
 
-README = (ROOT / "README.md").read_text()
+PAGES = {
+    str(file.relative_to(ROOT)): file.read_text(encoding="utf-8")
+    for file in (
+        ROOT / "README.md",
+        ROOT / "data/README.md",
+        *SOURCE.rglob("README.md"),
+        *(ROOT / "tests").rglob("README.md"),
+    )
+    if "vendor" not in file.parts
+}
+LINES = 220  # of the first page
+SIGNATURES = {file.stem: read_signature(file) for file in SOURCE.glob("*.py")}
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    """(page, text of the block) of each block of code in that language."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [(page, block) for page, text in PAGES.items() for block in pattern.findall(text)]
+
+
+def anchors(page):
+    """What a link to a heading of the page may name, as GitHub does."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_first_page_is_short():
+    assert len(PAGES["README.md"].splitlines()) <= LINES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", PAGES[page]):
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent.joinpath(path).resolve() if path else ROOT / page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(str(file.relative_to(ROOT))), target
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks("bash"), ids=lambda block: block.splitlines()[0])
+@pytest.mark.parametrize(
+    "block",
+    [block for _, block in blocks("bash")],
+    ids=[f"{page}: {block.splitlines()[0]}" for page, block in blocks("bash")],
+)
 def test_commands_work(git_project, block):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     result = subprocess.run(
@@ -41,8 +80,10 @@ def test_commands_work(git_project, block):
 
 @pytest.mark.slow
 def test_a_tokenizer_type_of_ones_own(git_project):
-    code = next(block for block in blocks("python") if "Settings" in block)
-    section = yaml.safe_load(next(block for block in blocks("yaml") if "train_tokenizer:" in block))["train_tokenizer"]
+    code = next(block for _, block in blocks("python") if "Settings" in block)
+    section = yaml.safe_load(next(block for _, block in blocks("yaml") if "train_tokenizer:" in block))[
+        "train_tokenizer"
+    ]
     name = section["type"]
     (git_project.folder / f"stages/chatmill/tokenizer/types/{name}.py").write_text(code)
     git_project.edit({f"train_tokenizer.{key}": value for key, value in section.items()})
@@ -55,20 +96,27 @@ def test_a_tokenizer_type_of_ones_own(git_project):
 
 @pytest.mark.slow
 def test_the_client_of_the_api_is_answered(git_project):
-    code = next(block for block in blocks("python") if "openai" in block)
+    code = next(block for _, block in blocks("python") if "openai" in block)
     with serving(folder=git_project.folder) as address:
         names = {}
         exec(code.replace("http://127.0.0.1:8000", address), names)
     assert names["answer"].choices[0].finish_reason in ("stop", "length")
 
 
-def test_names_every_parameter_that_its_commands_set():
+@pytest.mark.parametrize("page", PAGES)
+def test_parameters_and_files_that_a_page_names_exist(page):
     params = read_params(ROOT / "params.yaml")
-    for key in re.findall(r"-S (\S+)=", README):
+    for key in re.findall(r"-S ([\w.]+)=", PAGES[page]):
         *sections, name = key.split(".")
         assert name in reduce(getitem, sections, params)
+    for name in re.findall(r"`((?:stages|tests|data/raw)/[\w/.-]+)`", PAGES[page]):
+        assert (ROOT / name).exists() or name.endswith("syllables.py") or name.startswith("data/raw/external/"), name
 
 
-def test_files_it_names_exist():
-    for name in re.findall(r"`((?:stages|tests|data/raw)/[\w/.-]+)`", README):
-        assert (ROOT / name).exists() or name.endswith("syllables.py")
+def test_sections_of_params_that_a_page_shows_are_valid():
+    for _, block in blocks("yaml"):
+        params = read_params(ROOT / "params.yaml")
+        for section, values in yaml.safe_load(block).items():
+            if "syllables" not in block:
+                params[section] |= values
+        assert not list(find_errors(params, SIGNATURES))

@@ -19,8 +19,6 @@ from chatmill.conversation.chatml import Message, Record, check_turns, parse, re
 from chatmill.datasets.formats.item import Item, Reject
 from support.paths import ANYWHERE, ROOT, SOURCE
 
-PARAMS = ROOT / "params.yaml"
-
 
 def talk(*texts, system=None):
     messages = [{"role": "system", "content": system}] if system else []
@@ -201,18 +199,19 @@ REAL = {
 }
 
 
+PAGE = (ROOT / "data/README.md").read_text(encoding="utf-8").partition("## Public datasets")[2].partition("\n## ")[0]
+
+
 def offered():
-    """The entries that stand as comments under prepare in params.yaml."""
-    section = PARAMS.read_text(encoding="utf-8").partition("\nprepare:")[2].partition("\nmix:")[0]
-    return yaml.safe_load("\n".join(re.findall(r"^  # ((?:  )?(?:\w+:.*|# .*))$", section, flags=re.MULTILINE)))
+    """The entries of prepare that data/README.md has for public datasets."""
+    return yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)[1])["prepare"]
 
 
-def test_params_offer_real_datasets_with_their_source_and_licence():
-    section = PARAMS.read_text(encoding="utf-8")
-    assert list(offered()) == list(REAL)
-    for source, entry in offered().items():
-        assert re.search(rf"^  # {source}: +# (CC BY|MIT|Apache)", section, flags=re.MULTILINE)
-        assert re.search(rf"dvc import-url https?://\S+ {entry['path'].partition('.')[0]}\.", section)
+def test_public_datasets_have_a_licence_and_a_command():
+    licences = re.findall(r"^\| \[.*\| (?:CC BY|MIT|Apache)", PAGE, flags=re.MULTILINE)
+    assert list(offered()) == list(REAL) and len(licences) == len(REAL)
+    for entry in offered().values():
+        assert re.search(rf"dvc import-url https?://\S+ {entry['path'].partition('.')[0]}\.", PAGE)
 
 
 def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
