@@ -120,3 +120,11 @@ def test_sections_of_params_that_a_page_shows_are_valid():
             if "syllables" not in block:
                 params[section] |= values
         assert not list(find_errors(params, SIGNATURES))
+
+
+def test_its_pictures_are_sharp_and_small():
+    pictures = {f".github/images/{file.name}": file.read_bytes() for file in (ROOT / ".github/images").iterdir()}
+    assert set(re.findall(r"!\[.+?\]\((.+?)\)", PAGES["README.md"])) == set(pictures)
+    assert sum(map(len, pictures.values())) < 600_000
+    for png in pictures.values():
+        assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20]) == 2000  # pixels wide, two for one of CSS

@@ -1,0 +1,65 @@
+"""The pictures of the README: the chat page and the report, as Debian's chromium shows them.
+
+    python tests/support/pictures.py [--folder PATH]
+
+PATH is where `dvc repro` has run (default: this repository): its model answers, and its report is shown. The pictures
+go into `.github/images`. Answers are greedy, so what is said is always the same; how fast it came is not.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from playwright.sync_api import expect
+
+from support.chat_page import ask, press
+from support.chromium import chromium, visit
+from support.paths import ROOT
+from support.serving import serving
+
+IMAGES = ROOT / ".github/images"
+WIDTH, HEIGHT = 1000, 860  # pixels of CSS; all of the chat can be seen at once
+LOOK = {"viewport": {"width": WIDTH, "height": HEIGHT}, "device_scale_factor": 2, "color_scheme": "light"}
+EARLIER = ["Good morning!", "Spell garden.", "I like music."]  # chats in the list, beside the one that is shown
+FIRST, SECOND = "hello there", "What is 48 times 7?"
+MARGIN = 12  # pixels above a section's rule
+
+
+def chat(page):
+    """Hold the chats, and leave the last one open, with the tokens of its first answer."""
+    for words in EARLIER:
+        ask(page, words)
+        press(page, "New chat")
+    ask(page, FIRST)
+    press(page, "Tokens")
+    expect(page.locator(".tokens")).to_have_count(2)
+    ask(page, SECOND)
+    page.locator(".tokens").last.locator(".token:not(.p0)").last.hover()  # one of which the model was not sure
+    expect(page.locator("#token-card")).to_be_visible()
+
+
+def sections(page, first, after):
+    """The part of the report from one section up to another."""
+    headings = [page.get_by_role("heading", name=name, exact=True, level=2) for name in (first, after)]
+    top, bottom = (heading.bounding_box()["y"] - MARGIN for heading in headings)
+    return {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=ROOT)
+    folder = parser.parse_args().folder.resolve()
+    report = (folder / "data/report/index.html").as_uri()
+    with chromium() as browser:
+        with serving(folder=folder) as address, visit(browser, address, **LOOK) as page:
+            chat(page)
+            page.screenshot(path=IMAGES / "chat.png")
+        with visit(browser, report, **LOOK) as page:
+            part = sections(page, "Bits per byte of held-out text", "Speed")
+            page.screenshot(path=IMAGES / "report.png", full_page=True, clip=part)
+
+
+if __name__ == "__main__":
+    main()
