@@ -1,7 +1,9 @@
 import os
 import pkgutil
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -179,3 +181,30 @@ def test_mistakes_are_one_line(error, line):
 def test_every_command_is_a_module_and_every_module_a_command():
     modules = {module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__)}
     assert modules == set(COMMANDS)
+
+
+def test_version_is_one_line_for_which_nothing_of_torch_is_loaded():
+    command = [sys.executable, "-X", "importtime", "-m", "chatmill.app.cli", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = f"chatmill {version('chatmill')}, Python {platform.python_version()}, torch {version('torch')}\n"
+    assert (result.stdout, "torch" in result.stderr) == (expected, False)
+
+
+def test_version_tells_what_is_not_installed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.endswith(", torch not installed\n")
+
+
+def test_help_names_every_command_and_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert [name for name in ("--version", *COMMANDS) if name not in shown] == []
+
+
+def test_a_command_starts_without_looking_up_versions():
+    command = [sys.executable, "-X", "importtime", "-c", "from chatmill.app.cli import parser; parser('')"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "importlib.metadata" not in result.stderr

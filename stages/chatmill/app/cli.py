@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser(chosen: str) -> argparse.ArgumentParser:
     """The command line: all commands by name, and the options of the chosen one."""
     top = argparse.ArgumentParser(prog="chatmill", description="Small chat models that run anywhere.")
+    shown = versions() if chosen.startswith("-") else ""
+    top.add_argument("--version", action="version", version=shown, help="show the versions of chatmill, Python, torch")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
@@ -48,6 +50,19 @@ def parser(chosen: str) -> argparse.ArgumentParser:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return top
+
+
+def versions() -> str:
+    """The versions of chatmill, Python and torch in one line; nothing of torch is loaded."""
+    from importlib.metadata import PackageNotFoundError, version  # slower to load than all of this module
+
+    def installed(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    return f"chatmill {installed('chatmill')}, Python {sys.version.split()[0]}, torch {installed('torch')}"
 
 
 def open_closed_streams() -> None:
