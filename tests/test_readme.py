@@ -58,6 +58,12 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(str(file.relative_to(ROOT))), target
 
 
+def untracked(folder):
+    """The files that `git add .` would add, but for inputs."""
+    command = ["git", "ls-files", "--others", "--exclude-standard", ":!data/raw"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "block",
@@ -66,6 +72,7 @@ def test_links_lead_somewhere(page):
 )
 def test_commands_work(git_project, block):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    before = untracked(git_project.folder)
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
         cwd=git_project.folder,
@@ -76,6 +83,7 @@ def test_commands_work(git_project, block):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip()
+    assert untracked(git_project.folder) == before
 
 
 @pytest.mark.slow
