@@ -23,24 +23,32 @@ from typing import Any
 
 import numpy as np
 
-from chatmill.benchmarking.latency import RECOMPUTED, Round, Values, latencies, make_cases, percentiles, time_cases
-from chatmill.benchmarking.limits import Meter, Needs, weight_bytes
+from chatmill.benchmarking.latency import (
+    RECOMPUTED_TOKENS,
+    Metrics,
+    Repetition,
+    latencies,
+    make_cases,
+    percentiles,
+    time_cases,
+)
 from chatmill.benchmarking.peak_memory import peak_memory_mb
+from chatmill.benchmarking.roofline import LimitsProbe, Workload, weight_bytes
 from chatmill.conversation.chatml import parse, read_records
-from chatmill.conversation.template import segments
+from chatmill.conversation.template import conversation_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.inference.chat_template import OWN
+from chatmill.inference.chat_template import CHATMILL_TEMPLATES
+from chatmill.inference.detokenizer import IncrementalDetokenizer
 from chatmill.inference.generation import generate
-from chatmill.inference.loading import engines, load_engine
+from chatmill.inference.model_loading import engine_names, load_engine
 from chatmill.inference.sampler import Sampler, Sampling
-from chatmill.inference.text_stream import Reply
-from chatmill.pipeline.parameters import PositiveInt
+from chatmill.pipeline.params_file import PositiveInt
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import open_binary
-from chatmill.tokenizer.formats.loading import load as load_tokenizer
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 TURN_TOKENS = 32
 STREAMED = 200  # tokens of an answer, where they fit
@@ -49,7 +57,7 @@ TEXT_SIZE = 500_000  # characters to encode and decode in one repetition
 LOOKUPS = 20_000
 
 
-def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Values]:
+def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Metrics]:
     """The milliseconds that each engine takes to read a message after none and after the longest history."""
     histories = (0, len(ids) - TURN_TOKENS)
     times: dict[tuple[str, int], list[float]] = {
@@ -69,7 +77,7 @@ def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterat
         yield {str(history): percentiles(times[engine.name, history]) for history in histories}
 
 
-class Timed:
+class TimedEngine:
     """An engine that tells how long it was at work."""
 
     def __init__(self, engine: Engine) -> None:
@@ -88,14 +96,18 @@ class Timed:
         return logits
 
 
-def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int], repeats: int) -> Values:
+def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int], repeats: int) -> Metrics:
     """The share of an answer's time that is not the engine's, by the way tokens are chosen."""
     shares = defaultdict(list)
     for repetition in range(1 + repeats):
         for name, sampling in SAMPLINGS.items():
             engine.rewind(0)
             engine.append(prompt[:-1])
-            timed, sampler, reply = Timed(engine), Sampler(tokenizer.is_text, sampling), Reply(tokenizer)
+            timed, sampler, reply = (
+                TimedEngine(engine),
+                Sampler(tokenizer.is_text, sampling),
+                IncrementalDetokenizer(tokenizer),
+            )
             started = perf_counter()
             for token in generate(timed, prompt[-1:], sampler=sampler, stop_ids=(), max_tokens=STREAMED):
                 reply.push(token)
@@ -108,7 +120,8 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
     """Prompts of these lengths, from the conversations in a row, as often as needed."""
     records = read_records(test)
     conversations = [
-        segments(parse(record.text), OWN[engine.template].name) for record, _ in zip(records, range(100), strict=False)
+        conversation_segments(parse(record.text), CHATMILL_TEMPLATES[engine.template].name)
+        for record, _ in zip(records, range(100), strict=False)
     ]
     ids = tokenizer.encode_conversations(conversations).ids.tolist()
     if not ids:
@@ -117,32 +130,32 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
         yield (ids * (1 + length // len(ids)))[:length]
 
 
-def read_needs(model: Path, onnx: Path) -> Needs:
+def read_workload(model: Path, onnx: Path) -> Workload:
     """What a token needs with each engine; PyTorch reads what the float32 graph does; unknown without a graph."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engines(onnx)}
-    return Needs(config, {"pytorch": weights["onnx"]} | weights if weights else {})
+    weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engine_names(onnx)}
+    return Workload(config, {"pytorch": weights["onnx"]} | weights if weights else {})
 
 
-def describe_limit(needs: Needs, rounds: Sequence[Round], tokens: int) -> Values:
+def describe_limit(needs: Workload, rounds: Sequence[Repetition], tokens: int) -> Metrics:
     """What the machine allows the float32 model after so many tokens."""
     return {
         "bandwidth_gb_per_s": median(limits.bandwidths[needs.weights["onnx"]] for limits, _ in rounds) / 1e9,
-        "matrix_gflop_per_s": median(limits.matrix_rate for limits, _ in rounds) / 1e9,
-        "bytes_per_token": needs.num_bytes("onnx", tokens),
-        "token_ms": median(needs.token_ms("onnx", tokens, limits) for limits, _ in rounds),
-        "ttft_ms": median(needs.ttft_ms("onnx", tokens, limits) for limits, _ in rounds),
+        "matrix_gflop_per_s": median(limits.flops_per_second for limits, _ in rounds) / 1e9,
+        "bytes_per_token": needs.bytes_per_token("onnx", tokens),
+        "token_ms": median(needs.min_token_ms("onnx", tokens, limits) for limits, _ in rounds),
+        "ttft_ms": median(needs.min_ttft_ms("onnx", tokens, limits) for limits, _ in rounds),
     }
 
 
-def measure_tokenizer(tokenizer: ChatTokenizer, exports: Path, test: Path, repeats: int) -> Values:
+def time_tokenizer(tokenizer: ChatTokenizer, exports: Path, test: Path, repeats: int) -> Metrics:
     """Speed on the messages of the test set, one thread; and of tokenizer.bin, where it was exported."""
     texts = some_texts(test)
     ids = tokenizer.encode(texts)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     result = {
-        "encode_mb_per_s": megabytes / seconds(lambda: tokenizer.encode(texts), repeats),
-        "decode_mb_per_s": megabytes / seconds(lambda: [tokenizer.decode(one) for one in ids], repeats),
+        "encode_mb_per_s": megabytes / median_seconds(lambda: tokenizer.encode(texts), repeats),
+        "decode_mb_per_s": megabytes / median_seconds(lambda: [tokenizer.decode(one) for one in ids], repeats),
     }
     file = exports / "tokenizer.bin"
     return result | (measure_binary(file, repeats) if file.exists() else {})
@@ -159,16 +172,16 @@ def some_texts(test: Path) -> list[str]:
     return texts
 
 
-def measure_binary(file: Path, repeats: int) -> Values:
+def measure_binary(file: Path, repeats: int) -> Metrics:
     """Opening tokenizer.bin, and looking one token up in it."""
-    opening = seconds(lambda: open_binary(file).close(), repeats)
+    opening = median_seconds(lambda: open_binary(file).close(), repeats)
     with open_binary(file) as binary:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)
-        lookups = seconds(lambda: [binary.token_bytes(i) for i in ids], repeats)
+        lookups = median_seconds(lambda: [binary.token_bytes(i) for i in ids], repeats)
     return {"lookup_ns": 1e9 * lookups / LOOKUPS, "open_ms": 1e3 * opening}
 
 
-def seconds(action: Callable[[], object], repeats: int) -> float:
+def median_seconds(action: Callable[[], object], repeats: int) -> float:
     """The median time that an action takes, after a warm-up."""
     times = []
     for _ in range(1 + repeats):
@@ -178,7 +191,7 @@ def seconds(action: Callable[[], object], repeats: int) -> float:
     return median(times[1:])
 
 
-def describe_machine(threads: int) -> Values:
+def describe_machine(threads: int) -> Metrics:
     """What the numbers were measured on."""
     libraries = {name: version(name) for name in ("torch", "onnxruntime")}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -198,9 +211,9 @@ def processor() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
-def fitting(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list[int]:
+def fitting_lengths(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list[int]:
     """The lengths of prompts, least first, that leave room for an answer; the others are told on stderr."""
-    lengths = sorted(length for length in set(prompt_tokens) if length + max(new_tokens, RECOMPUTED) <= context)
+    lengths = sorted(length for length in set(prompt_tokens) if length + max(new_tokens, RECOMPUTED_TOKENS) <= context)
     if not lengths:
         room = f"no length leaves room for {new_tokens} tokens in a context of {context}"
         raise ValueError(f"params.yaml: benchmark.prompt_tokens: {room}")
@@ -209,10 +222,10 @@ def fitting(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list
     return lengths
 
 
-def significant(value: Any) -> Any:
+def round_significant(value: Any) -> Any:
     """The value with the digits of its numbers that mean something, in whatever dictionaries they stand."""
     if isinstance(value, dict):
-        return {key: significant(item) for key, item in value.items()}
+        return {key: round_significant(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
@@ -233,12 +246,12 @@ def main(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's idle threads leave the processor to ONNX Runtime's
     machine = describe_machine(threads)
     tokenizer = load_tokenizer(model)
-    folders = {"pytorch": model} | dict.fromkeys(engines(onnx), onnx)
+    folders = {"pytorch": model} | dict.fromkeys(engine_names(onnx), onnx)
     opened = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
-    lengths = fitting(prompt_tokens, new_tokens, opened[0].context)
+    lengths = fitting_lengths(prompt_tokens, new_tokens, opened[0].context)
     *prompts, longest = make_prompts(test, tokenizer, opened[0], [*lengths, opened[0].context])
-    needs, cases = read_needs(model, onnx), make_cases(opened, prompts)
-    rounds = time_cases(cases, needs, Meter(threads), new_tokens, repeats)
+    needs, cases = read_workload(model, onnx), make_cases(opened, prompts)
+    rounds = time_cases(cases, needs, LimitsProbe(threads), new_tokens, repeats)
     timed = latencies(cases, rounds, needs)
     for engine, turns in zip(opened, time_turns(opened, longest, repeats), strict=True):
         timed[engine.name]["turn_ms"] = turns
@@ -249,5 +262,5 @@ def main(
     if needs.weights:
         shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
         content["limit"] = describe_limit(needs, rounds, lengths[-1]) | {"reached": shares}
-    content["tokenizer"] = measure_tokenizer(tokenizer, exports, test, repeats)
-    metrics.write_text(json.dumps(significant(content), indent=1) + "\n", encoding="utf-8")
+    content["tokenizer"] = time_tokenizer(tokenizer, exports, test, repeats)
+    metrics.write_text(json.dumps(round_significant(content), indent=1) + "\n", encoding="utf-8")

@@ -2,23 +2,23 @@
 
 from pathlib import Path
 
-from chatmill.conversation.template import Template
-from chatmill.encoded.encoding import encode
-from chatmill.encoded.token_files import SPLITS, Counts, Meta, text_bytes, write_meta, write_split
+from chatmill.conversation.template import TemplateName
+from chatmill.encoded.file_encoding import encode_file
+from chatmill.encoded.token_files import SPLITS, Meta, SplitCounts, token_byte_lengths, write_meta, write_split
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.vocabulary.files import read_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 
 @stage
-def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: Template) -> None:
+def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName) -> None:
     """Write the ids and the loss of every conversation's tokens, and how much text they hold."""
     vocabulary = read_folder(tokenizer)
-    chat_tokenizer, num_bytes = ChatTokenizer(vocabulary), text_bytes(vocabulary)
+    chat_tokenizer, num_bytes = ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)
     tokens.mkdir()
     counts = {
-        split: write_split(tokens, split, encode(file, chat_tokenizer, template), num_bytes)
+        split: write_split(tokens, split, encode_file(file, chat_tokenizer, template), num_bytes)
         for split, file in zip(SPLITS, (train, validation), strict=True)
     }
     if not counts["train"].conversations:
@@ -27,6 +27,6 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
         fingerprint=vocabulary.fingerprint,
         template=template,
         vocab_size=len(vocabulary.tokens),
-        **{name: {split: getattr(count, name) for split, count in counts.items()} for name in Counts._fields},
+        **{name: {split: getattr(count, name) for split, count in counts.items()} for name in SplitCounts._fields},
     )
     write_meta(tokens, meta)

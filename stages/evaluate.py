@@ -16,28 +16,28 @@ import torch
 from pydantic import PositiveInt
 
 from chatmill.conversation.chatml import Conversation, Message
-from chatmill.conversation.template import Template
+from chatmill.conversation.template import TemplateName
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.torch.pytorch import PyTorchEngine
+from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.bits_per_byte import baselines
-from chatmill.evaluation.chunk_spans import chunk_starts, describe, pieces
+from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
-from chatmill.evaluation.held_back import TestSet, read_test_set
+from chatmill.evaluation.held_out_set import TestSet, read_test_set
 from chatmill.evaluation.rounding import rounded
-from chatmill.evaluation.scoring import score_by
-from chatmill.evaluation.skill_scoring import score
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.chat_template import OWN
-from chatmill.inference.loading import engines, load, load_engine
+from chatmill.evaluation.scoring import make_scorer
+from chatmill.evaluation.skill_scoring import is_correct
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.chat_template import CHATMILL_TEMPLATES
+from chatmill.inference.model_loading import engine_names, load_engine, load_model
 from chatmill.model.chat_model import ChatModel
-from chatmill.model.reading import read_model
+from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.pipeline.parameters import check_external
+from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import load as load_tokenizer
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Question:
     rank: int
 
 
-def questions(test: TestSet, limit: int) -> list[Question]:
+def select_questions(test: TestSet, limit: int) -> list[Question]:
     """The first `limit` of each skill and phrasing, in the order of the file."""
     counts: Counter[tuple[str, str]] = Counter()
     result = []
@@ -63,20 +63,20 @@ def questions(test: TestSet, limit: int) -> list[Question]:
     return result
 
 
-def answer(session: ChatSession, asked: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
+def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
     """Whether each answer is right, and whether it stopped by itself."""
-    right, stopped = [], []
-    for question in progress(asked, f"skills with {session.engine.name}", unit="question"):
-        message, stop = session.reply(question.conversation, max_tokens)
-        right.append(score(question.skill, message.text))
+    correct, stopped = [], []
+    for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
+        message, stop = session.greedy_reply(question.conversation, max_tokens)
+        correct.append(is_correct(question.skill, message.text))
         stopped.append(stop)
-    return right, stopped
+    return correct, stopped
 
 
-def accuracies(asked: list[Question], right: list[bool], phrasing: str = "known") -> dict[str, float]:
+def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, float]:
     """Share of right answers by skill, and `macro`, their mean; empty where nothing was asked."""
     by_skill = defaultdict(list)
-    for question, is_right in zip(asked, right, strict=True):
+    for question, is_right in zip(questions, correct, strict=True):
         if question.skill["phrasing"] == phrasing:
             by_skill[question.skill["name"]].append(is_right)
     shares = {name: float(np.mean(by_skill[name])) for name in sorted(by_skill)}
@@ -99,8 +99,12 @@ def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, traine
     return result
 
 
-def measure_tokenizer(
-    test: TestSet, tokenizer: ChatTokenizer, corpora: dict[Template, Corpus], template: Template, others: Iterable[Path]
+def measure_compression(
+    test: TestSet,
+    tokenizer: ChatTokenizer,
+    corpora: dict[TemplateName, Corpus],
+    template: TemplateName,
+    others: Iterable[Path],
 ) -> dict[str, Any]:
     """The section tokenizer of the metrics."""
     num_messages = sum(map(len, test.conversations))
@@ -116,7 +120,7 @@ def measure_tokenizer(
     }
 
 
-def free_answers(session: ChatSession, prompts: Path, max_tokens: int) -> list[dict[str, Any]]:
+def answer_prompts(session: ChatSession, prompts: Path, max_tokens: int) -> list[dict[str, Any]]:
     """The answer to each line of a file."""
     try:
         lines = prompts.read_text(encoding="utf-8").splitlines()
@@ -124,24 +128,24 @@ def free_answers(session: ChatSession, prompts: Path, max_tokens: int) -> list[d
         raise ValueError(f"{prompts}: not UTF-8 at byte {error.start}") from error
     result = []
     for line in filter(str.strip, lines):
-        message, stopped = session.reply([Message.plain("user", line)], max_tokens)
+        message, stopped = session.greedy_reply([Message.from_text("user", line)], max_tokens)
         result.append({"prompt": line, "answer": message.text, "stopped": stopped})
     return result
 
 
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
     """Each engine, one at a time, and the file of its weights; PyTorch comes first."""
-    network, _ = read_model(model, torch.device("cpu"))
+    network, _ = load_chat_model(model, torch.device("cpu"))
     yield PyTorchEngine(network, device="cpu", threads=threads), model / "model.safetensors"
-    for name in engines(onnx):
+    for name in engine_names(onnx):
         yield load_engine(onnx, name, threads=threads), onnx / ONNX_FILES[name]
 
 
 def measure_engines(
     opened: Iterable[tuple[Engine, Path]],
     corpus: Corpus,
-    asked: list[Question],
-    template: Template,
+    questions: list[Question],
+    template: TemplateName,
     *,
     max_tokens: int,
     trained_only: bool,
@@ -150,12 +154,14 @@ def measure_engines(
     result: dict[str, Any] = {}
     reference: np.ndarray | None = None
     for engine, weights in opened:
-        nats = corpus.nats(engine.context, score_by(engine))
+        nats = corpus.nats(engine.context, make_scorer(engine))
         reference = nats if reference is None else reference
-        right, _ = answer(ChatSession(engine, corpus.tokenizer, OWN[template]), asked, max_tokens)
+        correct, _ = answer_questions(
+            ChatSession(engine, corpus.tokenizer, CHATMILL_TEMPLATES[template]), questions, max_tokens
+        )
         result[engine.name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
-            "skills_macro": accuracies(asked, right).get("macro"),
+            "skills_macro": accuracies(questions, correct).get("macro"),
             "size_mb": weights.stat().st_size / 1e6,
         }
     assert reference is not None, "PyTorch is always among the engines"
@@ -170,12 +176,12 @@ def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, An
     contents = [[tokenizer.token_bytes[token] for token in ids] for ids in documents]
     for sample in samples:
         ids = tokenizer.encode(f"{sample['prompt']}\n{sample['answer']}")
-        parts = pieces(chunk_starts(model, ids), [tokenizer.token_bytes[token] for token in ids])
+        parts = chunk_contents(chunk_starts(model, ids), [tokenizer.token_bytes[token] for token in ids])
         sample["chunk_bytes"] = [len(part) for part in parts]
-    return describe(starts, contents)
+    return chunk_statistics(starts, contents)
 
 
-def trained_on_answers_alone(model: Path) -> bool:
+def trained_on_assistant_only(model: Path) -> bool:
     """Whether training gave no weight to anything but what the assistant says."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     return bool(config["chatmill"].get("prompt_loss_weight") == 0)
@@ -204,32 +210,39 @@ def main(
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
-    held_back = read_test_set(test)
-    loaded = load(onnx if engines(onnx) else model, device="cpu", threads=threads)
-    tokenizer, template = loaded.tokenizer, OWN[loaded.template.name].name
+    test_set = read_test_set(test)
+    loaded = load_model(onnx if engine_names(onnx) else model, device="cpu", threads=threads)
+    tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
     if check_manifest(model) != tokenizer.fingerprint:
         raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
-    corpora = {name: Corpus.encode(held_back.conversations, tokenizer, name, threads) for name in get_args(Template)}
-    corpus, trained_only = corpora[template], trained_on_answers_alone(model)
-    asked = questions(held_back, skill_prompts)
-    few = [question for question in asked if question.skill["phrasing"] == "known" and question.rank < engine_prompts]
+    corpora = {
+        name: Corpus.from_conversations(test_set.conversations, tokenizer, name, threads)
+        for name in get_args(TemplateName)
+    }
+    corpus, trained_only = corpora[template], trained_on_assistant_only(model)
+    questions = select_questions(test_set, skill_prompts)
+    engine_questions = [
+        question for question in questions if question.skill["phrasing"] == "known" and question.rank < engine_prompts
+    ]
 
     opened = open_engines(model, onnx, threads)
-    compared, nats = measure_engines(opened, corpus, few, template, max_tokens=max_tokens, trained_only=trained_only)
+    compared, nats = measure_engines(
+        opened, corpus, engine_questions, template, max_tokens=max_tokens, trained_only=trained_only
+    )
     session = ChatSession(*loaded)
-    right, stopped = answer(session, asked, max_tokens)
-    free = free_answers(session, prompts, max_tokens)
+    correct, stopped = answer_questions(session, questions, max_tokens)
+    free = answer_prompts(session, prompts, max_tokens)
     stopped += [sample["stopped"] for sample in free]
     content = {
         "template": template,
-        "bits_per_byte": measure_text(corpus, held_back.sources, nats, trained_only=trained_only),
+        "bits_per_byte": measure_text(corpus, test_set.sources, nats, trained_only=trained_only),
         "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
-        "skills": accuracies(asked, right) | {"held_back": accuracies(asked, right, "held_back")},
+        "skills": accuracies(questions, correct) | {"held_back": accuracies(questions, correct, "held_back")},
         "stops_rate": float(np.mean(stopped)) if stopped else None,
         "engines": compared,
-        "tokenizer": measure_tokenizer(held_back, tokenizer, corpora, template, compare_tokenizers),
+        "tokenizer": measure_compression(test_set, tokenizer, corpora, template, compare_tokenizers),
     }
-    if not asked:
+    if not questions:
         del content["skills"]
     if isinstance(loaded.engine, PyTorchEngine) and loaded.engine.model.config.chunking:
         content["chunks"] = describe_chunks(loaded.engine.model, corpus, free)

@@ -11,15 +11,15 @@ from onnx import ModelProto
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from chatmill.checkpoints.architectures import OWN
+from chatmill.checkpoints.architectures import OWN_MODEL_TYPE
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.onnx_export import genai, graphs
-from chatmill.onnx_export.decoder_graph import Weights
+from chatmill.onnx_export.decoder_graph import NumpyWeights
 from chatmill.pipeline import manifest
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
-Build = Callable[[Weights, Mapping[str, Any], Mapping[str, str]], ModelProto]
+Build = Callable[[NumpyWeights, Mapping[str, Any], Mapping[str, str]], ModelProto]
 
 WEIGHTS = "model.safetensors"
 BUILDS: dict[str, Build] = {  # the graph of each engine
@@ -31,7 +31,7 @@ BUILDS: dict[str, Build] = {  # the graph of each engine
 }
 
 
-def read_model(folder: Path) -> tuple[Weights, dict[str, Any]]:
+def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
     """The weights of a model folder and its config.json. Raises ValueError where train_model did not write it."""
     manifest.check_manifest(folder)
     config_file, weights_file = folder / "config.json", folder / WEIGHTS
@@ -44,14 +44,14 @@ def read_model(folder: Path) -> tuple[Weights, dict[str, Any]]:
         raise ValueError(f"{weights_file}: not a safetensors file: {error}") from error
 
 
-def copy_others(model: Path, folder: Path) -> None:
+def copy_config_and_tokenizer(model: Path, folder: Path) -> None:
     """Copy what a chat needs beside the weights: configuration and tokenizer."""
     for file in model.iterdir():
-        if file.suffix != ".safetensors" and file.name != manifest.NAME:
+        if file.suffix != ".safetensors" and file.name != manifest.MANIFEST_NAME:
             shutil.copyfile(file, folder / file.name)
 
 
-def leave_out(export: Path, config: dict[str, Any]) -> None:
+def skip_export(export: Path, config: dict[str, Any]) -> None:
     """Write why there is no graph."""
     reason = "a graph has neither chunks of tokens, whose number the text decides, nor a head that spells"
     parts = [name for name in ("chunking", "byte_head") if name in config]
@@ -63,20 +63,20 @@ def leave_out(export: Path, config: dict[str, Any]) -> None:
 
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write what ONNX Runtime GenAI reads: settings, and a small graph on the weights of the one that chats."""
-    graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH)
-    (folder / genai.NAME).write_text(json.dumps(genai.settings(config), indent=1) + "\n", encoding="utf-8")
+    graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH_FILE)
+    (folder / genai.CONFIG_FILE).write_text(json.dumps(genai.settings(config), indent=1) + "\n", encoding="utf-8")
 
 
 @stage
 def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dynamic", "int4"]]) -> None:
     """Write the portable graph, the one that chats, its quantized variants, and all that is needed beside them."""
-    weights, config = read_model(model)
-    if config["model_type"] == OWN:
-        leave_out(export, config)
+    weights, config = read_model_folder(model)
+    if config["model_type"] == OWN_MODEL_TYPE:
+        skip_export(export, config)
         return
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
-    copy_others(model, export)
+    copy_config_and_tokenizer(model, export)
     for engine in ["onnx", "onnx_hf", *(f"onnx_{name}" for name in quantize)]:
         graphs.write(BUILDS[engine](weights, config, metadata), export / ONNX_FILES[engine])
     write_genai(export, config)

@@ -5,11 +5,11 @@ from pathlib import Path
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.exporting.exports import export_all
-from chatmill.tokenizer.exporting.format_names import Format
-from chatmill.tokenizer.vocabulary.files import read_folder
+from chatmill.tokenizer.exporting.format_names import ExportFormat
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 
 @stage
-def main(tokenizer: Path, out: Output, *, formats: list[Format]) -> None:
+def main(tokenizer: Path, out: Output, *, formats: list[ExportFormat]) -> None:
     """Read a tokenizer folder; write each format that it can have, and `formats.json`: which, and why not."""
     export_all(formats, tokenizer, read_folder(tokenizer), out)

@@ -19,31 +19,31 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_core import from_json
 
-from chatmill.datasets.split import Side, side
+from chatmill.datasets.split import SplitName, assign_split
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 
-PositiveShare = Annotated[float, Field(gt=0, lt=1)]
+PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
 
 # What becomes of a record, one byte each in the file of states. A copy with a lesser state wins over its duplicates.
-SIDES: tuple[Side, ...] = ("test", "validation", "train")
+SPLITS: tuple[SplitName, ...] = ("test", "validation", "train")
 TRAIN, DUPLICATE, LEAKED = 2, 3, 4
 
 CHUNK_BYTES = 16_000_000  # of prepared files, read by one process at a time
 SHARD_BYTES = 8_000_000  # of keys, sorted in memory at a time
 MAX_SHARDS = 256
-KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("side", "u1")])
+KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("side", "u1")])
 
-BANDS, ROWS, WORDS = 14, 8, 3
-_COEFFICIENTS = np.frombuffer(hashlib.shake_128(b"minhash").digest(BANDS * ROWS * 8), "<u4").astype(np.uint64)
+BANDS, ROWS_PER_BAND, SHINGLE_WORDS = 14, 8, 3
+_COEFFICIENTS = np.frombuffer(hashlib.shake_128(b"minhash").digest(BANDS * ROWS_PER_BAND * 8), "<u4").astype(np.uint64)
 _PRIME = np.uint64((1 << 31) - 1)
 _CONTROL = re.compile(r"<\|im_start\|>\w+\n|<\|\w+\|>")
 _WORD = re.compile(r"\w+")
 
 
-class Chunk(NamedTuple):
+class FileRange(NamedTuple):
     """The lines of a prepared file that start in [start, end); `repeat` is how often train gets each."""
 
     file: Path
@@ -64,13 +64,13 @@ class Chunk(NamedTuple):
 class Digests(NamedTuple):
     """The n records of a chunk: their sides and bytes of text, and the keys of KEY that equal ones share."""
 
-    sides: NDArray[np.uint8]  # (n,)
+    splits: NDArray[np.uint8]  # (n,)
     sizes: NDArray[np.uint32]  # (n,)
     exact: NDArray[np.void]  # (n,)
     near: NDArray[np.void]  # (0,), or up to (n * BANDS,)
 
 
-def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: bool) -> Digests:
+def digest(chunk: FileRange, *, split_of: Callable[[str], SplitName], near_duplicates: bool) -> Digests:
     """The records of a chunk, numbered from 0. Raises ValueError where a line is no record."""
     sides = bytearray()
     sizes: list[int] = []
@@ -81,7 +81,7 @@ def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: boo
         try:
             record = from_json(line)
             text, group = record["text"].encode(), record["group"]
-            sides.append(SIDES.index(side_of(group)))
+            sides.append(SPLITS.index(split_of(group)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{chunk.file}: not a record of a conversation: {line[:60]!r}: run prepare anew"
@@ -89,7 +89,7 @@ def digest(chunk: Chunk, *, side_of: Callable[[str], Side], near_duplicates: boo
         sizes.append(len(text))
         exact.append(_hash(text))
         if near_duplicates:
-            near += bands(record["text"])
+            near += minhash_keys(record["text"])
             owners += [number] * (len(near) - len(owners))
     side_array = np.frombuffer(sides, np.uint8)
     keys = _keys(exact, np.arange(len(exact)), side_array)
@@ -101,13 +101,13 @@ def _hash(data: bytes) -> bytes:
 
 
 def _keys(hashes: list[bytes], owners: NDArray[np.int64], sides: NDArray[np.uint8]) -> NDArray[np.void]:
-    keys = np.empty(len(hashes), KEY)
+    keys = np.empty(len(hashes), KEY_DTYPE)
     keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
     keys["record"], keys["side"] = owners, sides[owners]
     return keys
 
 
-def bands(text: str) -> list[bytes]:
+def minhash_keys(text: str) -> list[bytes]:
     """Keys of which texts that nearly equal share at least one; none for a text without words.
 
     MinHash over runs of WORDS words in lower case (Broder 1997), banded (Leskovec et al., Mining of Massive Datasets,
@@ -116,28 +116,28 @@ def bands(text: str) -> list[bytes]:
     words = _WORD.findall(_CONTROL.sub(" ", text).lower())
     if not words:
         return []
-    runs = {" ".join(words[i : i + WORDS]) for i in range(max(1, len(words) - WORDS + 1))}
-    values = np.array([zlib.crc32(run.encode()) for run in runs], np.uint64)
+    shingles = {" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1))}
+    values = np.array([zlib.crc32(run.encode()) for run in shingles], np.uint64)
     multiply, add = _COEFFICIENTS.reshape(2, -1, 1)
-    minima = np.full(BANDS * ROWS, _PRIME)
+    minima = np.full(BANDS * ROWS_PER_BAND, _PRIME)
     for start in range(0, len(values), 4096):
         hashed = ((multiply | 1) * values[start : start + 4096] + add) % _PRIME
         minima = np.minimum(minima, hashed.min(axis=1))
-    return [_hash(bytes([band]) + rows.tobytes()) for band, rows in enumerate(minima.reshape(BANDS, ROWS))]
+    return [_hash(bytes([band]) + rows.tobytes()) for band, rows in enumerate(minima.reshape(BANDS, ROWS_PER_BAND))]
 
 
-def mark(shard: Path, *, states: Path, near: bool) -> None:
+def mark_duplicates(shard: Path, *, states: Path, near: bool) -> None:
     """Set the state of each record in a shard of keys that is a copy of another one.
 
     Of equal texts the copy on the most held-out side is kept, there the first one. Of nearly equal texts only those in
     train go, and only where the other one is held out.
     """
-    keys = np.fromfile(shard, KEY)
+    keys = np.fromfile(shard, KEY_DTYPE)
     keys = keys[np.lexsort((keys["record"], keys["side"], keys["low"], keys["high"]))]
     first = np.ones(len(keys), bool)
     first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
-    kept_side = keys["side"][first][np.cumsum(first) - 1]
-    leaked = (keys["side"] == TRAIN) & (kept_side != TRAIN)
+    kept_split = keys["side"][first][np.cumsum(first) - 1]
+    leaked = (keys["side"] == TRAIN) & (kept_split != TRAIN)
     state = np.memmap(states, np.uint8, "r+")
     if near:
         records = keys["record"][leaked]
@@ -148,7 +148,7 @@ def mark(shard: Path, *, states: Path, near: bool) -> None:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
+def process_pool(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """A `map` that spreads its work over that many processes, and keeps the order of results."""
     if count < 2:
         yield map
@@ -157,25 +157,29 @@ def processes(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
         yield pool.imap
 
 
-def find_duplicates(chunks: list[Chunk], folder: Path, side_of: Callable[[str], Side], near_duplicates: bool) -> None:
+def find_duplicates(
+    chunks: list[FileRange], folder: Path, split_of: Callable[[str], SplitName], near_duplicates: bool
+) -> None:
     """Write a file each of the records' `states` (uint8), `sizes` (uint32, bytes of text) and `repeats` (uint8)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
     shards = {kind: _shards(folder, kind, times * total) for kind, times in (("exact", 1), ("near", BANDS))}
-    with processes(min(os.cpu_count() or 1, len(chunks) // 4)) as spread:
+    with process_pool(min(os.cpu_count() or 1, len(chunks) // 4)) as parallel_map:
         count = 0
-        read = partial(digest, side_of=side_of, near_duplicates=near_duplicates)
-        for chunk, digests in zip(chunks, progress(spread(read, chunks), "digests", total=len(chunks)), strict=True):
-            _append(folder / "states", digests.sides)
+        read = partial(digest, split_of=split_of, near_duplicates=near_duplicates)
+        for chunk, digests in zip(
+            chunks, progress(parallel_map(read, chunks), "digests", total=len(chunks)), strict=True
+        ):
+            _append(folder / "states", digests.splits)
             _append(folder / "sizes", digests.sizes)
-            _append(folder / "repeats", np.full(len(digests.sides), chunk.repeat, np.uint8))
+            _append(folder / "repeats", np.full(len(digests.splits), chunk.repeat, np.uint8))
             for kind in shards:
                 keys = getattr(digests, kind)
                 keys["record"] += count
                 for number, shard in enumerate(shards[kind]):
                     _append(shard, keys[keys["high"] % len(shards[kind]) == number])
-            count += len(digests.sides)
+            count += len(digests.splits)
         for kind in shards if count else ():
-            marked = spread(partial(mark, states=folder / "states", near=kind == "near"), shards[kind])
+            marked = parallel_map(partial(mark_duplicates, states=folder / "states", near=kind == "near"), shards[kind])
             for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
                 pass
 
@@ -190,7 +194,7 @@ def _append(file: Path, array: NDArray[Any]) -> None:
         out.write(array.tobytes())
 
 
-def write_sides(files: list[Path], folder: Path, outputs: list[Path]) -> None:
+def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:
     """Copy each record to the output of its state, to train as often as it is to be repeated."""
     with ExitStack() as opened:
         states, repeats = (_bytes(opened.enter_context((folder / name).open("rb"))) for name in ("states", "repeats"))
@@ -206,7 +210,7 @@ def _bytes(stream: BinaryIO) -> Iterator[int]:
     return (value for block in iter(partial(stream.read, 1 << 16), b"") for value in block)
 
 
-def totals(folder: Path) -> tuple[list[int], list[int]]:
+def count_states(folder: Path) -> tuple[list[int], list[int]]:
     """How many records are in each state, and how many bytes of text they hold; in train, with repetitions."""
     counts, sizes = np.zeros(LEAKED + 1, np.int64), np.zeros(LEAKED + 1, np.int64)
     with ExitStack() as opened:
@@ -235,7 +239,7 @@ def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
     return files
 
 
-def rejected(folder: Path, source: str) -> dict[str, int]:
+def count_rejects(folder: Path, source: str) -> dict[str, int]:
     """How many entries of a source were rejected, by reason."""
     with (folder / f"{source}.rejects.jsonl").open(encoding="utf-8") as lines:
         return dict(sorted(Counter(json.loads(line)["reason"] for line in lines).items()))
@@ -250,8 +254,8 @@ def main(
     metrics: Output,
     *,
     prepare: Section,
-    validation_share: PositiveShare,
-    test_share: PositiveShare,
+    validation_share: PositiveFraction,
+    test_share: PositiveFraction,
     near_duplicates: bool,
     repeat: dict[str, Annotated[int, Field(ge=0, le=255)]] | None = None,
 ) -> None:
@@ -268,26 +272,26 @@ def main(
     if unknown := ", ".join(sorted((repeat or {}).keys() - prepare.keys())):
         raise ValueError(f"params.yaml: mix.repeat: no source {unknown}: expected some of {', '.join(sources)}")
     files = prepared_files(prepared, sources)
-    side_of = partial(side, validation_share=validation_share, test_share=test_share)
+    split_of = partial(assign_split, validation_share=validation_share, test_share=test_share)
     chunks = [
-        Chunk(file, start, min(start + CHUNK_BYTES, file.stat().st_size), (repeat or {}).get(file.stem, 1))
+        FileRange(file, start, min(start + CHUNK_BYTES, file.stat().st_size), (repeat or {}).get(file.stem, 1))
         for file in files
         for start in range(0, file.stat().st_size, CHUNK_BYTES)
     ]
     with tempfile.TemporaryDirectory(dir=train.parent) as scratch:
         folder = Path(scratch)
-        find_duplicates(chunks, folder, side_of, near_duplicates)
-        counts, sizes = totals(folder)
-        for name, count in zip(SIDES, counts, strict=False):
+        find_duplicates(chunks, folder, split_of, near_duplicates)
+        counts, sizes = count_states(folder)
+        for name, count in zip(SPLITS, counts, strict=False):
             if not count:
                 raise ValueError(
                     f"no conversation is left for {name}: add data, or change the shares of mix in params.yaml"
                 )
-        write_sides(files, folder, [test, validation, train])
+        write_splits(files, folder, [test, validation, train])
     content = {
-        "conversations": dict(zip(SIDES, counts, strict=False)),
-        "bytes": dict(zip(SIDES, sizes, strict=False)),
-        "rejected": {source: reasons for source in sources if (reasons := rejected(prepared, source))},
+        "conversations": dict(zip(SPLITS, counts, strict=False)),
+        "bytes": dict(zip(SPLITS, sizes, strict=False)),
+        "rejected": {source: reasons for source in sources if (reasons := count_rejects(prepared, source))},
         "duplicates": counts[DUPLICATE],
         "leaked": counts[LEAKED],
     }

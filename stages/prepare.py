@@ -7,27 +7,27 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
-from chatmill.conversation.chatml import START, Conversation, Record, check_turns, render
-from chatmill.datasets.formats.item import Item, Reject
-from chatmill.datasets.formats.registry import read
-from chatmill.pipeline.parameters import Fraction, NonNegativeInt, PositiveInt
+from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
+from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.registry import read_dataset
+from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
-MESSAGE_BYTES = 1_000_000
-_ANSWER = f"{START}assistant\n"  # content never holds it
+MAX_MESSAGE_BYTES = 1_000_000
+_ASSISTANT_HEADER = f"{IM_START}assistant\n"  # content never holds it
 _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
 
 
 def records(raw: Path, source: str, *, format: str, limit: int | None, seed: int) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and what cannot be one."""
-    for item in read(raw, format, limit=limit, seed=seed):
+    for item in read_dataset(raw, format, limit=limit, seed=seed):
         yield item if isinstance(item, Reject) else _record(item, source)
 
 
-def _record(item: Item, source: str) -> Record | Reject:
-    conversation = _answered(item.conversation)
+def _record(item: Example, source: str) -> Record | Reject:
+    conversation = _up_to_last_answer(item.conversation)
     try:
         check_turns(conversation)
     except ValueError as error:
@@ -35,15 +35,15 @@ def _record(item: Item, source: str) -> Record | Reject:
         return Reject(item.place, reason, str(error))
     text = render(conversation)
     try:
-        too_long = len(text.encode()) > MESSAGE_BYTES and _longest(conversation) > MESSAGE_BYTES
+        too_long = len(text.encode()) > MAX_MESSAGE_BYTES and _longest(conversation) > MAX_MESSAGE_BYTES
     except UnicodeEncodeError as error:
         return Reject(item.place, "not_utf8", f"half a surrogate pair or a stray byte: {error.object[error.start]!a}")
     if too_long:
-        return Reject(item.place, "too_long", f"a message of more than {MESSAGE_BYTES:,} bytes")
+        return Reject(item.place, "too_long", f"a message of more than {MAX_MESSAGE_BYTES:,} bytes")
     return Record(source, item.group or f"{source}/{_opening(text)}", text, item.skill)
 
 
-def _answered(conversation: Conversation) -> Conversation:
+def _up_to_last_answer(conversation: Conversation) -> Conversation:
     """The conversation up to its last answer; nothing is learnt from what follows it."""
     end = len(conversation)
     while end and conversation[end - 1].role != "assistant":
@@ -57,10 +57,10 @@ def _longest(conversation: Conversation) -> int:
 
 def _opening(text: str) -> str:
     """A name for all conversations whose messages before the first answer are the same."""
-    return hashlib.blake2b(text[: text.index(_ANSWER)].encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(text[: text.index(_ASSISTANT_HEADER)].encode(), digest_size=8).hexdigest()
 
 
-@stage(each="conversations")
+@stage(foreach="conversations")
 def main(
     path: Path,
     conversations: Output,
@@ -76,23 +76,23 @@ def main(
     Raises ValueError where the share of rejects is above `max_reject_rate`, or nothing is left.
     """
     source = conversations.stem
-    kept, reasons, first = 0, Counter[str](), dict[str, Reject]()
+    written, reasons, first = 0, Counter[str](), dict[str, Reject]()
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
         entries = records(path, source, format=format, limit=limit, seed=seed)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
                 out.write(to_json(entry, exclude_none=True) + b"\n")
-                kept += 1
+                written += 1
             else:
                 reasons[entry.reason] += 1
                 first.setdefault(entry.reason, entry)
                 rejected.write(to_json(entry) + b"\n")
     count = reasons.total()
-    if count > max_reject_rate * (kept + count):
+    if count > max_reject_rate * (written + count):
         reason, times = reasons.most_common(1)[0]
         raise ValueError(
-            f"{first[reason].place}: {first[reason].detail}: {count} of {kept + count} entries are rejected, "
+            f"{first[reason].place}: {first[reason].detail}: {count} of {written + count} entries are rejected, "
             f"{times} of them as {reason}: mend the file, or raise prepare.{source}.max_reject_rate in params.yaml"
         )
-    if not kept:
+    if not written:
         raise ValueError(f"{path}: no conversation in it")

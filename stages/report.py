@@ -12,11 +12,11 @@ from chatmill.report import sections
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics
 from chatmill.report.speed import speed
-from chatmill.report.token_view import conversation_tokens, masked, sentence, text_tokens
-from chatmill.tokenizer.formats.loading import load
+from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
+from chatmill.tokenizer.formats.tokenizer_loading import load
 
-CALL = [  # a conversation whose mask is shown
-    Message.plain("user", "What is 12 times 3?"),
+MASK_EXAMPLE = [  # a conversation whose mask is shown
+    Message.from_text("user", "What is 12 times 3?"),
     Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))),
 ]
 
@@ -87,8 +87,8 @@ def main(
     template = measured.get("template", "chatml")
     kind, size = chat_tokenizer.vocabulary.type, chat_tokenizer.vocab_size
     origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
-    cut_up = sentence(text_tokens(sample, chat_tokenizer))
-    mask = masked(conversation_tokens(CALL, chat_tokenizer, template))
+    cut_up = token_list(text_tokens(sample, chat_tokenizer))
+    mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
     answers = read_samples(samples)
     page = document(
         "chatmill report",

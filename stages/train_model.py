@@ -10,46 +10,52 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
-from chatmill.encoded.token_files import Meta, read_meta, read_split, text_bytes
-from chatmill.model.byte_head import shape_for, spell
+from chatmill.encoded.token_files import Meta, read_meta, read_split, token_byte_lengths
+from chatmill.model.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.pipeline.manifest import NAME
-from chatmill.pipeline.parameters import check_external
+from chatmill.pipeline.manifest import MANIFEST_NAME
+from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import on_success, stage
-from chatmill.tokenizer.vocabulary.files import read_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.byte_encoder import ByteEmbedding, ByteEncoder, ByteEncoderShape, plug, tabulate
-from chatmill.training.checkpoint import Checkpoint, fingerprint
+from chatmill.training.byte_encoder import (
+    ByteEmbedding,
+    ByteEncoder,
+    ByteEncoderShape,
+    use_byte_embedding,
+    use_embedding_table,
+)
+from chatmill.training.checkpoint import Checkpoint, run_fingerprint
 from chatmill.training.distributed import (
     DeviceKind,
     Group,
-    choose_device,
+    choose_device_kind,
     choose_processes,
     is_launched,
-    joined,
+    join_process_group,
     launch,
-    load_weights,
+    load_full_state_dict,
     shard,
 )
-from chatmill.training.estimate import available_memory, check_memory, memory_needed, memory_told
-from chatmill.training.initial import initial_files, load_initial
+from chatmill.training.estimate import available_memory, check_memory, memory_needed, report_out_of_memory
+from chatmill.training.initial_model import initial_files, load_initial
 from chatmill.training.model_folder import write_model
-from chatmill.training.optimizer import Optimizer
-from chatmill.training.packing import Feed, cut_to_fit
-from chatmill.training.parameters import Precision, TrainParameters
-from chatmill.training.precision import FORMATS, choose_precision
-from chatmill.training.run import STAGE, plan_steps, train
+from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.precision import NUMBER_FORMATS, choose_precision
 from chatmill.training.samples import sample_answers
+from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import (
     Trainer,
     choose_compile,
-    compile_repeatably,
     keep_freed_memory,
+    make_compile_deterministic,
 )
+from chatmill.training.training_loop import STAGE, plan_steps, train
 
-ENCODER = ByteEncoderShape(layers=0)  # n-grams alone: a layer took a third longer a step, and learnt less in it
+ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams alone: a layer took a third longer a step, and learnt less in it
 VALIDATION_TOKENS = 16384  # each time
 SAMPLES = 3
 # a run that began with others goes on; an initial model is told from others by its files, not their place
@@ -57,7 +63,7 @@ NOT_FOLLOWED = {"processes", "shard", "initial"}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class HardwareSettings:
     """What `auto` stands for on this machine."""
 
     device: DeviceKind
@@ -73,15 +79,17 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
     return meta, vocabulary
 
 
-def read_feeds(tokens: Path, meta: Meta, special: dict[str, int], context: int) -> tuple[Feed, Feed]:
+def read_datasets(
+    tokens: Path, meta: Meta, special: dict[str, int], context: int
+) -> tuple[PackedDataset, PackedDataset]:
     """The train and validation conversations, in rows no longer than the longest for training needs."""
     train, validation = (read_split(tokens, split) for split in ("train", "validation"))
-    pieces = cut_to_fit(train, context, meta.template, special)
-    if not len(pieces.starts):
+    spans = truncate_conversations(train, context, meta.template, special)
+    if not len(spans.starts):
         raise ValueError(f"{tokens}: none of {meta.conversations['train']} conversations has anything to train on")
-    row_length = min(context, 64 * -(-int(pieces.room.max()) // 64))
-    shorter = cut_to_fit(validation, row_length, meta.template, special)
-    return Feed(train, pieces, row_length, special), Feed(validation, shorter, row_length, special)
+    row_length = min(context, 64 * -(-int(spans.packed_lengths.max()) // 64))
+    shorter = truncate_conversations(validation, row_length, meta.template, special)
+    return PackedDataset(train, spans, row_length, special), PackedDataset(validation, shorter, row_length, special)
 
 
 def new_model(
@@ -97,9 +105,9 @@ def new_model(
     check_memory(lambda depth: needed(shape(depth)), parameters.depth, available)
     model = ChatModel(shape(parameters.depth))
     if parameters.embedding == "bytes":
-        plug(model, ByteEncoder(ENCODER, model.config.hidden_size), vocabulary)
+        use_byte_embedding(model, ByteEncoder(ENCODER_SHAPE, model.config.hidden_size), vocabulary)
     if parameters.head == "bytes":
-        model.byte_head.learn_spelling(spell(vocabulary))
+        model.byte_head.set_spelling(spell_vocabulary(vocabulary))
     initialise(model, parameters.seed)
     return model
 
@@ -108,7 +116,7 @@ def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Voca
     """A model like this one, whose own weights may be spread over processes, with these."""
     trained = ChatModel(model.config)
     if isinstance(embedding := model.model.embed_tokens, ByteEmbedding):
-        plug(trained, ByteEncoder(embedding.encoder.shape, model.config.hidden_size), vocabulary)
+        use_byte_embedding(trained, ByteEncoder(embedding.encoder.shape, model.config.hidden_size), vocabulary)
     trained.load_state_dict(weights)
     return trained
 
@@ -129,76 +137,84 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
         plain,
         tie_word_embeddings=parameters.tie_embeddings,
         chunking=chunking,
-        byte_head=shape_for(vocabulary) if parameters.head == "bytes" else None,
+        byte_head=byte_head_shape(vocabulary) if parameters.head == "bytes" else None,
     )
 
 
 def make_trainer(
-    model: ChatModel, parameters: TrainParameters, choice: Choice, num_bytes: Tensor, group: Group
+    model: ChatModel, parameters: TrainParameters, hardware: HardwareSettings, num_bytes: Tensor, group: Group
 ) -> Trainer:
     """The model with its optimizer, on the device or, sharded, over those of all processes."""
-    if choice.compile and choice.device == "cpu":
-        compile_repeatably()
-    load_weights(model, group.share(model.state_dict()))
+    if hardware.compile and hardware.device == "cpu":
+        make_compile_deterministic()
+    load_full_state_dict(model, group.broadcast(model.state_dict()))
     model.head_alignment = parameters.head_alignment
     sharded = parameters.shard and group.size > 1
     if sharded:
-        shard(model, group, compiled=choice.compile)
+        shard(model, group, compiled=hardware.compile)
     model.to(group.device)
     return Trainer(
         model,
-        Optimizer(model, parameters.learning_rate, FORMATS[choice.precision].dtype),
+        MuonAdamW(model, parameters.learning_rate, NUMBER_FORMATS[hardware.precision].dtype),
         num_bytes,
         steps=parameters.steps,
         prompt_weight=parameters.prompt_loss_weight,
-        precision=choice.precision,
-        compiled=choice.compile and not sharded,
+        precision=hardware.precision,
+        compiled=hardware.compile and not sharded,
         group=group,
     )
 
 
-def choose(parameters: TrainParameters, device: DeviceKind, model: ChatModel, group: Group) -> Choice:
+def choose_hardware(
+    parameters: TrainParameters, device: DeviceKind, model: ChatModel, group: Group
+) -> HardwareSettings:
     """How this machine computes; told where it is the one that chose."""
     precision = choose_precision(parameters.precision, device)
     operations = 6 * sum(weight.numel() for weight in model.parameters()) * parameters.steps * parameters.batch_size
     compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
-    if group.leads and "auto" in (parameters.device, parameters.precision, parameters.compile):
+    if group.is_main_process and "auto" in (parameters.device, parameters.precision, parameters.compile):
         how = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
         log(STAGE, f"chosen for this hardware: {how}; other hardware gives other weights than dvc.lock names")
-    return Choice(device, precision, compiled)
+    return HardwareSettings(device, precision, compiled)
 
 
-def train_in_group(
+def run_worker(
     device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: TrainParameters
 ) -> None:
     """What each process does: train its part; the first writes the model and its curve."""
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()
-    with memory_told(), joined(device) as group:
+    with report_out_of_memory(), join_process_group(device) as group:
         meta, vocabulary = read_inputs(tokens, tokenizer)
-        feed, validation = read_feeds(tokens, meta, vocabulary.special, parameters.context)
-        plan = plan_steps(parameters, feed, meta.vocab_size, group)
+        dataset, validation = read_datasets(tokens, meta, vocabulary.special, parameters.context)
+        plan = plan_steps(parameters, dataset, meta.vocab_size, group)
         needed = partial(
             memory_needed,
-            rows=plan.rows_a_batch,
-            row_length=feed.row_length,
+            rows=plan.rows_per_batch,
+            row_length=dataset.row_length,
             precision=choose_precision(parameters.precision, device),
             shards=group.size if parameters.shard else 1,
         )
-        untrained = new_model(parameters, vocabulary, needed, available_memory(group.device) // group.beside)
-        choice = group.share(choose(parameters, device, untrained, group))
-        trainer = make_trainer(untrained, parameters, choice, torch.from_numpy(text_bytes(vocabulary)), group)
-        held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // feed.row_length))
-        batches = validation.batches(held_out, plan.rows_a_batch, group.rank, group.size)
+        untrained = new_model(
+            parameters, vocabulary, needed, available_memory(group.device) // group.processes_per_device
+        )
+        choice = group.broadcast(choose_hardware(parameters, device, untrained, group))
+        trainer = make_trainer(untrained, parameters, choice, torch.from_numpy(token_byte_lengths(vocabulary)), group)
+        held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // dataset.row_length))
+        batches = validation.batches(held_out, plan.rows_per_batch, group.rank, group.size)
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED)
-        inputs = [tokens / NAME, tokenizer / NAME, *(initial_files(parameters.initial) if parameters.initial else [])]
-        checkpoint = Checkpoint(fingerprint(followed, inputs), partial(log, STAGE))
-        lines = train(trainer, feed, batches, plan, checkpoint, vocabulary)
-        weights = group.whole(trainer.model.state_dict())
-        if not group.leads:
+        inputs = [
+            tokens / MANIFEST_NAME,
+            tokenizer / MANIFEST_NAME,
+            *(initial_files(parameters.initial) if parameters.initial else []),
+        ]
+        checkpoint = Checkpoint(run_fingerprint(followed, inputs), partial(log, STAGE))
+        lines = train(trainer, dataset, batches, plan, checkpoint, vocabulary)
+        weights = group.gather_full(trainer.model.state_dict())
+        if not group.is_main_process:
             return
 
-        made = {
+        metadata = {
             "template": meta.template,
             "depth": trainer.model.config.num_hidden_layers,
             "steps": parameters.steps,
@@ -209,11 +225,11 @@ def train_in_group(
             "precision": choice.precision,
             "compile": choice.compile,
             "threads": parameters.threads,
-            "conversations": {"cut": int(feed.pieces.cut.sum()), "rejected": feed.pieces.rejected},
-            "padding": round(feed.padding(parameters.seed), 4),
+            "conversations": {"cut": int(dataset.spans.truncated.sum()), "rejected": dataset.spans.rejected},
+            "padding": round(dataset.padding_fraction(parameters.seed), 4),
         }
         trained = trained_model(trainer.model, weights, vocabulary)
-        write_model(model, trained, tokenizer, vocabulary, made, tabulate(trained))
+        write_model(model, trained, tokenizer, vocabulary, metadata, use_embedding_table(trained))
         curve.write_text(lines, encoding="utf-8")
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
             log(STAGE, f"{question!r} is answered {answer!r}")
@@ -230,10 +246,10 @@ def main(
     """
     if parameters.initial is not None:
         check_external(parameters.initial, external, "train_model.initial")
-    device = choose_device(parameters.device)
+    device = choose_device_kind(parameters.device)
     count = 1 if is_launched() else choose_processes(parameters.processes, device)
     arguments = (device, tokens, tokenizer, model, curve, parameters)
     if count == 1:
-        train_in_group(*arguments)
+        run_worker(*arguments)
     else:
-        launch(train_in_group, count, arguments)
+        launch(run_worker, count, arguments)

@@ -13,31 +13,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.conversation.template import Loss, Template
-from chatmill.encoded.encoding import encode
-from chatmill.encoded.token_files import Split, read_meta, read_split
-from chatmill.evaluation.held_back import read_test_set
+from chatmill.conversation.template import LossKind, TemplateName
+from chatmill.encoded.file_encoding import encode_file
+from chatmill.encoded.token_files import EncodedSplit, read_meta, read_split
+from chatmill.evaluation.held_out_set import read_test_set
 from chatmill.evaluation.rounding import rounded
-from chatmill.model.reading import read_model
+from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest, write_manifest
-from chatmill.pipeline.parameters import check_external
+from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.soft_tokenizer.encoders import Trained, collapsed, train_encoders
+from chatmill.soft_tokenizer.embedding_evaluation import (
+    EmbeddingEvaluator,
+    measure_noisy,
+    measure_plugged,
+    transferred_embedding,
+)
+from chatmill.soft_tokenizer.embedding_table import (
+    embedding_table,
+    make_byte_embedding,
+    unsupported_reason,
+    with_embedding_table,
+)
+from chatmill.soft_tokenizer.encoders import TrainedEncoder, collapsed, train_encoders
 from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
-from chatmill.soft_tokenizer.plugging import embedding_of, refusal, table_of, with_table
-from chatmill.soft_tokenizer.subject import Subject, measure_noisy, measure_plugged, transferred
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import load as load_tokenizer
-from chatmill.tokenizer.vocabulary.files import complete, read_folder
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_model
 from chatmill.training.trainer import keep_freed_memory
 
 
-def leave_out(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
+def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
     """Say in both outputs why there is nothing in them."""
     folder.mkdir()
     content = {"soft_tokenizer": {"reason": reason}}
@@ -46,20 +56,20 @@ def leave_out(reason: str, folder: Path, metrics: Path, fingerprint: str) -> Non
     metrics.write_text(json.dumps({"left_out": reason}, indent=1) + "\n", encoding="utf-8")
 
 
-def read_train(file: Path, tokenizer: ChatTokenizer, template: Template) -> Split:
+def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
     """The conversations as tokens. Raises ValueError where they have nothing to train on."""
-    chunks = list(encode(file, tokenizer, template))
+    chunks = list(encode_file(file, tokenizer, template))
     starts = np.cumsum([0, *(len(chunk.ids) for chunk in chunks)])
     offsets = (chunk.offsets[1:] + start for chunk, start in zip(chunks, starts, strict=False))
-    if not any((chunk.loss == Loss.TRAINED).any() for chunk in chunks):
+    if not any((chunk.loss == LossKind.TRAINED).any() for chunk in chunks):
         raise ValueError(f"{file}: no conversation has anything to train on")
     ids, loss = (np.concatenate(arrays) for arrays in zip(*(chunk[:2] for chunk in chunks), strict=True))
-    return Split(ids, loss, np.concatenate([[0], *offsets]))
+    return EncodedSplit(ids, loss, np.concatenate([[0], *offsets]))
 
 
 def train_network(
     vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
-) -> Trained:
+) -> TrainedEncoder:
     """The trained networks; tokens that are longer than what is read of them are logged."""
     shape = ByteEncoderShape(
         width=parameters.width,
@@ -78,47 +88,55 @@ def train_network(
         contrast=parameters.contrast,
         seed=parameters.seed,
     )
-    if cut := trained.pairs.cut:
-        size = len(trained.pairs.ids)
+    if cut := trained.dataset.num_truncated:
+        size = len(trained.dataset.ids)
         rest = f"{cut} of {size} tokens are longer than {parameters.longest} bytes: the rest is not read"
         log("train_soft_tokenizer", rest)
     return trained
 
 
-def measure_all(subject: Subject, trained: Trained, plugged: Tensor, *, noise: bool) -> dict[str, Any]:
+def measure_all(
+    evaluator: EmbeddingEvaluator, trained: TrainedEncoder, plugged: Tensor, *, noise: bool
+) -> dict[str, Any]:
     """The metrics but for those of training on; `plugged` (V, R) are the rows of the encoder that has seen all."""
-    measures = trained.measures()
+    measures = trained.metrics()
     result = {
-        "longer_than_read": trained.pairs.cut,
+        "longer_than_read": trained.dataset.num_truncated,
         "collapsed": collapsed(measures),
         **measures,
         "parameters": {
-            "table": table_of(subject.model).numel(),
+            "table": embedding_table(evaluator.model).numel(),
             "encoder": sum(weight.numel() for weight in trained.encoder.parameters()),
         },
-        "bits_per_byte": measure_plugged(subject, trained.pairs, trained.predicted, plugged),
+        "bits_per_byte": measure_plugged(evaluator, trained.dataset, trained.predicted, plugged),
     }
-    return result | ({"noisy": measure_noisy(subject, plugged)} if noise else {})
+    return result | ({"noisy": measure_noisy(evaluator, plugged)} if noise else {})
 
 
 def measure_transfer(
-    subject: Subject, other: ChatTokenizer, train: Path, encoder: ByteEncoder, counts: np.ndarray, steps: int, seed: int
+    evaluator: EmbeddingEvaluator,
+    other: ChatTokenizer,
+    train: Path,
+    encoder: ByteEncoder,
+    counts: np.ndarray,
+    steps: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Bits per byte with another tokenizer, before and after some steps of training; `counts` (V,) are of its own."""
-    corpus, embedding = subject.corpus(other), transferred(subject, deepcopy(encoder), other, counts)
-    result = {"plugged_in": subject.score(embedding.weight, corpus)}
+    corpus, embedding = evaluator.corpus(other), transferred_embedding(evaluator, deepcopy(encoder), other, counts)
+    result = {"plugged_in": evaluator.bits_per_byte(embedding.weight, corpus)}
     if steps:
-        split = read_train(train, other, subject.template)
-        model = subject.tuned(embedding, other, split, steps=steps, seed=seed)
-        result["tuned"] = subject.score(table_of(model), corpus)
+        split = encode_split(train, other, evaluator.template)
+        model = evaluator.fine_tuned(embedding, other, split, steps=steps, seed=seed)
+        result["tuned"] = evaluator.bits_per_byte(embedding_table(model), corpus)
     return result
 
 
-def read_other(file: Path) -> ChatTokenizer:
+def load_external_tokenizer(file: Path) -> ChatTokenizer:
     """A tokenizer made elsewhere, with the control tokens that it lacks. Raises ValueError with the file."""
-    found = load_tokenizer(file)
+    loaded = load_tokenizer(file)
     try:
-        return ChatTokenizer(complete(found.vocabulary, []), leading_space=found.leading_space)
+        return ChatTokenizer(add_special_tokens(loaded.vocabulary, []), leading_space=loaded.leading_space)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
@@ -149,32 +167,37 @@ def main(
         raise ValueError(f"{model} was trained with another tokenizer than {tokenizer}: run the train_model stage anew")
     if read_meta(tokens).fingerprint != vocabulary.fingerprint:
         raise ValueError(f"{tokens} was encoded with another tokenizer than {tokenizer}: run the encode stage anew")
-    network, content = read_model(model, torch.device("cpu"))
-    made = content["chatmill"]
-    if reason := refusal(network.config):
-        leave_out(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
+    network, content = load_chat_model(model, torch.device("cpu"))
+    metadata = content["chatmill"]
+    if reason := unsupported_reason(network.config):
+        write_skipped(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
         return
 
-    scored, template = read_test_set(test, parameters.conversations).conversations, made["template"]
-    subject = Subject(
-        network, ChatTokenizer(vocabulary), template, made.get("prompt_loss_weight", 1.0), scored, parameters.threads
+    scored, template = read_test_set(test, parameters.conversations).conversations, metadata["template"]
+    evaluator = EmbeddingEvaluator(
+        network,
+        ChatTokenizer(vocabulary),
+        template,
+        metadata.get("prompt_loss_weight", 1.0),
+        scored,
+        parameters.threads,
     )
     split = read_split(tokens, "train")
     counts = np.bincount(split.ids, minlength=len(vocabulary.tokens))
     try:
-        trained = train_network(vocabulary, table_of(network), counts, parameters)
+        trained = train_network(vocabulary, embedding_table(network), counts, parameters)
     except ValueError as error:
         raise ValueError(f"{tokenizer}: {error}") from error
-    embedding = embedding_of(trained.encoder, vocabulary, table_of(network))
-    soft = with_table(network, embedding.weight)
-    result = measure_all(subject, trained, table_of(soft), noise=parameters.noise)
+    embedding = make_byte_embedding(trained.encoder, vocabulary, embedding_table(network))
+    soft = with_embedding_table(network, embedding.weight)
+    result = measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)
     steps, seed = parameters.tune, parameters.seed
     if parameters.other_tokenizer is not None:
-        other = read_other(parameters.other_tokenizer)
-        result["other_tokenizer"] = measure_transfer(subject, other, train, trained.encoder, counts, steps, seed)
+        other = load_external_tokenizer(parameters.other_tokenizer)
+        result["other_tokenizer"] = measure_transfer(evaluator, other, train, trained.encoder, counts, steps, seed)
     if steps:
-        soft = subject.tuned(embedding, subject.tokenizer, split, steps=steps, seed=seed)
-        result["bits_per_byte"]["tuned"] = subject.score(table_of(soft), subject.corpus())
-    made = {**made, "soft_tokenizer": {"steps": parameters.steps, "tune": steps}}
-    write_model(soft_tokenizer, soft, tokenizer, vocabulary, made, trained.encoder)
+        soft = evaluator.fine_tuned(embedding, evaluator.tokenizer, split, steps=steps, seed=seed)
+        result["bits_per_byte"]["tuned"] = evaluator.bits_per_byte(embedding_table(soft), evaluator.corpus())
+    metadata = {**metadata, "soft_tokenizer": {"steps": parameters.steps, "tune": steps}}
+    write_model(soft_tokenizer, soft, tokenizer, vocabulary, metadata, trained.encoder)
     metrics.write_text(json.dumps(rounded(result), indent=1) + "\n", encoding="utf-8")

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
-from chatmill.pipeline.parameters import check_external
+from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.tokenizer.training import TokenizerParameters, load_type
-from chatmill.tokenizer.vocabulary.files import check_special_tokens, complete, write_folder
+from chatmill.tokenizer.type_registry import TokenizerParameters, load_type
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, check_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
-CONTROL = re.compile("|".join(map(re.escape, CONTROL_TOKENS)))
+CONTROL_PATTERN = re.compile("|".join(map(re.escape, CONTROL_TOKENS)))
 
 
-def sample(chat: Path, max_bytes: int | None) -> Iterator[Record]:
+def sample_conversations(chat: Path, max_bytes: int | None) -> Iterator[Record]:
     """The conversations of a file of at most `max_bytes`; of a larger file, whole ones of about that size in all.
 
     A hash of its text decides on each: so their order does not matter, more bytes only add to them, and repetitions
@@ -25,29 +25,29 @@ def sample(chat: Path, max_bytes: int | None) -> Iterator[Record]:
     """
     records = progress(read_records(chat), "train_tokenizer", unit=" conversations")
     size = chat.stat().st_size
-    yield from records if max_bytes is None or size <= max_bytes else _share(records, max_bytes / size)
+    yield from records if max_bytes is None or size <= max_bytes else _sample_fraction(records, max_bytes / size)
 
 
-def _share(records: Iterable[Record], share: float) -> Iterator[Record]:
+def _sample_fraction(records: Iterable[Record], fraction: float) -> Iterator[Record]:
     """The records whose hash is below that share of all hashes; at their end, say how many they were."""
-    count = kept = num_bytes = kept_bytes = 0
+    count = num_sampled = num_bytes = sampled_bytes = 0
     for record in records:
         text = record.text.encode()
         count, num_bytes = count + 1, num_bytes + len(text)
-        if int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64 < share:
-            kept, kept_bytes = kept + 1, kept_bytes + len(text)
+        if int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64 < fraction:
+            num_sampled, sampled_bytes = num_sampled + 1, sampled_bytes + len(text)
             yield record
-    sizes = f"{kept:,} of {count:,} conversations, {kept_bytes:,} of {num_bytes:,} bytes of text"
+    sizes = f"{num_sampled:,} of {count:,} conversations, {sampled_bytes:,} of {num_bytes:,} bytes of text"
     log("train_tokenizer", f"trained on {sizes}")
 
 
-def read_spans(records: Iterable[Record]) -> Iterator[str]:
+def texts_between_controls(records: Iterable[Record]) -> Iterator[str]:
     """The text between control tokens: what is encoded in one call each."""
     for record in records:
-        yield from filter(None, CONTROL.split(record.text))
+        yield from filter(None, CONTROL_PATTERN.split(record.text))
 
 
-def compare_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
+def check_vocab_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
     """Say where the vocabulary is not of the size that was asked for, or raise ValueError where that is an error."""
     size = len(vocabulary.tokens)
     if size != vocab_size and exact:
@@ -70,8 +70,8 @@ def main(chat: Path, external: Path, tokenizer: Output, *, parameters: Tokenizer
     for name, value in settings:
         if isinstance(value, Path):
             check_external(value, external, f"train_tokenizer.{parameters.type}.{name}")
-    spans = read_spans(sample(chat, parameters.max_bytes))
-    text = trainer.train(spans, parameters.vocab_size - parameters.num_controls, settings)
-    vocabulary = complete(text, parameters.special_tokens)
-    compare_size(vocabulary, parameters.vocab_size, trainer.EXACT)
+    spans = texts_between_controls(sample_conversations(chat, parameters.max_bytes))
+    trained = trainer.train(spans, parameters.vocab_size - parameters.num_controls, settings)
+    vocabulary = add_special_tokens(trained, parameters.special_tokens)
+    check_vocab_size(vocabulary, parameters.vocab_size, trainer.EXACT)
     write_folder(vocabulary, tokenizer)

@@ -6,10 +6,10 @@ import pytest
 
 from chatmill.app.terminal.saved_chats import read_chat
 from chatmill.conversation.chatml import Message, Part
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.loading import load
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_model
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.tokenizer.formats.loading import load as load_tokenizer
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from support.paths import ROOT
 
 EARLIER = ROOT / "tests/support/earlier"
@@ -18,9 +18,12 @@ EXPECTED = json.loads((EARLIER / "expected.json").read_text())
 
 @pytest.mark.parametrize("name", ["model", "onnx"])
 def test_models_answer_as_they_did(name):
-    loaded = load(EARLIER / name, "cpu", 1)
+    loaded = load_model(EARLIER / name, "cpu", 1)
     session = ChatSession(*loaded)
-    answers = {words: session.reply([Message.plain("user", words)], 24)[0].text for words in EXPECTED["answers"][name]}
+    answers = {
+        words: session.greedy_reply([Message.from_text("user", words)], 24)[0].text
+        for words in EXPECTED["answers"][name]
+    }
     assert answers == EXPECTED["answers"][name]
     assert check_manifest(EARLIER / name) == loaded.tokenizer.fingerprint
 
@@ -34,9 +37,9 @@ def test_tokenizers_give_the_ids_that_they_gave(name):
 def test_a_saved_chat_is_read_to_the_word():
     call = (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))
     assert read_chat(EARLIER / "chat.jsonl", 1) == [
-        Message.plain("system", "Be brief."),
-        Message.plain("user", "What is 12 times 3?"),
+        Message.from_text("system", "Be brief."),
+        Message.from_text("user", "What is 12 times 3?"),
         Message("assistant", call),
-        Message.plain("user", "Thanks <|im_end|> é"),
-        Message.plain("assistant", "You're welcome!"),
+        Message.from_text("user", "Thanks <|im_end|> é"),
+        Message.from_text("assistant", "You're welcome!"),
     ]

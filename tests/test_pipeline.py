@@ -14,8 +14,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from chatmill.pipeline.command_line import MOST_IN_ORDER
-from chatmill.pipeline.parameters import read_params
+from chatmill.pipeline.command_line import MAX_POSITIONAL
+from chatmill.pipeline.params_file import read_params
 from chatmill.pipeline.signatures import read_signature, signature_of
 from support.paths import ROOT, SOURCE
 
@@ -138,7 +138,7 @@ def test_only_three_imports_have_names_that_are_computed():
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
         if not isinstance(node.args[0], ast.Constant)
     }
-    assert computed == {f"chatmill/{name}.py" for name in ("tokenizer/training", "app/cli", "pipeline/signatures")}
+    assert computed == {f"chatmill/{name}.py" for name in ("tokenizer/type_registry", "app/cli", "pipeline/signatures")}
 
 
 @each_stage
@@ -153,7 +153,7 @@ def test_command_names_exactly_the_tracked_files(name):
 @each_stage
 def test_main_takes_exactly_those_files_and_names_its_outputs(name):
     signature, words = SIGNATURES[name], STAGES[name]["cmd"].split()[3:]
-    if len(signature.files) > MOST_IN_ORDER:
+    if len(signature.files) > MAX_POSITIONAL:
         named = dict(zip(words[::2], words[1::2], strict=True))
         assert list(named) == [f"--{file.replace('_', '-')}" for file in signature.files]
         words = list(named.values())
@@ -167,7 +167,7 @@ def test_main_takes_the_parameters_of_its_section(name):
     signature, section = SIGNATURES[name], PARAMS.get(name, {})
     fields = signature.model.model_fields
     required = {key for key, field in fields.items() if field.is_required()}
-    for found in section.values() if signature.each else [section]:
+    for found in section.values() if signature.foreach else [section]:
         keys = set(found) - set(signature.files) - ({*TYPES} if name == "train_tokenizer" else set())
         assert required <= keys <= set(fields)
 
@@ -175,8 +175,8 @@ def test_main_takes_the_parameters_of_its_section(name):
 @each_stage
 def test_what_is_read_of_a_script_is_what_its_main_takes(name):
     read, main = read_signature(SOURCE / f"{name}.py"), importlib.import_module(name).main
-    found = signature_of(main, read.each)
-    assert (read.files, read.others, read.is_whole) == (found.files, found.others, found.is_whole)
+    found = signature_of(main, read.foreach)
+    assert (read.files, read.other_sections, read.takes_model) == (found.files, found.other_sections, found.takes_model)
     assert read.model.model_json_schema() == found.model.model_json_schema()
 
 
@@ -185,7 +185,7 @@ def test_tracks_its_own_section_and_those_it_reads(name):
     own = {"prepare": ["prepare.${key}"]}.get(name, [name])
     if name == "train_tokenizer":
         own = [f"train_tokenizer.{key}" for key in (*SIGNATURES[name].model.model_fields, "${train_tokenizer.type}")]
-    assert STAGES[name]["params"] == own + list(SIGNATURES[name].others)
+    assert STAGES[name]["params"] == own + list(SIGNATURES[name].other_sections)
 
 
 def test_every_tokenizer_type_has_its_settings_in_params():

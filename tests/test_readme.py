@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chatmill.pipeline.parameters import find_errors, read_params
+from chatmill.pipeline.params_file import find_errors, read_params
 from chatmill.pipeline.signatures import read_signature
 from chatmill.tokenizer import load
 from support.paths import ROOT, SOURCE

@@ -14,11 +14,11 @@ from dvc.repo import Repo
 from dvc.utils import strictyaml
 from dvc.utils.serialize import _yaml
 
-from chatmill.pipeline.parameters import read_params
+from chatmill.pipeline.params_file import read_params
 from chatmill.pipeline.signatures import read_signature
-from chatmill.tokenizer.training import load_type, type_names
+from chatmill.tokenizer.type_registry import load_type, type_names
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
-from support.foreign_tokenizers import llama_like, ranks_like
+from support.external_tokenizers import llama_like, ranks_like
 from support.paths import ROOT, SOURCE
 
 PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
@@ -69,9 +69,9 @@ CODE_ROWS = [
     ("stages/encode.py", ["encode", *AFTER_ENCODE]),
     ("stages/train_model.py", AFTER_ENCODE),
     ("stages/chatmill/training/packing.py", AFTER_ENCODE),
-    ("stages/chatmill/training/initial.py", AFTER_ENCODE),
+    ("stages/chatmill/training/initial_model.py", AFTER_ENCODE),
     ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
-    ("stages/chatmill/soft_tokenizer/learning.py", ["train_soft_tokenizer", *REPORT]),
+    ("stages/chatmill/soft_tokenizer/encoder_training.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/export_onnx.py", AFTER_EXPORT),
     ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
     ("stages/evaluate.py", ["evaluate", *REPORT]),

@@ -13,8 +13,8 @@ import pytest
 
 from chatmill.training.checkpoint import Checkpoint
 from support.project import copy_project
-from support.short_talks import run as train
-from support.short_talks import script, write_tokens
+from support.training_runs import run_training as train
+from support.training_runs import training_command, write_tokens
 
 KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
 LENGTH = {"steps": 150, "checkpoint_every": 3}
@@ -25,7 +25,7 @@ class Run:
     """A folder in which the stage runs."""
 
     def __init__(self, folder, tokens, **changes):
-        self.folder, self.command = folder, [sys.executable, *script(tokens, folder, **LENGTH | changes)]
+        self.folder, self.command = folder, [sys.executable, *training_command(tokens, folder, **LENGTH | changes)]
 
     def start(self, limits=()):
         environment = os.environ | {"DVC_ROOT": str(self.folder), "OMP_NUM_THREADS": "1"}

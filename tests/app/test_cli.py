@@ -10,9 +10,9 @@ import pytest
 import export_onnx
 from chatmill.app import commands
 from chatmill.app.cli import COMMANDS, main
-from chatmill.conversation.chatml import START
-from chatmill.datasets.formats.registry import read
-from chatmill.pipeline.errors import sentence
+from chatmill.conversation.chatml import IM_START
+from chatmill.datasets.formats.registry import read_dataset
+from chatmill.pipeline.user_errors import error_line
 from support.paths import ROOT
 from support.tiny import write_model
 
@@ -114,7 +114,7 @@ def test_bytes_that_are_no_text_are_told_with_their_place(arguments, model, caps
 def test_output_is_what_prepare_reads(model, tmp_path):
     file = tmp_path / "new/chat.jsonl"
     assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--output", file) == 0
-    (item,) = read(file, "messages", limit=None, seed=0)
+    (item,) = read_dataset(file, "messages", limit=None, seed=0)
     assert [message.role for message in item.conversation] == ["user", "assistant"]
     assert item.conversation[0].text == "Hi"
 
@@ -135,8 +135,8 @@ def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
     assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--verbose") == 0
     shown = capsys.readouterr()
     assert f"{model}: pytorch on cpu" in shown.err
-    assert START in shown.err
-    assert START not in shown.out
+    assert IM_START in shown.err
+    assert IM_START not in shown.out
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
@@ -175,7 +175,7 @@ def test_example_prompts_are_read(model, capsys):
     ],
 )
 def test_mistakes_are_one_line(error, line):
-    assert sentence(error) == line
+    assert error_line(error) == line
 
 
 def test_every_command_is_a_module_and_every_module_a_command():

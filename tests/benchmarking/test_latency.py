@@ -1,7 +1,15 @@
 import pytest
 
-from chatmill.benchmarking.latency import Case, Round, answer_ms, latencies, make_cases, percentiles, timing
-from chatmill.benchmarking.limits import Limits, Needs
+from chatmill.benchmarking.latency import (
+    Case,
+    Repetition,
+    latencies,
+    make_cases,
+    percentiles,
+    time_statistics,
+    token_times_ms,
+)
+from chatmill.benchmarking.roofline import MachineLimits, Workload
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG
 
@@ -14,11 +22,11 @@ def engine(name="onnx"):
 
 def test_cache_reads_each_token_once_and_recomputing_all_of_them_each_time():
     scripted = engine()
-    assert len(answer_ms(Case(scripted, "cache", [5, 6, 7]), new_tokens=2)) == 3
-    assert [len(ids) for ids in scripted.read] == [3, 1, 1]
-    scripted.read.clear()
-    assert len(answer_ms(Case(scripted, "recompute", [5, 6, 7]), new_tokens=2)) == 4
-    assert [len(ids) for ids in scripted.read] == [3, 4, 5, 6]
+    assert len(token_times_ms(Case(scripted, "cache", [5, 6, 7]), new_tokens=2)) == 3
+    assert [len(ids) for ids in scripted.received_ids] == [3, 1, 1]
+    scripted.received_ids.clear()
+    assert len(token_times_ms(Case(scripted, "recompute", [5, 6, 7]), new_tokens=2)) == 4
+    assert [len(ids) for ids in scripted.received_ids] == [3, 4, 5, 6]
 
 
 def test_engines_take_turns_at_each_prompt():
@@ -33,16 +41,16 @@ def test_percentiles_of_a_hundred_and_one_values_are_values():
 
 
 def test_spread_is_between_repetitions_and_not_between_tokens():
-    assert timing([[4, 1, 1, 100], [2, 3, 3, 3]]) == {
+    assert time_statistics([[4, 1, 1, 100], [2, 3, 3, 3]]) == {
         "ttft_ms": {"p50": 3.0, "p95": pytest.approx(3.9), "spread": 2.0},
         "token_ms": {"p50": 3.0, "p95": pytest.approx(75.75), "spread": 3.0},
     }
 
 
 def test_reached_holds_each_repetition_against_what_the_machine_allowed_in_it():
-    needs = Needs(CONFIG.to_json(), {"onnx": 1_000_000})
-    slow, fast = (Limits({1_000_000: rate}, 1e30) for rate in (1e9, 2e9))  # bytes a second
-    least = 1e3 * needs.num_bytes("onnx", 2) / 1e9
-    rounds = [Round(slow, [[1, 2 * least]]), Round(fast, [[1, least]])]
+    needs = Workload(CONFIG.to_json(), {"onnx": 1_000_000})
+    slow, fast = (MachineLimits({1_000_000: rate}, 1e30) for rate in (1e9, 2e9))  # bytes a second
+    least = 1e3 * needs.bytes_per_token("onnx", 2) / 1e9
+    rounds = [Repetition(slow, [[1, 2 * least]]), Repetition(fast, [[1, least]])]
     measured = latencies([Case(engine(), "cache", [1, 2])], rounds, needs)["onnx"]["cache"]["2"]
     assert measured["reached"] == {"ttft": pytest.approx(0.75), "token": pytest.approx(0.5)}

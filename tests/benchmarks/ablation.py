@@ -25,17 +25,17 @@ from learning import Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model.attention import within_conversations
+from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel
 from chatmill.training import optimizer
 from chatmill.training import trainer as training
-from chatmill.training.optimizer import Optimizer
+from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.trainer import Trainer
 
 CONTEXT, VOCAB_SIZE = 512, 2048
 
 
-class AdamWAlone(Optimizer):
+class AdamWAlone(MuonAdamW):
     """AdamW for the matrices, too."""
 
     def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
@@ -43,7 +43,7 @@ class AdamWAlone(Optimizer):
         self.optimizers, self.full_rates = [adam], [[learning_rate]]
 
 
-class Clipping(Optimizer):
+class Clipping(MuonAdamW):
     """Gradients of a norm of 1 at the most."""
 
     def step(self, share: float) -> None:
@@ -59,7 +59,7 @@ class ZLoss(Trainer):
         self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
-            logits = self.model(ids, positions, within_conversations(conversations))
+            logits = self.model(ids, positions, conversation_mask(conversations))
         logits = logits.float().flatten(0, 1)
         nats = F.cross_entropy(logits, targets.flatten(), reduction="none")
         return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape), None
@@ -130,10 +130,10 @@ def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None
     data, changes = Data(Path(folder)), dict(CHOICES[choice])
     config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=CONTEXT)
     constants = {"_MOMENTUM": optimizer._MOMENTUM} | changes.pop("constants", {})
-    schedule = changes.pop("schedule", training.rate_at)
+    schedule = changes.pop("schedule", training.learning_rate_factor)
     change = changes.pop("change", lambda model: None)
 
-    with patch.multiple(optimizer, **constants), patch.object(training, "rate_at", schedule):
+    with patch.multiple(optimizer, **constants), patch.object(training, "learning_rate_factor", schedule):
         learner = Chatmill(data, config, seconds, seed=seed, compile=False, **changes)
         change(learner.model)
         return measure(learner, data, CONTEXT, seconds, steps)

@@ -37,18 +37,18 @@ import numpy as np
 from peer_files import QUANTIZED, SHAPES, write_random_model
 
 import export_onnx
-from chatmill.conversation.template import Loss, segments
-from chatmill.datasets.formats.item import Reject
-from chatmill.datasets.formats.registry import read
+from chatmill.conversation.template import LossKind, conversation_segments
+from chatmill.datasets.formats.example import Reject
+from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, default_threads
 from chatmill.engines.onnx import shared_caches
 from chatmill.engines.onnx.onnx_engine import SharedCacheEngine
-from chatmill.engines.torch.pytorch import PyTorchEngine
-from chatmill.inference.chat import ChatSession, common_length
+from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.inference.chat_session import ChatSession, common_prefix_length
+from chatmill.inference.detokenizer import IncrementalDetokenizer
 from chatmill.inference.generation import generate
-from chatmill.inference.loading import ONNX_FILES, Loaded, load
+from chatmill.inference.model_loading import ONNX_FILES, LoadedModel, load_model
 from chatmill.inference.sampler import Sampler, Sampling
-from chatmill.inference.text_stream import Reply
 from chatmill.pipeline.progress import progress
 
 CHATS = (1, 2, 4, 8, 16)
@@ -111,7 +111,7 @@ class Watched:
         self.seconds += thread_time() - started
 
 
-def python_microseconds(loaded: Loaded) -> dict[str, float]:
+def python_microseconds(loaded: LoadedModel) -> dict[str, float]:
     """Of a token in an answer, by the way tokens are chosen."""
     engine, tokenizer, shares = loaded.engine, loaded.tokenizer, {name: [] for name in SAMPLINGS}
     prompt = tokenizer.encode("How are you today?")
@@ -121,7 +121,7 @@ def python_microseconds(loaded: Loaded) -> dict[str, float]:
         for name, sampling in SAMPLINGS.items():
             engine.rewind(0)
             watched.seconds, started = 0.0, thread_time()
-            sampler, reply = Sampler(allowed, sampling), Reply(tokenizer)
+            sampler, reply = Sampler(allowed, sampling), IncrementalDetokenizer(tokenizer)
             for token in generate(engine, prompt, sampler=sampler, stop_ids=(), max_tokens=STREAMED):
                 reply.push(token)
             if repetition:
@@ -132,7 +132,7 @@ def python_microseconds(loaded: Loaded) -> dict[str, float]:
 
 def chats_gain(engine: SharedCacheEngine | PyTorchEngine) -> dict[int, float]:
     """Tokens a second of so many chats, as a multiple of those of one."""
-    chats = engine.chats(max(CHATS))
+    chats = engine.chat_batch(max(CHATS))
     joined = [chats.join() for _ in range(max(CHATS))]
     for chat in joined:
         chat.append(some_ids(engine, PAST))
@@ -152,13 +152,13 @@ def chunk_costs(engine: SharedCacheEngine) -> dict[int, float]:
     sizes = [size for size in CHUNKS if size < len(ids)] + [len(ids)]
 
     def read_in(size: int) -> None:
-        shared_caches.CHUNK = size
+        shared_caches.PREFILL_CHUNK = size
         engine.rewind(0)
         engine.append(ids)
 
-    kept = shared_caches.CHUNK
+    kept = shared_caches.PREFILL_CHUNK
     seconds = medians({size: lambda size=size: read_in(size) for size in sizes}, REPEATS // 3)
-    shared_caches.CHUNK = kept
+    shared_caches.PREFILL_CHUNK = kept
     return {size: seconds[size] / seconds[len(ids)] for size in sizes}
 
 
@@ -193,7 +193,7 @@ def steps(turn: Turn, guesses: Guesses) -> Iterator[tuple[int, int]]:
         place, k = next(((place, k) for place, k in places if place), (at, 0))
         guessed = ids[place : min(place + k, at)]
         wanted = ids[at : at + found[at:].index(False)] if False in found[at:] else ids[at:]
-        right = common_length(guessed, wanted)
+        right = common_prefix_length(guessed, wanted)
         given = right + (right < len(wanted))
         yield 1 + len(guessed), given
         at += given
@@ -211,17 +211,17 @@ def guess(turns: Sequence[Turn], guesses: Guesses, costs: dict[int, float]) -> t
     return tokens / read.total(), tokens / cost
 
 
-def said(loaded: Loaded, conversations: Sequence[Any]) -> Iterator[Turn]:
+def said(loaded: LoadedModel, conversations: Sequence[Any]) -> Iterator[Turn]:
     """The last answers as the dataset has them."""
     for conversation in conversations:
         prompt = loaded.tokenizer.encode_segments(loaded.template.prompt(conversation[:-1]))[0]
-        ids, loss = loaded.tokenizer.encode_segments(segments(conversation))
-        found = [one == Loss.TRAINED for one in loss[len(prompt) :]]
+        ids, loss = loaded.tokenizer.encode_segments(conversation_segments(conversation))
+        found = [one == LossKind.TRAINED for one in loss[len(prompt) :]]
         end = 1 + max(i for i, one in enumerate(found) if one)
         yield Turn(prompt, ids[len(prompt) : len(prompt) + end], found[:end])
 
 
-def answered(loaded: Loaded, conversations: Sequence[Any], sampling: Sampling) -> Iterator[Turn]:
+def answered(loaded: LoadedModel, conversations: Sequence[Any], sampling: Sampling) -> Iterator[Turn]:
     """The model's own answers to the same questions."""
     session = ChatSession(*loaded, sampling=sampling, max_tokens=ANSWER)
     opens, closes = (loaded.tokenizer.special[name] for name in ("<|output_start|>", "<|output_end|>"))
@@ -239,13 +239,13 @@ def answered(loaded: Loaded, conversations: Sequence[Any], sampling: Sampling) -
 
 def ask(file: Path, name: str, room: int) -> list[Any]:
     """Conversations of a dataset, in an order that does not change, that are not too long."""
-    items = [item for item in read(file, name, limit=None, seed=1) if not isinstance(item, Reject)]
+    items = [item for item in read_dataset(file, name, limit=None, seed=1) if not isinstance(item, Reject)]
     random.Random(0).shuffle(items)
     short = (item.conversation for item in items if sum(len(message.text) for message in item.conversation) < room)
     return [conversation for conversation, _ in zip(short, range(QUESTIONS), strict=False)]
 
 
-def show_guesses(loaded: Loaded, name: str, conversations: Sequence[Any], costs: dict[int, float]) -> None:
+def show_guesses(loaded: LoadedModel, name: str, conversations: Sequence[Any], costs: dict[int, float]) -> None:
     """A table of what guessing gives with the answers of a dataset, and with the model's own."""
     kinds = {"the dataset's": list(said(loaded, conversations))}
     for kind in ("greedy", "top_p"):
@@ -270,12 +270,12 @@ def measure(model: str, folder: Path, options: argparse.Namespace) -> None:
     else:
         (folder / "model").symlink_to(Path(model).resolve())
     export_onnx.main(folder / "model", folder / "onnx", quantize=QUANTIZED)
-    loaded = load(folder / "model", device="cpu", threads=options.threads)
+    loaded = load_model(folder / "model", device="cpu", threads=options.threads)
     print(f"{model}, pytorch, {options.threads} threads\n  chats: {show(chats_gain(loaded.engine))}")
     for name, file in ONNX_FILES.items():
         if name == "onnx_hf":
             continue
-        loaded = load(folder / "onnx" / file, threads=options.threads)
+        loaded = load_model(folder / "onnx" / file, threads=options.threads)
         print(f"{model}, {name}, {options.threads} threads")
         print("  python:", show(python_microseconds(loaded), 0))
         print("  chats:", show(chats_gain(loaded.engine)))

@@ -24,9 +24,9 @@ import onnxruntime  # noqa: E402
 from benchmark import SAMPLINGS, measure_streaming  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, default_threads  # noqa: E402
 from chatmill.engines.onnx.onnx_engine import SharedCacheEngine  # noqa: E402
-from chatmill.engines.onnx.session import WAITING, Session  # noqa: E402
-from chatmill.inference.loading import load_engine  # noqa: E402
-from chatmill.tokenizer.formats.loading import load as load_tokenizer  # noqa: E402
+from chatmill.engines.onnx.session import SPIN_OPTIONS, Session  # noqa: E402
+from chatmill.inference.model_loading import load_engine  # noqa: E402
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer  # noqa: E402
 
 TURN = 32
 REPEATS = 40
@@ -38,7 +38,7 @@ class ProfiledSession(Session):
     def _open(self, threads, providers):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        for name, value in WAITING.items():
+        for name, value in SPIN_OPTIONS.items():
             options.add_session_config_entry(f"session.intra_op.{name}", value)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(tempfile.mkdtemp()) / "profile")

@@ -34,7 +34,7 @@ from peer_files import SHAPES, read_config, write_all
 from peers import WAITING, Worker, names
 
 from benchmark import processor
-from chatmill.benchmarking.limits import Limits, Meter, Needs, weight_bytes
+from chatmill.benchmarking.roofline import LimitsProbe, MachineLimits, Workload, weight_bytes
 from chatmill.engines.engine import ONNX_FILES, default_threads
 from chatmill.pipeline.progress import progress
 
@@ -68,15 +68,15 @@ ASKED = (
 class Race:
     """The times of all engines after each prompt, round by round."""
 
-    def __init__(self, needs: Needs) -> None:
+    def __init__(self, needs: Workload) -> None:
         self.needs = needs
         self.ms: dict[tuple[str, str, int], list[float]] = defaultdict(list)  # by engine, what and tokens of the prompt
         self.best: dict[tuple[str, str, int], float] = {}  # the least of all tokens and rounds
         self.ids: dict[tuple[str, int], list[int]] = {}
-        self.limits: list[Limits] = []
+        self.limits: list[MachineLimits] = []
 
     def run(
-        self, workers: Sequence[Worker], meter: Meter, prompts: Sequence[list[int]], tokens: int, rounds: int
+        self, workers: Sequence[Worker], meter: LimitsProbe, prompts: Sequence[list[int]], tokens: int, rounds: int
     ) -> None:
         """Let all answer so many rounds, after one that does not count."""
         for number in progress(range(1 + rounds), "rounds"):
@@ -90,11 +90,14 @@ class Race:
                     self.add(len(prompt), limits, {name: answer.ms for name, answer in answers.items()})
                 self.ids |= {(name, len(prompt)): answer.ids for name, answer in answers.items()}
 
-    def add(self, length: int, limits: Limits, times: dict[str, list[float]]) -> None:
+    def add(self, length: int, limits: MachineLimits, times: dict[str, list[float]]) -> None:
         """Keep what was measured with a prompt of some length."""
         self.limits.append(limits)
         allowed = {
-            f"limit {name}": [self.needs.ttft_ms(name, length, limits), self.needs.token_ms(name, length, limits)]
+            f"limit {name}": [
+                self.needs.min_ttft_ms(name, length, limits),
+                self.needs.min_token_ms(name, length, limits),
+            ]
             for name in self.needs.weights
         }
         for name, (first, *rest) in (allowed | times).items():
@@ -161,7 +164,7 @@ def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
         limit = ["–", "–"]
         if name in race.needs.weights:
             shares = [median(race.times_as_fast(name, "limit", what, prompts[-1])) for what in ("ttft", "token")]
-            limit = [f"{race.needs.num_bytes(name, prompts[-1]) / 1e6:.1f}", "{:.0%} / {:.0%}".format(*shares)]
+            limit = [f"{race.needs.bytes_per_token(name, prompts[-1]) / 1e6:.1f}", "{:.0%} / {:.0%}".format(*shares)]
         print(row(name, *cells, *limit, f"{race.same_ids(name, 'onnx'):.0%}"))
     wrong = [name for name in engines if name in EXACT and race.same_ids(name, "onnx") < 1]
     print(f"\nNOT THE SAME WORK: {', '.join(wrong)}\n" if wrong else "")
@@ -186,7 +189,7 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
     """Print the tables of one model, for each number of threads."""
     config = read_config(folder / "model")
     weights = {name: weight_bytes(folder / "onnx" / file) for name, file in ONNX_FILES.items()}
-    needs = Needs(config, {"pytorch": weights["onnx"]} | weights)
+    needs = Workload(config, {"pytorch": weights["onnx"]} | weights)
     context = config["max_position_embeddings"]
     lengths = [length for length in options.prompts if length + options.tokens < context]
     if not lengths:
@@ -195,9 +198,11 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
     for threads in options.threads:
         race = Race(needs)
         with started(options.engines, folder, threads) as workers:
-            race.run(workers, Meter(threads), [ids[:length] for length in lengths], options.tokens, options.rounds)
+            race.run(
+                workers, LimitsProbe(threads), [ids[:length] for length in lengths], options.tokens, options.rounds
+            )
         bandwidth = [limits.bandwidths[needs.weights["onnx"]] / 1e9 for limits in race.limits]
-        rate = [limits.matrix_rate / 1e9 for limits in race.limits]
+        rate = [limits.flops_per_second / 1e9 for limits in race.limits]
         print(f"\n### {folder.name}, {threads} threads: {span(bandwidth)} GB/s, {span(rate)} GFLOP/s\n")
         show(race, options.engines, lengths)
         show_asked(race, options.engines, lengths)

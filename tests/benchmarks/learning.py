@@ -30,15 +30,15 @@ import prepare
 import train_tokenizer
 from chatmill.benchmarking.peak_memory import peak_bytes
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.template import Loss
-from chatmill.encoded.token_files import read_split, text_bytes
+from chatmill.conversation.template import LossKind
+from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.tokenizer.vocabulary.files import read_folder
-from chatmill.training.optimizer import Optimizer
-from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import choose_precision
-from chatmill.training.trainer import Trainer, choose_compile, compile_repeatably, keep_freed_memory
+from chatmill.training.trainer import Trainer, choose_compile, keep_freed_memory, make_compile_deterministic
 
 BATCH = 4096  # tokens a step
 
@@ -93,16 +93,18 @@ class Data:
 
     def __init__(self, folder: Path) -> None:
         vocabulary = read_folder(folder / "tokenizer")
-        self.special, self.num_bytes = vocabulary.special, text_bytes(vocabulary)
+        self.special, self.num_bytes = vocabulary.special, token_byte_lengths(vocabulary)
         self.train, self.validation = (read_split(folder / "tokens", split) for split in ("train", "validation"))
 
     @property
     def vocab_size(self) -> int:
         return len(self.num_bytes)
 
-    def feed(self, context: int) -> Feed:
+    def feed(self, context: int) -> PackedDataset:
         """The train conversations, packed."""
-        return Feed(self.train, cut_to_fit(self.train, context, "chatml", self.special), context, self.special)
+        return PackedDataset(
+            self.train, truncate_conversations(self.train, context, "chatml", self.special), context, self.special
+        )
 
     def bits_per_byte(self, logits: Callable[[Tensor], Tensor], context: int) -> tuple[float, float]:
         """Of all held-out text, and of the assistant's; each conversation is read from its own start."""
@@ -110,7 +112,7 @@ class Data:
         conversations = np.split(ids.astype(np.int64), offsets[1:-1])
         nats = np.concatenate(token_nats(conversations, context, partial(score, logits)))
         is_text = self.num_bytes[ids] > 0
-        chosen = is_text, is_text & (loss == Loss.TRAINED)
+        chosen = is_text, is_text & (loss == LossKind.TRAINED)
         return tuple(bits_per_byte(nats[some].sum(), int(self.num_bytes[ids[some]].sum())) for some in chosen)
 
 
@@ -187,14 +189,14 @@ class Chatmill:
         compile: str | bool = "auto",
         prompt_weight: float = 0.1,
         rate: float = 0.012,
-        optimizer: Callable[..., Optimizer] = Optimizer,
+        optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
         keep_freed_memory()
-        compile_repeatably()
+        make_compile_deterministic()
         self.feed = data.feed(config.max_position_embeddings)
-        self.rows_a_step = BATCH // self.feed.row_length
-        self.rows = self.feed.rows(seed)
+        self.rows_per_step = BATCH // self.feed.row_length
+        self.rows = self.feed.endless_rows(seed)
         self.model = ChatModel(config)
         initialise(self.model, seed)
         number_format, threads = choose_precision(precision), torch.get_num_threads()
@@ -211,10 +213,10 @@ class Chatmill:
 
     def step(self, done: int, steps: int) -> Count:
         self.trainer.steps = steps
-        rows = [next(self.rows) for _ in range(self.rows_a_step)]
-        batches = self.feed.batches(rows, self.rows_a_step)
+        rows = [next(self.rows) for _ in range(self.rows_per_step)]
+        batches = self.feed.batches(rows, self.rows_per_step)
         self.trainer.step(batches)
-        useful = sum(int((batch.conversations >= 0).sum()) for batch in batches)
+        useful = sum(int((batch.conversation_ids >= 0).sum()) for batch in batches)
         return Count(useful, sum(batch.ids.size for batch in batches))
 
     def logits(self, ids: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import export_onnx
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, random_model
 
 SHAPES = {"30M": (8, 16384), "100M": (12, 32768)}  # layers and vocabulary

@@ -24,13 +24,13 @@ import export_onnx  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
 from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
-from chatmill.evaluation.held_back import TestSet, read_test_set  # noqa: E402
-from chatmill.evaluation.scoring import score_by  # noqa: E402
-from chatmill.inference.chat import ChatSession  # noqa: E402
-from chatmill.inference.chat_template import OwnTemplate  # noqa: E402
-from chatmill.inference.loading import load_engine  # noqa: E402
-from chatmill.tokenizer.formats.loading import load as load_tokenizer  # noqa: E402
-from evaluate import accuracies, answer, questions  # noqa: E402
+from chatmill.evaluation.held_out_set import TestSet, read_test_set  # noqa: E402
+from chatmill.evaluation.scoring import make_scorer  # noqa: E402
+from chatmill.inference.chat_session import ChatSession  # noqa: E402
+from chatmill.inference.chat_template import ChatmillTemplate  # noqa: E402
+from chatmill.inference.model_loading import load_engine  # noqa: E402
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer  # noqa: E402
+from evaluate import accuracies, answer_questions, select_questions  # noqa: E402
 
 MAX_TOKENS = 128  # of an answer
 PRECISIONS = {"float32": "onnx"} | {name: f"onnx_{name}" for name in export_onnx.QUANTIZED}
@@ -52,9 +52,11 @@ def some(test: TestSet, limit: int) -> TestSet:
 
 def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -> Quality:
     """Bits per byte of the corpus, and the macro accuracy of the skills in it."""
-    nats = np.concatenate(token_nats(corpus.documents(), engine.context, score_by(engine)))
-    asked = [one for one in questions(test, num_questions) if one.skill["phrasing"] == "known"]
-    right, _ = answer(ChatSession(engine, corpus.tokenizer, OwnTemplate(engine.template)), asked, MAX_TOKENS)
+    nats = np.concatenate(token_nats(corpus.documents(), engine.context, make_scorer(engine)))
+    asked = [one for one in select_questions(test, num_questions) if one.skill["phrasing"] == "known"]
+    right, _ = answer_questions(
+        ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template)), asked, MAX_TOKENS
+    )
     bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
     return Quality(*bits, accuracies(asked, right).get("macro"))
 
@@ -84,7 +86,9 @@ def main():
         export_onnx.main(options.model, export, quantize=list(export_onnx.QUANTIZED))
         for precision, name in PRECISIONS.items():
             engine = load_engine(export, name, device="cpu", threads=options.threads)
-            corpus = corpus or Corpus.encode(test.conversations, tokenizer, engine.template, options.threads)
+            corpus = corpus or Corpus.from_conversations(
+                test.conversations, tokenizer, engine.template, options.threads
+            )
             found = measure(engine, corpus, test, options.questions)
             reference = reference or found
             size = (export / ONNX_FILES[name]).stat().st_size / 1e6

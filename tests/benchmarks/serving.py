@@ -34,8 +34,8 @@ import numpy as np
 from benchmark import processor
 from chatmill.engines.engine import default_threads
 from chatmill.inference.generation import generate
-from chatmill.inference.interpreter import Interpreter
-from chatmill.inference.loading import find_model, load
+from chatmill.inference.model_loading import find_model, load_model
+from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.pipeline.progress import progress
 from support.serving import serving
@@ -58,8 +58,8 @@ class Times(NamedTuple):
 
 def engine_worker(pipe: Connection, model: str, threads: int) -> None:
     """Continue the prompts that come, by the engine alone, after the ids of the model's text were told."""
-    loaded = load(Path(model), "cpu", threads)
-    interpreter = Interpreter(*loaded)
+    loaded = load_model(Path(model), "cpu", threads)
+    interpreter = PromptBuilder(*loaded)
     settings = {"sampler": Sampler(interpreter.allowed, Sampling()), "stop_ids": interpreter.stop_ids}
     pipe.send(np.flatnonzero(loaded.tokenizer.is_text))
     while asked := pipe.recv():

@@ -29,25 +29,30 @@ from learning import BATCH, planned, run
 import encode
 import train_model
 from chatmill.conversation.chatml import parse, read_records
-from chatmill.encoded.token_files import read_split, text_bytes
-from chatmill.engines.torch.pytorch import PyTorchEngine
+from chatmill.encoded.token_files import read_split, token_byte_lengths
+from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.corpus import Corpus
 from chatmill.model.chat_model import ChatModel
-from chatmill.pipeline.parameters import read_params
-from chatmill.soft_tokenizer.learning import FOR_ALL, learn
-from chatmill.soft_tokenizer.noise import KINDS, noisy
-from chatmill.soft_tokenizer.pairs import Pairs
-from chatmill.soft_tokenizer.plugging import embedding_of, score, table_of, with_table
+from chatmill.pipeline.params_file import read_params
+from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
+from chatmill.soft_tokenizer.embedding_table import (
+    embedding_table,
+    make_byte_embedding,
+    measure_bits_per_byte,
+    with_embedding_table,
+)
+from chatmill.soft_tokenizer.encoder_training import RIDGE_ALL, fit_encoder
+from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import byte
-from chatmill.tokenizer.vocabulary.files import complete, read_folder, write_folder
-from chatmill.training.byte_encoder import ByteEncoderShape, plug, tabulate
-from chatmill.training.optimizer import Optimizer
-from chatmill.training.packing import Feed, cut_to_fit
-from chatmill.training.parameters import TrainParameters
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder
+from chatmill.training.byte_encoder import ByteEncoderShape, use_byte_embedding, use_embedding_table
+from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import choose_precision
-from chatmill.training.run import rows_at_once
+from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import Trainer, keep_freed_memory
+from chatmill.training.training_loop import rows_at_once
 
 CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
 PARAMS = Path(__file__).parents[2] / "params.yaml"
@@ -79,9 +84,11 @@ class Data:
     def __init__(self, tokens: Path, test: Path) -> None:
         self.vocabulary = read_folder(tokens / "tokenizer")
         split, special = read_split(tokens / "tokens", "train"), self.vocabulary.special
-        pieces = cut_to_fit(split, CONTEXT, "chatml", special)
-        row_length = min(CONTEXT, 64 * -(-int(pieces.room.max()) // 64))
-        self.feed = Feed(split, cut_to_fit(split, row_length, "chatml", special), row_length, special)
+        pieces = truncate_conversations(split, CONTEXT, "chatml", special)
+        row_length = min(CONTEXT, 64 * -(-int(pieces.packed_lengths.max()) // 64))
+        self.feed = PackedDataset(
+            split, truncate_conversations(split, row_length, "chatml", special), row_length, special
+        )
         records = list(read_records(test))
         self.conversations = [parse(record.text) for record in records[:: max(1, len(records) // TESTED)]]
 
@@ -90,8 +97,8 @@ class Data:
         precision = choose_precision("auto")
         return Trainer(
             model,
-            Optimizer(model, rate, getattr(torch, precision)),
-            torch.from_numpy(text_bytes(self.vocabulary)),
+            MuonAdamW(model, rate, getattr(torch, precision)),
+            torch.from_numpy(token_byte_lengths(self.vocabulary)),
             steps=1,
             prompt_weight=0.1,
             precision=precision,
@@ -100,24 +107,24 @@ class Data:
 
     def learn(self, model: ChatModel, seconds: float, seed: int, rate: float) -> int:
         """Train a model for the time; gives the steps."""
-        trainer, rows = self.trainer(model, rate), self.feed.rows(seed)
+        trainer, rows = self.trainer(model, rate), self.feed.endless_rows(seed)
         rows_a_step = BATCH // self.feed.row_length
         at_once = rows_at_once(rows_a_step, self.feed.row_length, len(self.vocabulary.tokens))
         for _, steps in planned(seconds, 0.5, None):
             trainer.steps = steps
             trainer.step(self.feed.batches([next(rows) for _ in range(rows_a_step)], at_once))
-        return trainer.done
+        return trainer.completed_steps
 
     def measure(self, model: ChatModel) -> dict[str, float]:
         """Bits per byte of held-back conversations, as they are and with noise; and milliseconds a token."""
         tokenizer, model = ChatTokenizer(self.vocabulary), model.eval()
-        texts = {"clean": self.conversations} | {kind: noisy(self.conversations, kind) for kind in KINDS}
-        corpora = {name: Corpus.encode(text, tokenizer, "chatml") for name, text in texts.items()}
-        found = {name: score(model, corpus, trained_only=False) for name, corpus in corpora.items()}
+        texts = {"clean": self.conversations} | {kind: add_noise(self.conversations, kind) for kind in NOISE_KINDS}
+        corpora = {name: Corpus.from_conversations(text, tokenizer, "chatml") for name, text in texts.items()}
+        found = {name: measure_bits_per_byte(model, corpus, trained_only=False) for name, corpus in corpora.items()}
         return {name: values["all"] for name, values in found.items()} | {
             "assistant": found["clean"]["assistant"],
             "token_ms": token_ms(model, corpora["clean"].ids[:PROMPT].tolist()),
-            "tokens_per_byte": float(corpora["clean"].is_text.sum() / corpora["clean"].num_bytes.sum()),
+            "tokens_per_byte": float(corpora["clean"].is_scored.sum() / corpora["clean"].num_bytes.sum()),
             "parameters": sum(weight.numel() for weight in model.parameters()),
         }
 
@@ -135,7 +142,10 @@ def token_ms(model: ChatModel, prompt: list[int]) -> float:
 
 def write_data(source: Path, folder: Path) -> None:
     """The pipeline's conversations as tokens of its own tokenizer, and as bytes."""
-    vocabularies = {OWN: read_folder(source / "tokenizer"), BYTES: complete(byte.train([], 256, byte.Settings()), [])}
+    vocabularies = {
+        OWN: read_folder(source / "tokenizer"),
+        BYTES: add_special_tokens(byte.train([], 256, byte.Settings()), []),
+    }
     for name, vocabulary in vocabularies.items():
         (folder / name).mkdir()
         write_folder(vocabulary, folder / name / "tokenizer")
@@ -155,32 +165,32 @@ def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: in
     started = perf_counter()
     steps = data.learn(model, seconds, seed, LEARNING_RATE)
     result = [{"way": way, "seed": seed, "steps": steps, "seconds": perf_counter() - started}]
-    tabulate(model)
+    use_embedding_table(model)
     result[0] |= data.measure(model)
     return result + (list(go_on(model, data, seed, seconds)) if way == "table" else [])
 
 
 def go_on(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
     """A byte encoder in the place of the table; then both trained on."""
-    started, vocabulary, table = perf_counter(), data.vocabulary, table_of(model)
+    started, vocabulary, table = perf_counter(), data.vocabulary, embedding_table(model)
     counts = np.bincount(data.feed.split.ids, minlength=len(vocabulary.tokens))
-    pairs = Pairs.of(vocabulary, table, counts, longest=32, held_out=0.1, seed=seed)
+    pairs = EmbeddingDataset.from_table(vocabulary, table, counts, longest=32, held_out=0.1, seed=seed)
     asked = read_params(PARAMS)["train_soft_tokenizer"] | WHOLE
     shape = ByteEncoderShape(ngrams=0, **{name: asked[name] for name in ("width", "layers", "features", "longest")})
-    options = {"steps": asked["steps"], "contrast": asked["contrast"], "ridge": FOR_ALL, "seed": seed}
-    encoder = learn(shape, pairs, torch.ones_like(pairs.held_out), **options)
-    plugged = with_table(model, embedding_of(encoder, vocabulary, table).weight)
+    options = {"steps": asked["steps"], "contrast": asked["contrast"], "ridge": RIDGE_ALL, "seed": seed}
+    encoder = fit_encoder(shape, pairs, torch.ones_like(pairs.held_out), **options)
+    plugged = with_embedding_table(model, make_byte_embedding(encoder, vocabulary, table).weight)
     yield {"way": PLUGGED, "seed": seed, "seconds": perf_counter() - started} | data.measure(plugged)
-    tuned = with_table(model, table)
-    plug(tuned, deepcopy(encoder), vocabulary)
+    tuned = with_embedding_table(model, table)
+    use_byte_embedding(tuned, deepcopy(encoder), vocabulary)
     steps = data.learn(tuned, TUNING * seconds, seed + 1, LEARNING_RATE / 4)
-    tabulate(tuned)
+    use_embedding_table(tuned)
     yield {"way": TUNED, "seed": seed, "steps": steps, "seconds": TUNING * seconds} | data.measure(tuned)
 
 
 def table(lines: list[dict[str, Any]]) -> Iterator[str]:
     """The rows of a table in Markdown."""
-    columns = ("clean", "assistant", *KINDS)
+    columns = ("clean", "assistant", *NOISE_KINDS)
     yield f"| | {' | '.join(columns)} | parameters | seconds | ms a token | tokens a byte |"
     yield "|---" * (len(columns) + 5) + "|"
     for way in dict.fromkeys(line["way"] for line in lines):

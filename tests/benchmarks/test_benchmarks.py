@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import export_onnx
-from chatmill.benchmarking.limits import Limits, Needs
+from chatmill.benchmarking.roofline import MachineLimits, Workload
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.inference.loading import load_engine
-from support.short_talks import write_tokens
+from chatmill.inference.model_loading import load_engine
 from support.tiny import CONFIG, write_model
+from support.training_runs import write_tokens
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -129,19 +129,19 @@ def test_every_engine_answers_with_the_likeliest_ids_and_stands_still_between(na
 
 
 def test_ratios_are_taken_within_a_round():
-    race = latency.Race(Needs(CONFIG.to_json(), {"onnx": 1000}))
+    race = latency.Race(Workload(CONFIG.to_json(), {"onnx": 1000}))
     for slowness in (1, 10):
-        limits = Limits({1000: 1e9 / slowness}, 1e30)
+        limits = MachineLimits({1000: 1e9 / slowness}, 1e30)
         race.add(8, limits, {"onnx": [4 * slowness, 2 * slowness, 2 * slowness], "genai": [8 * slowness, 3 * slowness]})
     assert race.times_as_fast("onnx", "genai", "token", 8) == [1.5, 1.5]
     assert race.times_as_fast("onnx", "genai", "ttft", 8) == [2, 2]
     assert race.at_best("onnx", "genai", "ttft", 8) == 2
-    least = race.needs.token_ms("onnx", 8, Limits({1000: 1e9}, 1.0))
+    least = race.needs.min_token_ms("onnx", 8, MachineLimits({1000: 1e9}, 1.0))
     assert race.times_as_fast("onnx", "limit", "token", 8) == pytest.approx([least / 2] * 2)
 
 
 def test_the_same_work_is_the_same_ids_after_every_prompt():
-    race = latency.Race(Needs(CONFIG.to_json(), {}))
+    race = latency.Race(Workload(CONFIG.to_json(), {}))
     race.ids = {("onnx", 8): [1, 2], ("onnx", 16): [3, 4], ("genai", 8): [1, 2], ("genai", 16): [3, 5]}
     assert race.same_ids("genai", "onnx") == 0.75
 

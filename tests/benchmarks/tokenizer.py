@@ -27,9 +27,9 @@ import tokenizers
 import export_tokenizer
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, escape, render
-from chatmill.conversation.template import segments
+from chatmill.conversation.template import conversation_segments
 from chatmill.tokenizer.formats.binary import open_binary, read_binary
-from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.formats.tokenizer_loading import load
 
 TYPES = {
     "whitespace": {},
@@ -62,7 +62,9 @@ def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Pa
     """Where a tokenizer of that type stands, and where all its exports do."""
     chat, source, out = folder / "chat.jsonl", folder / "source", folder / "tokenizer"
     sample = texts[: TRAINING // TEXT]
-    lines = (Record("text", str(i), render([Message.plain("user", text)])).to_json() for i, text in enumerate(sample))
+    lines = (
+        Record("text", str(i), render([Message.from_text("user", text)])).to_json() for i, text in enumerate(sample)
+    )
     folder.mkdir()
     chat.write_text("".join(lines), encoding="utf-8")
     parameters = {"type": kind, "vocab_size": vocab_size, "special_tokens": [], kind: TYPES[kind]}
@@ -86,7 +88,7 @@ def bare_library(kind: str, out: Path) -> tuple[str, Callable[[list[str], int], 
 def compare_encoding(kind: str, source: Path, out: Path, texts: list[str]) -> None:
     """Print one row for each number of threads."""
     ours = load(source)
-    conversations = [segments([Message.plain("user", text)]) for text in texts]
+    conversations = [conversation_segments([Message.from_text("user", text)]) for text in texts]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     library, bare = bare_library(kind, out)
     for threads in (1, 2):

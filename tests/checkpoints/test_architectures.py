@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.checkpoints.architectures import OtherArchitecture, read_config
-from support.foreign import LLAMA3, SMALL, transformers
+from chatmill.checkpoints.architectures import UnsupportedArchitecture, read_config
+from support.external_models import LLAMA3, SMALL, transformers
 
 FIELDS = (
     *("model_type", "architectures", "hidden_act", "rope_parameters", "rope_scaling", "head_dim", "layer_types"),
@@ -52,7 +52,7 @@ def test_fields_that_are_not_there_have_the_values_of_transformers(family):
     ],
 )
 def test_what_our_model_cannot_express_is_named(changes, message):
-    with pytest.raises(OtherArchitecture, match=message):
+    with pytest.raises(UnsupportedArchitecture, match=message):
         read_config({"model_type": "llama"} | SMALL | changes)
 
 

@@ -36,7 +36,7 @@ def test_rendered_text_holds_exactly_the_control_tokens_of_its_turns(conversatio
 
 
 def test_chatml_has_one_newline_and_it_follows_the_end():
-    assert render([Message.plain("user", "Hi"), Message.plain("assistant", "Ho")]) == (
+    assert render([Message.from_text("user", "Hi"), Message.from_text("assistant", "Ho")]) == (
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
     )
 
@@ -64,7 +64,7 @@ def test_text_that_render_does_not_write_is_refused(text):
 
 def test_unknown_role_is_named():
     with pytest.raises(ValueError, match="unknown role 'robot': expected one of system, user, assistant"):
-        Message.plain("robot", "Hi")
+        Message.from_text("robot", "Hi")
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ def test_unknown_role_is_named():
 )
 def test_roles_out_of_order_are_named(roles, message):
     with pytest.raises(ValueError, match=message):
-        check_turns([Message.plain(role, "x") for role in roles])
+        check_turns([Message.from_text(role, "x") for role in roles])
 
 
 def test_a_turn_of_blanks_is_empty():
     with pytest.raises(ValueError, match="empty turn of assistant"):
-        check_turns([Message.plain("user", "x"), Message.plain("assistant", " \n")])
+        check_turns([Message.from_text("user", "x"), Message.from_text("assistant", " \n")])
 
 
 def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):
     file = tmp_path / "chat.jsonl"
-    record = Record("talk", "talk/1", render([Message.plain("user", "naïve 🙂\u2028")]))
+    record = Record("talk", "talk/1", render([Message.from_text("user", "naïve 🙂\u2028")]))
     file.write_text(record.to_json() * 2 + '{"text": 1}\n', encoding="utf-8")
     records = read_records(file)
     assert [next(records), next(records)] == [record, record]

@@ -8,7 +8,7 @@ import pytest
 import mix
 import prepare
 from chatmill.conversation.chatml import check_turns, parse
-from chatmill.datasets.formats.item import Reject
+from chatmill.datasets.formats.example import Reject
 from support.paths import SHARED
 
 DATA = SHARED / "chat"

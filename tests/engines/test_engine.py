@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from chatmill.benchmarking.peak_memory import peak_memory_mb
 from chatmill.engines.engine import default_threads
-from chatmill.inference.loading import ONNX_FILES, engines, load, load_engine
+from chatmill.inference.model_loading import ONNX_FILES, engine_names, load_engine, load_model
 from chatmill.onnx_export import decoder_graph
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.types.byte import Settings, train
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from export_onnx import main as export
 from support.paths import SOURCE
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
@@ -68,7 +68,7 @@ def test_any_appends_and_rewinds_give_the_logits_of_the_whole_sequence(opened, n
 @each_engine
 def test_scores_are_the_logits_of_appending_one_by_one(opened, name):
     engine, ids = opened[name], some_ids(30)
-    scores = engine.score(ids)
+    scores = engine.sequence_logits(ids)
     assert scores.shape == (30, CONFIG.vocab_size)
     assert scores.dtype == np.float32
     assert engine.length == 0
@@ -93,7 +93,7 @@ def test_the_context_can_be_filled_and_not_overrun(opened, name):
     with pytest.raises(ValueError, match="641 tokens, but the model's context is 640: give it a shorter text"):
         engine.append([1])
     with pytest.raises(ValueError, match="641 tokens"):
-        engine.score(some_ids(641))
+        engine.sequence_logits(some_ids(641))
 
 
 @each_engine
@@ -123,16 +123,16 @@ def test_the_bytes_of_an_engine_are_those_of_its_weights(opened, folders):
 
 
 def test_a_folder_opens_with_the_engine_it_is_for(folders):
-    assert load(folders["pytorch"], threads=1).engine.name == "pytorch"
-    assert load(folders["onnx"], threads=1).engine.name == "onnx"
-    assert load(folders["onnx"] / "model.onnx", threads=1).engine.name == "onnx_hf"
-    assert engines(folders["onnx"]) == list(ONNX_FILES)
-    assert engines(folders["pytorch"]) == []
+    assert load_model(folders["pytorch"], threads=1).engine.name == "pytorch"
+    assert load_model(folders["onnx"], threads=1).engine.name == "onnx"
+    assert load_model(folders["onnx"] / "model.onnx", threads=1).engine.name == "onnx_hf"
+    assert engine_names(folders["onnx"]) == list(ONNX_FILES)
+    assert engine_names(folders["pytorch"]) == []
 
 
 def test_what_is_missing_damaged_or_foreign_is_named(folders, tmp_path):
     with pytest.raises(ValueError, match=r"nowhere: no such model"):
-        load(tmp_path / "nowhere")
+        load_model(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="unknown engine 'jax': expected one of pytorch, onnx, onnx_hf"):
         load_engine(folders["onnx"], "jax")
     with pytest.raises(ValueError, match=r"model\.onnx is missing"):
@@ -174,7 +174,7 @@ def test_what_is_no_manifest_is_named(tmp_path, content):
     folder = write_model(tmp_path / "model")
     (folder / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json: not a manifest"):
-        load(folder)
+        load_model(folder)
 
 
 @pytest.mark.parametrize("device", ["abacus", "xpu:7"])
@@ -186,10 +186,10 @@ def test_a_device_that_is_not_there_is_named(folders, device):
 def test_a_tokenizer_the_model_was_not_trained_with_is_refused(tmp_path):
     folder = write_model(tmp_path / "model")
     (folder / "manifest.json").unlink()
-    write_folder(complete(train([], 256, Settings()), ["<|other|>"]), folder)
+    write_folder(add_special_tokens(train([], 256, Settings()), ["<|other|>"]), folder)
     write_manifest(folder, kind="model", fingerprint="")
     with pytest.raises(ValueError, match=r"model: its tokenizer \(\w+\) is not the one the model was trained with"):
-        load(folder)
+        load_model(folder)
 
 
 def test_an_export_chats_where_torch_and_dvc_are_not_installed(folders):
@@ -215,12 +215,12 @@ def test_memory_that_is_used_up_is_told_and_the_engine_goes_on(name, tmp_path):
     program = f"""
 import resource
 from pathlib import Path
-from chatmill.inference.loading import load_engine
+from chatmill.inference.model_loading import load_engine
 engine = load_engine(Path({str(folder)!r}), {name!r}, device="cpu", threads=1)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 100_000_000,) * 2)
 try:
-    engine.score([1] * 2000)  # 400 MB of logits
+    engine.sequence_logits([1] * 2000)  # 400 MB of logits
 except MemoryError as error:
     print(error)
 print(engine.length, engine.append([1]).shape)
@@ -234,8 +234,8 @@ print(engine.length, engine.append([1]).shape)
 def test_nothing_is_reported_to_anybody(folders, tmp_path):
     program = f"""
 import time
-from chatmill.inference.loading import load
-load({str(folders["onnx"])!r}, threads=1).engine.append([1])
+from chatmill.inference.model_loading import load_model
+load_model({str(folders["onnx"])!r}, threads=1).engine.append([1])
 time.sleep(1)
 """
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "HOME": str(tmp_path)}

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, nats_of_logits, token_nats, windows
+from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, nats_of_logits, sliding_windows, token_nats
 
 
 def test_a_model_that_gives_every_byte_the_same_chance_needs_eight_bits():
@@ -35,7 +35,7 @@ def test_one_byte_again_and_again_has_no_entropy():
 @given(st.integers(0, 200), st.integers(2, 40))
 def test_windows_score_every_token_once_with_half_a_context_before_it(length, context):
     scored = []
-    for start, first, end in windows(length, context):
+    for start, first, end in sliding_windows(length, context):
         assert 0 <= start < first < end <= start + context
         assert start == 0 or first - start >= context // 2
         scored += range(first, end)
@@ -43,8 +43,8 @@ def test_windows_score_every_token_once_with_half_a_context_before_it(length, co
 
 
 def test_a_text_that_fits_is_read_whole():
-    assert list(windows(8, 8)) == [(0, 1, 8)]
-    assert list(windows(13, 8)) == [(0, 1, 8), (4, 8, 12), (5, 12, 13)]
+    assert list(sliding_windows(8, 8)) == [(0, 1, 8)]
+    assert list(sliding_windows(13, 8)) == [(0, 1, 8), (4, 8, 12), (5, 12, 13)]
 
 
 @given(st.lists(st.integers(1, 30), max_size=5))

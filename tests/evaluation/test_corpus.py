@@ -8,19 +8,21 @@ from hypothesis import strategies as st
 from chatmill.conversation.chatml import Message, Part, escape
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.vocabulary.files import complete
-from chatmill.tokenizer.vocabulary.vocabulary import bytes_and
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
+from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.tiny import byte_tokenizer
 
 TALK = [
-    Message.plain("user", "né"),
+    Message.from_text("user", "né"),
     Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "ok"))),
 ]
-MERGED = ChatTokenizer(complete(bytes_and([b"us", b"er", b"user", b"ok"], "bpe", "merge", r"[\s\S]+"), []))
+MERGED = ChatTokenizer(
+    add_special_tokens(byte_level_vocabulary([b"us", b"er", b"user", b"ok"], "bpe", "merge", r"[\s\S]+"), [])
+)
 
 
 def encoded(conversations, tokenizer=None):
-    return Corpus.encode(conversations, tokenizer or byte_tokenizer(), "chatml")
+    return Corpus.from_conversations(conversations, tokenizer or byte_tokenizer(), "chatml")
 
 
 def test_all_text_has_headers_and_tool_output_but_no_control_tokens():
@@ -29,19 +31,19 @@ def test_all_text_has_headers_and_tool_output_but_no_control_tokens():
 
 def test_assistant_text_is_what_it_says_and_calls():
     corpus = encoded([TALK])
-    chosen = corpus.ids[corpus.is_text & corpus.is_trained]
+    chosen = corpus.ids[corpus.is_scored & corpus.is_trained]
     assert corpus.tokenizer.decode(chosen) == "1+1ok"
 
 
 def test_control_tokens_are_in_neither_sum():
     corpus = encoded([TALK])
-    nats = np.where(corpus.is_text, math.log(2), 1e9)
+    nats = np.where(corpus.is_scored, math.log(2), 1e9)
     assert corpus.bits_per_byte(nats, trained_only=False) == pytest.approx(1)
     assert corpus.bits_per_byte(nats, trained_only=True) == pytest.approx(1)
 
 
 def test_documents_are_pooled_by_bytes_not_averaged():
-    corpus = encoded([[Message.plain("user", "")], [Message.plain("user", "x" * 18)]])  # 6 and 24 bytes of text
+    corpus = encoded([[Message.from_text("user", "")], [Message.from_text("user", "x" * 18)]])  # 6 and 24 bytes of text
     nats = np.repeat([math.log(2), 0], np.diff(corpus.offsets))
     assert corpus.bits_per_byte(nats, trained_only=False) == pytest.approx(6 / 30)
     assert corpus.bits_per_byte(nats, trained_only=False, documents=np.array([True, False])) == pytest.approx(1)
@@ -67,14 +69,14 @@ def test_a_model_of_bytes_costs_the_same_whatever_the_tokens_are():
 
 @given(st.text(), st.text())
 def test_token_bytes_are_those_of_the_escaped_text(asked, answered):
-    corpus = encoded([[Message.plain("user", asked), Message.plain("assistant", answered)]], MERGED)
+    corpus = encoded([[Message.from_text("user", asked), Message.from_text("assistant", answered)]], MERGED)
     assert corpus.text().decode() == f"user\n{escape(asked)}\nassistant\n{escape(answered)}\n"
     assert corpus.num_bytes.sum() == len(corpus.text())
 
 
 def test_bytes_per_token_counts_text_alone():
     assert bytes_per_token([TALK], byte_tokenizer(), "chatml") == 1
-    assert bytes_per_token([[Message.plain("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
+    assert bytes_per_token([[Message.from_text("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
     assert bytes_per_token([], byte_tokenizer(), "chatml") is None
 
 

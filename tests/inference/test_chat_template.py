@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import BOS, CONTROL_TOKENS, END, START, Message
-from chatmill.inference.chat_template import LAYOUTS, ForeignTemplate, OwnTemplate, recognised, template_of
-from chatmill.inference.model_files import read_model_files
+from chatmill.conversation.chatml import BOS, CONTROL_TOKENS, IM_END, IM_START, Message
+from chatmill.inference.chat_template import (
+    LAYOUTS,
+    ChatmillTemplate,
+    ExternalTemplate,
+    recognise_layout,
+    select_template,
+)
+from chatmill.inference.model_metadata import read_model_metadata
 
 CONTROLS = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
@@ -36,12 +42,12 @@ WRITTEN = {  # by hand, from each model's documentation: system S, question Q, a
     "markers": "System: S\n\nHuman: Q\n\nAssistant: A\n\nHuman: R\n\nAssistant:",
     "plain": "<s>S\n\nQAR",
 }
-FIRST = [Message.plain("system", "S"), Message.plain("user", "Q")]
-SECOND = [*FIRST, Message.plain("assistant", "A"), Message.plain("user", "R")]
+FIRST = [Message.from_text("system", "S"), Message.from_text("user", "Q")]
+SECOND = [*FIRST, Message.from_text("assistant", "A"), Message.from_text("user", "R")]
 
 
 def foreign(name, **options):
-    return ForeignTemplate(name, CONTROLS[name], bos=BEGIN.get(name, ""), **options)
+    return ExternalTemplate(name, CONTROLS[name], bos=BEGIN.get(name, ""), **options)
 
 
 def text(parts):
@@ -59,15 +65,15 @@ def test_a_conversation_is_written_as_the_models_know_it(name):
 )
 def test_turn_by_turn_is_the_whole_conversation(name, leading_space):
     template = foreign(name, leading_space=leading_space)
-    answered = text(template.prompt(FIRST)) + template.lead + "A" + template.end
-    assert answered + text(template.turn(SECOND[-1])) == text(template.prompt(SECOND))
+    answered = text(template.prompt(FIRST)) + template.answer_prefix + "A" + template.end_token
+    assert answered + text(template.next_turn(SECOND[-1])) == text(template.prompt(SECOND))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @given(said=st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "<|eot_id|>", *CONTROL_TOKENS]))).map("".join))
 def test_no_text_is_a_control_token(name, said):
     def controls(text):
-        return [part.text for part in foreign(name).prompt([Message.plain("user", text)]) if part.control]
+        return [part.text for part in foreign(name).prompt([Message.from_text("user", text)]) if part.control]
 
     assert controls(said) == controls("Q")
 
@@ -88,8 +94,8 @@ def test_templates_are_recognised_by_what_they_name():
         "llama2": "[INST] <<SYS>>",
         "mistral": "[INST]",
     }
-    assert {name: recognised(found) for name, found in jinja.items()} == {name: name for name in jinja}
-    assert recognised("{{ messages }}") is None
+    assert {name: recognise_layout(found) for name, found in jinja.items()} == {name: name for name in jinja}
+    assert recognise_layout("{{ messages }}") is None
 
 
 @pytest.mark.parametrize(
@@ -101,32 +107,35 @@ def test_templates_are_recognised_by_what_they_name():
     ],
 )
 def test_a_template_that_only_shares_a_token_with_another_is_not_taken_for_it(jinja):
-    assert recognised(jinja) is None
+    assert recognise_layout(jinja) is None
 
 
 def test_our_template_is_taken_where_the_tokenizer_has_all_that_it_needs():
     special = {name: i for i, name in enumerate(CONTROL_TOKENS)}
-    assert [template_of(name, special) for name in ("chatml", "markers")] == [OwnTemplate(), OwnTemplate("markers")]
-    other = template_of("chatml", {START: 1, END: 2})
-    assert text(other.prompt(FIRST)).startswith(f"{START}system\nS{END}\n")
+    assert [select_template(name, special) for name in ("chatml", "markers")] == [
+        ChatmillTemplate(),
+        ChatmillTemplate("markers"),
+    ]
+    other = select_template("chatml", {IM_START: 1, IM_END: 2})
+    assert text(other.prompt(FIRST)).startswith(f"{IM_START}system\nS{IM_END}\n")
     assert BOS not in text(other.prompt(FIRST))
 
 
 def test_a_template_that_cannot_be_used_is_named():
     with pytest.raises(ValueError, match=r"unknown template 'alpaca': expected one of chatml, llama3"):
-        template_of("alpaca", {})
+        select_template("alpaca", {})
     with pytest.raises(ValueError, match=re.escape("'llama3' ends answers with <|eot_id|>, which the tokenizer does")):
-        template_of("llama3", {"<s>": 1})
+        select_template("llama3", {"<s>": 1})
 
 
 def write(folder, **files):
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
-    return read_model_files(folder)
+    return read_model_metadata(folder)
 
 
 def test_nothing_is_known_where_there_are_no_files(tmp_path):
-    assert read_model_files(tmp_path) == (None, None, frozenset(), "")
+    assert read_model_metadata(tmp_path) == (None, None, frozenset(), "")
 
 
 def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
@@ -156,28 +165,28 @@ def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
 def test_the_first_token_is_put_where_the_models_files_put_it(settings, jinja, bos, tmp_path):
     (tmp_path / "chat_template.jinja").write_text(jinja)
     found = write(tmp_path, tokenizer_config=settings, tokenizer={"added_tokens": [{"id": 1, "content": "<s>"}]})
-    assert (found.bos, found.jinja) == (bos, jinja)
+    assert (found.bos_id, found.chat_template) == (bos, jinja)
 
 
 def test_the_first_token_of_a_tokenizer_json_counts(tmp_path):
     single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     step = {"type": "TemplateProcessing", "single": single, "special_tokens": {"<s>": {"ids": [3]}}}
-    assert write(tmp_path, tokenizer={"post_processor": step}).bos == 3
-    assert write(tmp_path, tokenizer={"post_processor": {"type": "Sequence", "processors": [step]}}).bos == 3
+    assert write(tmp_path, tokenizer={"post_processor": step}).bos_id == 3
+    assert write(tmp_path, tokenizer={"post_processor": {"type": "Sequence", "processors": [step]}}).bos_id == 3
     (tmp_path / "chat_template.jinja").write_text("<|user|>")
-    assert write(tmp_path, tokenizer={"post_processor": step}).bos is None
+    assert write(tmp_path, tokenizer={"post_processor": step}).bos_id is None
 
 
 def test_of_several_templates_the_default_is_taken(tmp_path):
     templates = [{"name": "tools", "template": "T"}, {"name": "default", "template": "D"}]
-    assert write(tmp_path, tokenizer_config={"chat_template": templates}).jinja == "D"
+    assert write(tmp_path, tokenizer_config={"chat_template": templates}).chat_template == "D"
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
 def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected an object)"):
-        read_model_files(tmp_path)
+        read_model_metadata(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.inference.generation import Tool, generate
-from chatmill.inference.sampler import Sampler, Sampling, penalise
+from chatmill.inference.sampler import Sampler, Sampling, apply_repetition_penalty
 from support.scripted import ScriptedEngine
 
 ALL = np.ones(8, bool)
@@ -19,7 +19,7 @@ def run(script, prompt=(1, 2), **options):
     """What is generated, and what the engine was given to read."""
     engine = ScriptedEngine(script, vocab_size=8, context=options.pop("context", 100))
     settings = {"sampler": greedy(), "stop_ids": {7}, "max_tokens": 50} | options
-    return list(generate(engine, prompt, **settings)), engine.read
+    return list(generate(engine, prompt, **settings)), engine.received_ids
 
 
 def test_each_id_is_read_once_and_the_stop_id_not_at_all():
@@ -32,7 +32,7 @@ def test_it_ends_without_a_stop_id_after_max_tokens_or_a_full_context():
     assert run([3] * 50, max_tokens=0)[0] == []
 
 
-TOOL = Tool(start=5, end=6, run=lambda call: [0, *call, 0])
+TOOL = Tool(start_id=5, end_id=6, run=lambda call: [0, *call, 0])
 
 
 def test_output_of_a_call_is_forced_in_and_read_with_the_call_end():
@@ -59,7 +59,7 @@ def test_an_output_that_does_not_fit_ends_the_reply():
 def test_greedy_picks_the_lowest_of_the_likeliest_allowed(logits, mask):
     allowed = np.array([bool(mask >> i & 1) for i in range(8)])
     best = max(logits[allowed])
-    assert greedy(allowed).pick(logits) == min(i for i in range(8) if allowed[i] and logits[i] == best)
+    assert greedy(allowed).sample(logits) == min(i for i in range(8) if allowed[i] and logits[i] == best)
 
 
 SAMPLINGS = st.builds(
@@ -92,20 +92,20 @@ def test_candidates_are_those_of_the_definition(logits, mask, sampling):
     sampler = Sampler(allowed, sampling)
     ids, _ = sampler.candidates(np.where(allowed, logits, -np.inf), max(logits[allowed]))
     assert ids == slow_candidates(logits, allowed, sampling)
-    assert sampler.pick(logits) in ids
+    assert sampler.sample(logits) in ids
 
 
 def test_draws_follow_the_probabilities():
     logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
     sampler = Sampler(np.ones(3, bool), Sampling(temperature=1.0))
-    draws = np.bincount([sampler.pick(logits) for _ in range(20_000)], minlength=3) / 20_000
+    draws = np.bincount([sampler.sample(logits) for _ in range(20_000)], minlength=3) / 20_000
     np.testing.assert_allclose(draws, [0.5, 0.3, 0.2], atol=0.015)
 
 
 def test_unlikely_tokens_are_drawn_as_often_as_their_probabilities_say():
     logits = np.log(np.array([0.9, *[0.1 / 999] * 999], np.float32))
     sampler = Sampler(np.ones(1000, bool), Sampling(temperature=1.0))
-    draws = [sampler.pick(logits) for _ in range(20_000)]
+    draws = [sampler.sample(logits) for _ in range(20_000)]
     assert abs(np.mean(np.array(draws) > 0) - 0.1) < 0.01
     assert len(set(draws)) > 700
 
@@ -113,15 +113,15 @@ def test_unlikely_tokens_are_drawn_as_often_as_their_probabilities_say():
 def test_a_seed_gives_the_same_draws_and_another_others():
     def draws(seed):
         sampler = Sampler(ALL, Sampling(temperature=1.0, seed=seed))
-        return [sampler.pick(np.zeros(8, np.float32)) for _ in range(30)]
+        return [sampler.sample(np.zeros(8, np.float32)) for _ in range(30)]
 
     assert draws(1) == draws(1) != draws(2)
 
 
 def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
-    penalised = penalise(np.array([2.0, -2.0, 3.0, 0.0]), [0, 0, 1], 2.0)
+    penalised = apply_repetition_penalty(np.array([2.0, -2.0, 3.0, 0.0]), [0, 0, 1], 2.0)
     assert penalised.tolist() == [1.0, -4.0, 3.0, 0.0]
-    assert Sampler(np.ones(2, bool), Sampling(repetition_penalty=2.0)).pick(np.array([3.0, 2.0]), [0]) == 1
+    assert Sampler(np.ones(2, bool), Sampling(repetition_penalty=2.0)).sample(np.array([3.0, 2.0]), [0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_not_a_number_is_no_temperature():
 @pytest.mark.parametrize("extreme", [{"temperature": 1e308}, {"temperature": 1e-320}, {"top_p": 1e-320}])
 def test_extreme_settings_still_pick_a_token(extreme):
     sampler = Sampler(ALL, Sampling(**{"temperature": 1.0} | extreme))
-    assert sampler.pick(np.array([0, 0, 0, 50, 0, 0, 0, -np.inf], np.float32)) in range(7)
+    assert sampler.sample(np.array([0, 0, 0, 50, 0, 0, 0, -np.inf], np.float32)) in range(7)
 
 
 @pytest.mark.parametrize("penalty", [1e-308, 1e308])

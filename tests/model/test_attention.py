@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from chatmill.model.attention import attend, within_conversations
+from chatmill.model.attention import attend, conversation_mask
 
 HEADS = {"queries": 4, "keys": 2, "values": 2}
 
@@ -13,7 +13,7 @@ def attended(function, time):
     random = torch.Generator().manual_seed(1)
     inputs = [torch.randn(2, heads, time, 16, generator=random).requires_grad_() for heads in HEADS.values()]
     conversations = torch.arange(time).mul(5).div(time, rounding_mode="floor").repeat(2, 1) - 1
-    result = function(*inputs, within_conversations(conversations))
+    result = function(*inputs, conversation_mask(conversations))
     return result, *torch.autograd.grad(result.square().sum(), inputs)
 
 
@@ -25,5 +25,5 @@ def test_a_compiled_step_attends_as_another_does(time):
 
 
 def test_nobody_sees_another_conversation_or_what_comes_later():
-    seen = within_conversations(torch.tensor([[0, 0, 1, -1]]))[0, 0]
+    seen = conversation_mask(torch.tensor([[0, 0, 1, -1]]))[0, 0]
     assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]

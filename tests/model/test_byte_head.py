@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.model.byte_head import END, NOTHING, ByteHead, shape_for, spell
+from chatmill.model.byte_head import FIRST_END_MARK, NO_SYMBOL, ByteHead, byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from support.tiny import CONFIG
@@ -39,8 +39,8 @@ def vocabulary(entries):
 def new_head(entries, **shape):
     """One that has learnt nothing, but whose weights are large enough to tell prefixes apart."""
     known = vocabulary(entries)
-    head = ByteHead(replace(CONFIG, vocab_size=len(entries), byte_head=replace(shape_for(known), **shape)))
-    head.learn_spelling(spell(known))
+    head = ByteHead(replace(CONFIG, vocab_size=len(entries), byte_head=replace(byte_head_shape(known), **shape)))
+    head.set_spelling(spell_vocabulary(known))
     torch.manual_seed(0)
     for weight in head.parameters():
         torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.3)
@@ -59,7 +59,9 @@ def random_hidden(*shape):
 def chances(head, hidden, written):
     """log-probabilities (S,) of the symbol after those written, by the definition, for itself alone."""
     path = [head.start] * (head.shape.longest - len(written)) + list(written)
-    return head.out_proj(gated_by_hand(head.of_hidden(hidden) + head.meaning(torch.tensor([path]))[0])).log_softmax(0)
+    return head.out_proj(
+        gated_by_hand(head.of_hidden(hidden) + head.embed_prefixes(torch.tensor([path]))[0])
+    ).log_softmax(0)
 
 
 def gated_by_hand(x):
@@ -68,7 +70,7 @@ def gated_by_hand(x):
 
 
 def symbols_of(head, token):
-    return [symbol for symbol in head.spelled[token].tolist() if symbol != NOTHING]
+    return [symbol for symbol in head.spelled[token].tolist() if symbol != NO_SYMBOL]
 
 
 def nats_of(head, hidden, symbols):
@@ -76,8 +78,15 @@ def nats_of(head, hidden, symbols):
 
 
 def test_tokens_are_bytes_and_an_end_and_others_a_symbol_of_their_own():
-    spelled = spell(vocabulary([(b"ab", NORMAL), (b"<|bos|>", CONTROL), (b"gap", UNUSED), (b"c", NORMAL)])).tolist()
-    assert spelled == [[97, 98, END], [END + 1] + [NOTHING] * 2, [NOTHING] * 3, [99, END, NOTHING]]
+    spelled = spell_vocabulary(
+        vocabulary([(b"ab", NORMAL), (b"<|bos|>", CONTROL), (b"gap", UNUSED), (b"c", NORMAL)])
+    ).tolist()
+    assert spelled == [
+        [97, 98, FIRST_END_MARK],
+        [FIRST_END_MARK + 1] + [NO_SYMBOL] * 2,
+        [NO_SYMBOL] * 3,
+        [99, FIRST_END_MARK, NO_SYMBOL],
+    ]
 
 
 def test_tokens_of_the_same_bytes_have_different_ends(head):
@@ -87,7 +96,7 @@ def test_tokens_of_the_same_bytes_have_different_ends(head):
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=3), st.sampled_from([*Kind])), min_size=1, max_size=12))
 def test_no_two_tokens_are_spelled_alike_and_none_goes_on_from_another(entries):
-    rows = [tuple(s for s in row if s != NOTHING) for row in spell(vocabulary(entries)).tolist()]
+    rows = [tuple(s for s in row if s != NO_SYMBOL) for row in spell_vocabulary(vocabulary(entries)).tolist()]
     rows = [row for row in rows if row]
     assert len(rows) == sum(kind != UNUSED for _, kind in entries)
     assert not any(i != j and a == b[: len(a)] for i, a in enumerate(rows) for j, b in enumerate(rows))
@@ -95,7 +104,7 @@ def test_no_two_tokens_are_spelled_alike_and_none_goes_on_from_another(entries):
 
 def test_an_empty_token_is_refused():
     with pytest.raises(ValueError, match="token 1 of the vocabulary is empty"):
-        spell(vocabulary([(b"a", NORMAL), (b"", NORMAL)]))
+        spell_vocabulary(vocabulary([(b"a", NORMAL), (b"", NORMAL)]))
 
 
 def test_nats_are_those_of_one_symbol_after_another(head):
@@ -139,9 +148,9 @@ def test_each_symbol_is_given_those_before_it_and_no_other(head):
 
 
 def test_tokens_that_begin_alike_share_their_prefixes(head):
-    at = head.prefixes.at.tolist()
+    at = head.prefixes.indices.tolist()
     assert at[2][:3] == at[3][:3] == at[4][:3] and at[0][1] == at[5][1] == at[2][1]
-    assert len(head.prefixes.paths) == len([b"", b"a", b"b", b"ab", b"abb", b"abba"])
+    assert len(head.prefixes.symbols) == len([b"", b"a", b"b", b"ab", b"abb", b"abba"])
 
 
 def test_a_loaded_head_spells_like_the_saved_one(head):
@@ -164,10 +173,10 @@ def test_what_prefixes_mean_is_computed_anew_after_training():
 
 
 def test_a_new_head_finds_every_symbol_about_equally_likely():
-    shape = shape_for(vocabulary(ENTRIES))
+    shape = byte_head_shape(vocabulary(ENTRIES))
     model = ChatModel(replace(CONFIG, vocab_size=len(ENTRIES), byte_head=shape))
     initialise(model, 1)
-    model.byte_head.learn_spelling(spell(vocabulary(ENTRIES)))
+    model.byte_head.set_spelling(spell_vocabulary(vocabulary(ENTRIES)))
     nats = model.byte_head.nats(random_hidden(400, 1), torch.full((400, 1), 4)).mean().item()
     assert nats == pytest.approx(5 * math.log(shape.symbols), rel=0.25)
 
@@ -199,7 +208,7 @@ def taught(hidden):
 def test_words_outside_the_vocabulary_are_spelled():
     head, nats = taught(meant(TAUGHT))
     assert nats < 0.05
-    spelled = [head.spell_out(hidden, 9) for hidden in meant(HELD_OUT)]
+    spelled = [head.generate_token(hidden, 9) for hidden in meant(HELD_OUT)]
     assert sum(map(operator.eq, spelled, HELD_OUT)) > 0.6 * len(HELD_OUT)  # by chance one in 216
 
 
@@ -212,27 +221,27 @@ def test_a_control_token_is_spelled_as_its_id():
     head, hidden = new_head(ENTRIES), random_hidden(1)
     with torch.no_grad():
         head.out_proj.weight.zero_()[symbols_of(head, STOP)] = head_features(head, hidden[0])
-    assert head.spell_out(hidden[0], 9) == STOP
+    assert head.generate_token(hidden[0], 9) == STOP
 
 
 def head_features(head, hidden):
     path = torch.full((1, head.shape.longest), head.start)
-    return gated_by_hand(head.of_hidden(hidden) + head.meaning(path)[0])
+    return gated_by_hand(head.of_hidden(hidden) + head.embed_prefixes(path)[0])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 3.0])
 def test_no_more_bytes_are_spelled_than_allowed_and_no_empty_word(head, temperature):
     torch.manual_seed(0)
-    written = [head.spell_out(hidden, 3, temperature) for hidden in random_hidden(40)]
+    written = [head.generate_token(hidden, 3, temperature) for hidden in random_hidden(40)]
     assert any(isinstance(spelled, bytes) and len(spelled) == 3 for spelled in written)
     assert all(spelled in (BOS, STOP) or 1 <= len(spelled) <= 3 for spelled in written)
 
 
 def test_a_spelling_that_outgrows_the_vocabulary_goes_on(head):
     endless = copy.deepcopy(head)
-    endless.out_proj.weight[END:] = 0.0
-    endless.out_proj.weight[END - 1] = 0.0
-    assert len(endless.spell_out(random_hidden(1)[0], 50)) == 50
+    endless.out_proj.weight[FIRST_END_MARK:] = 0.0
+    endless.out_proj.weight[FIRST_END_MARK - 1] = 0.0
+    assert len(endless.generate_token(random_hidden(1)[0], 50)) == 50
 
 
 def test_gradients_are_the_same_each_time_where_that_is_asked_for(head):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from chatmill.checkpoints.configuration import ModelConfig, RopeScaling, Variant
-from chatmill.model.chat_model import ChatModel, initialise, slowed
+from chatmill.model.chat_model import ChatModel, initialise, scale_rope_frequencies
 from chatmill.model.layers import rotate
 from chatmill.pipeline.manifest import write_manifest
 from support.tiny import random_model
@@ -81,7 +81,7 @@ def test_a_cache_grows_and_can_still_be_rewound():
 
 def test_rotations_beyond_the_first_table_are_those_of_a_longer_one(monkeypatch):
     whole = random_variant(Variant(), max_position_embeddings=300)
-    monkeypatch.setattr("chatmill.model.chat_model.FIRST_POSITIONS", 32)
+    monkeypatch.setattr("chatmill.model.chat_model.INITIAL_ROTARY_POSITIONS", 32)
     model = random_variant(Variant(), max_position_embeddings=300)
     assert len(model.cos) == 32
     torch.testing.assert_close(model(random_ids(1, 100)), whole(random_ids(1, 100)), atol=0, rtol=0)
@@ -108,7 +108,7 @@ def test_half_precision_is_near_float32(model):
     halved = copy.deepcopy(model).bfloat16()
     for layer in halved.model.layers:
         layer.self_attn.q_norm.float(), layer.self_attn.k_norm.float()
-    halved.make_rotations(64)
+    halved.build_rotary_tables(64)
     ids, cache = random_ids(1, 40), halved.new_cache(1, 64)
     halved(ids[:, :30], cache=cache)
     logits, expected = halved(ids[:, 30:], cache=cache).float(), model(ids)[:, 30:]
@@ -120,8 +120,8 @@ def test_scaled_rotations_are_slower_where_they_turn_least():
     frequencies = torch.tensor([8.0, 4.0, 2.5, 1.0, 0.5]) * 2 * math.pi / 100  # turns in 100 tokens
     scaling = RopeScaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=100)
     expected = [1, 1, 0.5 / 4 + 0.5, 1 / 4, 1 / 4]
-    torch.testing.assert_close(slowed(frequencies, scaling) / frequencies, torch.tensor(expected))
-    torch.testing.assert_close(slowed(frequencies, RopeScaling(factor=4.0)), frequencies / 4)
+    torch.testing.assert_close(scale_rope_frequencies(frequencies, scaling) / frequencies, torch.tensor(expected))
+    torch.testing.assert_close(scale_rope_frequencies(frequencies, RopeScaling(factor=4.0)), frequencies / 4)
 
 
 def test_more_tokens_than_the_cache_holds_are_refused(model):

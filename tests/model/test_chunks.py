@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Chunking
-from chatmill.model.attention import within_conversations
+from chatmill.model.attention import conversation_mask
 from chatmill.model.chunk_cache import NO_TOKEN
-from chatmill.model.chunks import ChunkedDecoder, moving_average, tokens_of
+from chatmill.model.chunks import ChunkedDecoder, moving_average, start_indices
 from support.tiny import CONFIG
 
 SMALL = Chunking(rate=3.0, width=48, layers=2, window=8)
@@ -59,7 +59,7 @@ def read_packed(decoder, ids, lengths):
     """The same of a row that holds several conversations of these lengths."""
     conversations = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    mask = within_conversations(conversations)
+    mask = conversation_mask(conversations)
     made, routed = decode(decoder, ids, rotary_at(positions), mask)
     return made, routed, boundaries(decoder, ids, rotary_at(positions), mask)
 
@@ -118,7 +118,7 @@ def test_blocks_of_a_window_give_what_the_window_gives(decoder):
 def test_in_compiled_code_a_row_has_room_for_a_fixed_number_of_chunks(decoder, room, chunks, monkeypatch):
     ids, rotary = random_tokens(1), rotary_at(torch.arange(TIME)[None])
     expected, starts = read(decoder, ids), boundaries(decoder, ids, rotary)
-    monkeypatch.setattr("chatmill.model.chunks._ROOM", room)
+    monkeypatch.setattr("chatmill.model.chunks._CAPACITY_FACTOR", room)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     fitting = int((starts.cumsum(1) <= chunks).sum())
     near(read(decoder, ids)[:, :fitting], expected[:, :fitting])
@@ -153,7 +153,7 @@ def test_a_stride_can_be_no_whole_number():
 
 def test_chunks_are_told_by_the_tokens_that_begin_them():
     starts = torch.tensor([[1, 0, 1, 1], [1, 0, 0, 1]], dtype=torch.bool)
-    assert tokens_of(starts, 3).tolist() == [[0, 2, 3], [0, 3, NO_TOKEN]]
+    assert start_indices(starts, 3).tolist() == [[0, 2, 3], [0, 3, NO_TOKEN]]
 
 
 @pytest.mark.parametrize(

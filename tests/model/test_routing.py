@@ -8,8 +8,8 @@ import torch
 from chatmill.checkpoints.configuration import Chunking
 from chatmill.model import routing
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.model.routing import Autoencoder, Routed, ratio_loss, surprise_loss
-from chatmill.training.optimizer import Optimizer
+from chatmill.model.routing import Autoencoder, RouterOutput, ratio_loss, surprise_loss
+from chatmill.training.optimizer import MuonAdamW
 from support.tiny import CONFIG
 
 WORDS = [[10, 11, 12], [20, 21, 22, 23, 24], [30, 31], [40, 41, 42, 43]]
@@ -18,7 +18,7 @@ TABLE = torch.randn(20, 8, generator=torch.Generator().manual_seed(1))
 
 def routed(p, x=None):
     """One conversation a row, of which the router found p."""
-    return Routed(torch.zeros(*p.shape, 6) if x is None else x, p, torch.arange(p.shape[1])[None])
+    return RouterOutput(torch.zeros(*p.shape, 6) if x is None else x, p, torch.arange(p.shape[1])[None])
 
 
 def penalised(model, ids):
@@ -67,7 +67,7 @@ def test_each_row_is_surprised_by_itself():
 
 @pytest.mark.parametrize("read_back", [3, 12])
 def test_the_cost_of_reading_back_is_the_mean_over_all_ways_to_cut(read_back, monkeypatch):
-    monkeypatch.setattr(routing, "_READ_BACK", read_back)
+    monkeypatch.setattr(routing, "_MAX_RECONSTRUCTED", read_back)
     monkeypatch.setattr(routing, "_ALWAYS", 0.0)
     generator = torch.Generator().manual_seed(0)
     ids, x = torch.randint(20, (1, 9), generator=generator), torch.randn(1, 9, 6, generator=generator)
@@ -121,7 +121,7 @@ def test_chunks_come_to_begin_where_words_do(boundaries):
     chunking = Chunking(boundaries=boundaries, rate=3.5, width=32, ngrams=(2,), slots=64)
     model, generator = ChatModel(replace(CONFIG, chunking=chunking)), torch.Generator().manual_seed(0)
     initialise(model, 0)
-    optimizer = Optimizer(model, 0.02, torch.float32)
+    optimizer = MuonAdamW(model, 0.02, torch.float32)
     for _ in range(80):
         ids, _ = words(8, 97, generator)
         nats, penalty = model.nats(ids[:, :-1], None, None, ids[:, 1:])

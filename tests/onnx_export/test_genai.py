@@ -5,8 +5,8 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.inference.loading import load_engine
-from chatmill.onnx_export.genai import GRAPH, NAME
+from chatmill.inference.model_loading import load_engine
+from chatmill.onnx_export.genai import CONFIG_FILE, GRAPH_FILE
 from chatmill.pipeline.manifest import write_manifest
 from export_onnx import main
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
@@ -63,7 +63,7 @@ def test_genai_stops_where_the_text_ends(folder, tmp_path):
 
 
 def test_graph_gives_the_logits_of_the_last_position(folder):
-    session = onnxruntime.InferenceSession(folder / GRAPH)
+    session = onnxruntime.InferenceSession(folder / GRAPH_FILE)
     ids = np.array([PROMPTS[2]])
     past = {
         node.name: np.zeros((1, node.shape[1], CONFIG.max_position_embeddings, node.shape[3]), np.float32)
@@ -77,12 +77,12 @@ def test_graph_gives_the_logits_of_the_last_position(folder):
 
 
 def test_graph_is_small_as_its_weights_lie_in_the_one_that_chats(folder):
-    assert (folder / GRAPH).stat().st_size < 20_000
+    assert (folder / GRAPH_FILE).stat().st_size < 20_000
     assert (folder / "model_shared.onnx").stat().st_size > 100_000
 
 
 def test_settings_are_of_the_models_shape(folder):
-    content = json.loads((folder / NAME).read_text())
+    content = json.loads((folder / CONFIG_FILE).read_text())
     assert content["search"] == {"do_sample": False, "max_length": 640, "past_present_share_buffer": True}
     assert content["model"]["context_length"] == 640
     assert content["model"]["decoder"]["num_key_value_heads"] == 2

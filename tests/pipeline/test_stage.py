@@ -12,7 +12,7 @@ SCRIPT = '''
 """Write a number."""
 import os, sys, time
 from pathlib import Path
-from chatmill.pipeline.parameters import PositiveInt
+from chatmill.pipeline.params_file import PositiveInt
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import on_success, stage
 
@@ -135,10 +135,10 @@ def test_two_runs_of_a_stage_take_turns(project):
 
 
 LOOK = """
-    from chatmill.pipeline.processes import SOURCE, scripts_on_path
-    before = SOURCE in sys.path
+    from chatmill.pipeline.processes import SOURCE_ROOT, scripts_on_path
+    before = SOURCE_ROOT in sys.path
     with scripts_on_path():
-        print(before, sys.path[0] == SOURCE)
+        print(before, sys.path[0] == SOURCE_ROOT)
     text = raw"""
 
 

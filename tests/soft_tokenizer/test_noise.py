@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Message, Part, parse, render
-from chatmill.soft_tokenizer.noise import KINDS, noisy
+from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 
 LETTER = [
-    Message.plain("user", "Could you write a letter to my friend about the garden? " * 20),
-    Message.plain("assistant", "Dear friend, the garden is full of flowers this year. " * 20),
+    Message.from_text("user", "Could you write a letter to my friend about the garden? " * 20),
+    Message.from_text("assistant", "Dear friend, the garden is full of flowers this year. " * 20),
 ]
 
 
@@ -18,16 +18,16 @@ def words(conversation):
 
 
 def changed(kind):
-    (other,) = noisy([LETTER], kind)
+    (other,) = add_noise([LETTER], kind)
     return [(a, b) for a, b in zip(words(LETTER), words(other), strict=True) if a != b]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NOISE_KINDS)
 def test_the_same_conversation_always_becomes_the_same(kind):
-    assert noisy([LETTER], kind) == noisy([LETTER[:1], LETTER], kind)[1:]
+    assert add_noise([LETTER], kind) == add_noise([LETTER[:1], LETTER], kind)[1:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NOISE_KINDS)
 def test_some_words_change_and_most_stay(kind):
     assert 0.03 < len(changed(kind)) / len(words(LETTER)) < 0.4
 
@@ -53,13 +53,13 @@ def test_a_word_is_replaced_by_the_same_word_wherever_it_stands():
 def test_calls_of_tools_stay():
     said = Part("text", "One word follows another until the sentence finally ends somewhere near here. " * 5)
     talk = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), said))]
-    for kind in KINDS:
-        ((message,),) = noisy([talk], kind)
+    for kind in NOISE_KINDS:
+        ((message,),) = add_noise([talk], kind)
         assert message.parts[:2] == talk[0].parts[:2] and message.parts[2] != said
 
 
-@given(st.text(), st.sampled_from(KINDS))
+@given(st.text(), st.sampled_from(NOISE_KINDS))
 def test_any_text_remains_a_conversation(text, kind):
-    (talk,) = noisy([[Message.plain("user", text), Message.plain("assistant", text)]], kind)
+    (talk,) = add_noise([[Message.from_text("user", text), Message.from_text("assistant", text)]], kind)
     assert parse(render(talk)) == talk
     assert [re.sub(r"[^\d\s]", "", message.text) for message in talk] == [re.sub(r"[^\d\s]", "", text)] * 2

@@ -4,7 +4,7 @@ from time import sleep
 
 import pytest
 
-from benchmark import TURN_TOKENS, fitting, main, measure_streaming, seconds
+from benchmark import TURN_TOKENS, fitting_lengths, main, measure_streaming, median_seconds
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.tokenizer.formats.binary import write_binary
 from export_onnx import main as export
@@ -20,7 +20,7 @@ def metrics(tmp_path_factory):
     export(folder / "model", folder / "onnx", quantize=["int8"])
     (folder / "exports").mkdir()
     write_binary(VOCABULARY, folder / "exports" / "tokenizer.bin")
-    talk = render([Message.plain("user", "How are you?"), Message.plain("assistant", "Fine, naïvely.")])
+    talk = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
     (folder / "test.jsonl").write_text(Record("talk", "talk/1", talk).to_json() * 3)
     files = [folder / name for name in ("test.jsonl", "exports", "model", "onnx", "benchmark.json")]
     main(*files, prompt_tokens=[40, 8, 4096], new_tokens=4, repeats=2, threads=1)
@@ -85,15 +85,15 @@ def test_tokenizer_and_machine_are_described(metrics):
 
 
 def test_prompts_that_do_not_fit_are_told(capsys):
-    assert fitting([512, 16, 16, 2000], 32, 1024) == [16, 512]
+    assert fitting_lengths([512, 16, 16, 2000], 32, 1024) == [16, 512]
     assert capsys.readouterr().err == "benchmark: prompts of [2000] tokens do not fit into a context of 1024\n"
     with pytest.raises(ValueError, match=r"benchmark.prompt_tokens: no length leaves room for 32 tokens"):
-        fitting([1000], 32, 1024)
+        fitting_lengths([1000], 32, 1024)
 
 
 def test_seconds_is_the_median_without_the_warm_up():
     pauses = iter([0.3, 0.01, 0.3, 0.01])
-    assert 0.01 <= seconds(lambda: sleep(next(pauses)), 3) < 0.2
+    assert 0.01 <= median_seconds(lambda: sleep(next(pauses)), 3) < 0.2
 
 
 def test_only_what_pytorch_needs_imports_torch():

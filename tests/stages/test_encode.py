@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import encode
-from chatmill.conversation.chatml import END, START, Message, Part, Record, render
-from chatmill.conversation.template import Loss, segments
-from chatmill.encoded.encoding import Segmenter
-from chatmill.encoded.token_files import Counts, read_meta, read_split, text_bytes, write_split
-from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.conversation.chatml import IM_END, IM_START, Message, Part, Record, render
+from chatmill.conversation.template import LossKind, conversation_segments
+from chatmill.encoded.file_encoding import Segmenter
+from chatmill.encoded.token_files import SplitCounts, read_meta, read_split, token_byte_lengths, write_split
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
 
 TALKS = [
-    [Message.plain("user", "Hi"), Message.plain("assistant", "Hé!")],
+    [Message.from_text("user", "Hi"), Message.from_text("assistant", "Hé!")],
     [
-        Message.plain("system", "Short."),
-        Message.plain("user", "2*3? <|im_end|>"),
+        Message.from_text("system", "Short."),
+        Message.from_text("user", "2*3? <|im_end|>"),
         Message("assistant", (Part("call", "2*3"), Part("output", "6"), Part("text", "6"))),
     ],
 ]
@@ -43,11 +43,11 @@ def run(folder, template="chatml"):
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 @pytest.mark.parametrize("chunk", [1, 4096])
 def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, template, chunk):
-    monkeypatch.setattr("chatmill.encoded.encoding.CHUNK", chunk)
+    monkeypatch.setattr("chatmill.encoded.file_encoding.CONVERSATIONS_PER_BATCH", chunk)
     ids, loss, offsets = read_split(run(folder, template), "train")
     assert (ids.dtype, loss.dtype, offsets.dtype) == (np.uint16, np.uint8, np.int64)
     for i, talk in enumerate(TALKS):
-        expected_ids, expected_loss = byte_tokenizer().encode_segments(segments(talk, template))
+        expected_ids, expected_loss = byte_tokenizer().encode_segments(conversation_segments(talk, template))
         part = slice(offsets[i], offsets[i + 1])
         assert ids[part].tolist() == expected_ids and loss[part].tolist() == expected_loss
     assert offsets[-1] == len(ids) == len(loss)
@@ -55,18 +55,19 @@ def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, templa
 
 CONTENT = st.text() | st.sampled_from(["x", "<|im_end|>", "<|im_start|>user\n", "<\\", "\n", ""])
 PARTS = st.lists(st.builds(Part, st.just("call"), CONTENT), max_size=2)
-MESSAGES = st.builds(Message.plain, st.sampled_from(["system", "user", "assistant"]), CONTENT) | st.builds(
+MESSAGES = st.builds(Message.from_text, st.sampled_from(["system", "user", "assistant"]), CONTENT) | st.builds(
     Message, st.just("assistant"), PARTS.map(lambda calls: (*calls, Part("text", "so")))
 )
 
 
 @given(st.lists(MESSAGES), st.sampled_from(["chatml", "markers"]))
 def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, template):
-    assert Segmenter(template)(render(conversation)) == segments(conversation, template)
+    assert Segmenter(template)(render(conversation)) == conversation_segments(conversation, template)
 
 
 @pytest.mark.parametrize(
-    "text", ["Hi", f"{START}robot\nHi{END}\n", f"{START}user\nHi{END}", f"{START}user\n<|bos|>{END}\n"]
+    "text",
+    ["Hi", f"{IM_START}robot\nHi{IM_END}\n", f"{IM_START}user\nHi{IM_END}", f"{IM_START}user\n<|bos|>{IM_END}\n"],
 )
 def test_text_that_is_not_rendered_has_no_segments(text):
     with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|out of place"):
@@ -80,30 +81,30 @@ def test_decoded_chatml_is_the_text_on_disk(folder):
 
 def test_the_mask_is_the_answer_and_its_end(folder):
     ids, loss, offsets = read_split(run(folder), "train")
-    trained = [ids[offsets[i] : offsets[i + 1]][loss[offsets[i] : offsets[i + 1]] == Loss.TRAINED] for i in (0, 1)]
+    trained = [ids[offsets[i] : offsets[i + 1]][loss[offsets[i] : offsets[i + 1]] == LossKind.TRAINED] for i in (0, 1)]
     texts = list(map(byte_tokenizer().decode, trained))
-    assert texts == [f"Hé!{END}", f"<|python_start|>2*3<|python_end|>6{END}"]
+    assert texts == [f"Hé!{IM_END}", f"<|python_start|>2*3<|python_end|>6{IM_END}"]
 
 
 def test_meta_counts_bytes_of_text_without_control_tokens(folder):
     meta = read_meta(run(folder))
-    text = render(TALKS[0]).replace(START, "").replace(END, "")
+    text = render(TALKS[0]).replace(IM_START, "").replace(IM_END, "")
     assert meta.bytes["validation"] == len(text.encode())
     assert meta.conversations == {"train": 2, "validation": 1}
     assert meta.fingerprint == VOCABULARY.fingerprint and meta.template == "chatml"
 
 
 def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
-    chunk = byte_tokenizer().encode_conversations([segments(TALKS[0])])
+    chunk = byte_tokenizer().encode_conversations([conversation_segments(TALKS[0])])
     counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64))
     split = read_split(tmp_path, "train")
     assert split.ids.dtype == np.uint32
     assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
-    assert counts == Counts(2 * len(chunk.ids), 2, 2 * len(chunk.ids))
+    assert counts == SplitCounts(2 * len(chunk.ids), 2, 2 * len(chunk.ids))
 
 
 def test_control_and_unused_ids_have_no_bytes():
-    assert text_bytes(VOCABULARY).tolist() == [1] * 256 + [0] * 64
+    assert token_byte_lengths(VOCABULARY).tolist() == [1] * 256 + [0] * 64
 
 
 def test_two_runs_write_equal_bytes(folder):

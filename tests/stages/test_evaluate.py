@@ -6,15 +6,15 @@ import pytest
 
 import export_onnx
 from chatmill.conversation.chatml import Message, Part, Record, parse, render
-from chatmill.conversation.template import segments
-from chatmill.evaluation.batches import batches
+from chatmill.conversation.template import conversation_segments
+from chatmill.evaluation.batch_scoring import group_by_size
 from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
-from chatmill.evaluation.held_back import read_test_set
-from chatmill.evaluation.scoring import score_by
-from chatmill.inference.loading import load_engine
+from chatmill.evaluation.held_out_set import read_test_set
+from chatmill.evaluation.scoring import make_scorer
+from chatmill.inference.model_loading import load_engine
 from chatmill.pipeline.manifest import write_manifest
-from evaluate import accuracies, free_answers, main, questions
-from support.paths import ANYWHERE
+from evaluate import accuracies, answer_prompts, main, select_questions
+from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer, write_model
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
@@ -22,7 +22,7 @@ CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
 def record(source, key, answer, skill=None):
-    talk = [Message.plain("user", f"What of {key}?"), Message("assistant", answer)]
+    talk = [Message.from_text("user", f"What of {key}?"), Message("assistant", answer)]
     return Record(source, f"{source}/{key}", render(talk), skill)
 
 
@@ -50,7 +50,7 @@ def folders(tmp_path_factory):
 def evaluated(folders, out, records=RECORDS, model=None, **settings):
     (out / "test.jsonl").write_text("".join(one.to_json() for one in records), encoding="utf-8")
     inputs = out / "test.jsonl", folders / "free.txt", model or folders / "model", folders / "onnx"
-    main(*inputs, ANYWHERE, out / "samples.jsonl", out / "evaluate.json", **SETTINGS | settings)
+    main(*inputs, ANY_FOLDER, out / "samples.jsonl", out / "evaluate.json", **SETTINGS | settings)
     return json.loads((out / "evaluate.json").read_text())
 
 
@@ -63,9 +63,9 @@ def test_bits_per_byte_pool_the_documents_scored_one_at_a_time(folders, tmp_path
     engine, tokenizer = load_engine(folders / "model", "pytorch", device="cpu"), byte_tokenizer()
     nats, num_bytes = 0.0, 0
     for one in RECORDS[:-1]:
-        ids, _ = tokenizer.encode_segments(segments(parse(one.text)))
+        ids, _ = tokenizer.encode_segments(conversation_segments(parse(one.text)))
         is_text = np.array(ids[1:]) < tokenizer.num_text
-        nats += nats_of_logits(engine.score(ids), np.array(ids))[is_text].sum()
+        nats += nats_of_logits(engine.sequence_logits(ids), np.array(ids))[is_text].sum()
         num_bytes += is_text.sum()
     found = evaluated(folders, tmp_path, RECORDS[:-1])["bits_per_byte"]["all"]
     assert found == pytest.approx(nats / num_bytes / math.log(2), abs=1e-4)
@@ -92,7 +92,9 @@ def test_sources_pool_to_the_whole(metrics):
     bits = metrics["bits_per_byte"]
     sizes = {"talk": 0, "skills": 0}
     for one in RECORDS:
-        sizes[one.source] += sum(len(part.text.encode()) for part in segments(parse(one.text)) if not part.control)
+        sizes[one.source] += sum(
+            len(part.text.encode()) for part in conversation_segments(parse(one.text)) if not part.control
+        )
     pooled = sum(bits["by_source"][name] * size for name, size in sizes.items()) / sum(sizes.values())
     assert bits["all"] == pytest.approx(pooled, abs=1e-5)
 
@@ -100,19 +102,25 @@ def test_sources_pool_to_the_whole(metrics):
 def test_padding_and_windows_change_no_score(folders):
     engine = load_engine(folders / "model", "pytorch", device="cpu")
     texts = [np.random.default_rng(0).integers(0, 256, length) for length in (2, 700, 9, 640, 31)]
-    alone = token_nats(texts, 640, lambda windows: [nats_of_logits(engine.score(ids), ids) for ids in windows])
-    for found, expected in zip(token_nats(texts, 640, score_by(engine)), alone, strict=True):
+    alone = token_nats(
+        texts, 640, lambda windows: [nats_of_logits(engine.sequence_logits(ids), ids) for ids in windows]
+    )
+    for found, expected in zip(token_nats(texts, 640, make_scorer(engine)), alone, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_batches_hold_every_text_once_and_no_more_logits_than_fit():
-    assert batches([50, 10, 300, 50, 20], 100) == [[1, 4], [0, 3], [2]]  # 2 * 20, 2 * 50, and one that is too large
+    assert group_by_size([50, 10, 300, 50, 20], 100) == [
+        [1, 4],
+        [0, 3],
+        [2],
+    ]  # 2 * 20, 2 * 50, and one that is too large
 
 
 def test_questions_are_the_first_of_each_skill_and_phrasing(tmp_path):
     file = tmp_path / "test.jsonl"
     file.write_text("".join(skill_record("adding", "known", key).to_json() for key in range(3)) + RECORDS[2].to_json())
-    asked = questions(read_test_set(file), 2)
+    asked = select_questions(read_test_set(file), 2)
     assert [(one.conversation[-1].text, one.rank) for one in asked] == [
         ("What of 0?", 0),
         ("What of 1?", 1),
@@ -124,7 +132,7 @@ def test_macro_is_the_mean_of_the_skills_not_of_the_questions(tmp_path):
     file = tmp_path / "test.jsonl"
     records = [skill_record("adding", "known", key) for key in range(3)] + [skill_record("naming", "known", 9)]
     file.write_text("".join(one.to_json() for one in records))
-    found = accuracies(questions(read_test_set(file), 9), [True, False, False, True])
+    found = accuracies(select_questions(read_test_set(file), 9), [True, False, False, True])
     assert found == {"macro": pytest.approx(2 / 3), "adding": pytest.approx(1 / 3), "naming": 1}
 
 
@@ -195,7 +203,7 @@ def test_a_bad_record_is_named_with_its_line(folders, tmp_path):
 def test_prompts_that_are_not_utf8_are_refused(folders, tmp_path):
     (tmp_path / "free.txt").write_bytes(b"ok\n\xff\n")
     with pytest.raises(ValueError, match=r"free\.txt: not UTF-8 at byte 3"):
-        free_answers(None, tmp_path / "free.txt", 4)
+        answer_prompts(None, tmp_path / "free.txt", 4)
 
 
 def test_a_model_and_an_export_of_different_tokenizers_are_refused(folders, tmp_path):

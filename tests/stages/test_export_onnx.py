@@ -5,9 +5,9 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.inference.loading import load
+from chatmill.inference.model_loading import load_model
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_model as write_with_encoder
 from export_onnx import main
@@ -53,7 +53,7 @@ def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
     model, encoder = random_model(), ByteEncoder(ByteEncoderShape(layers=0, slots=64), CONFIG.hidden_size)
     write_with_encoder(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
     main(tmp_path / "model", tmp_path / "onnx", quantize=[])
-    engine = load(tmp_path / "onnx", device="cpu", threads=1).engine
+    engine = load_model(tmp_path / "onnx", device="cpu", threads=1).engine
     assert engine.name == "onnx"
     np.testing.assert_allclose(engine.append([72, 105]), model(torch.tensor([[72, 105]])).detach()[0, -1], atol=1e-3)
 

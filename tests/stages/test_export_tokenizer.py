@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 import export_tokenizer
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
 from chatmill.tokenizer.vocabulary.patterns import WORDS
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, bytes_and, rank_scores
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_level_vocabulary, rank_scores
 
 SCRIPT = Path(export_tokenizer.__file__)
 EVERY = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
@@ -30,21 +30,21 @@ def sentencepiece_vocabulary():
 
 
 VOCABULARIES = {
-    "bpe": bytes_and([b"th", b"the"], "bpe", "merge", r"\S+|\s+"),
-    "whitespace": bytes_and([b" the"], "whitespace", "lookup", WORDS),
+    "bpe": byte_level_vocabulary([b"th", b"the"], "bpe", "merge", r"\S+|\s+"),
+    "whitespace": byte_level_vocabulary([b" the"], "whitespace", "lookup", WORDS),
     "sentencepiece": sentencepiece_vocabulary(),
 }
 
 
 @pytest.fixture(params=VOCABULARIES)
 def tokenizer(request, tmp_path):
-    write_folder(complete(VOCABULARIES[request.param], []), tmp_path / request.param)
+    write_folder(add_special_tokens(VOCABULARIES[request.param], []), tmp_path / request.param)
     return tmp_path / request.param
 
 
 @pytest.fixture
 def bpe(tmp_path):
-    write_folder(complete(VOCABULARIES["bpe"], []), tmp_path / "bpe")
+    write_folder(add_special_tokens(VOCABULARIES["bpe"], []), tmp_path / "bpe")
     return tmp_path / "bpe"
 
 
@@ -80,7 +80,7 @@ def test_bpe_is_written_in_every_format_but_sentencepiece_s(bpe):
     ],
 )
 def test_what_differs_is_said_with_its_reason(type, format, exact, reason, tmp_path):
-    write_folder(complete(VOCABULARIES[type], []), tmp_path / type)
+    write_folder(add_special_tokens(VOCABULARIES[type], []), tmp_path / type)
     entry = formats_of(tmp_path / type)[format]
     assert entry.get("exact") is exact
     assert reason in entry["reason"]
@@ -94,7 +94,7 @@ def test_only_formats_that_are_asked_for_are_written(bpe):
 
 def test_the_manifest_has_the_tokenizer_s_fingerprint(bpe):
     formats_of(bpe)
-    assert check_manifest(bpe.with_name("out")) == complete(VOCABULARIES["bpe"], []).fingerprint
+    assert check_manifest(bpe.with_name("out")) == add_special_tokens(VOCABULARIES["bpe"], []).fingerprint
 
 
 def test_an_unknown_format_is_refused_with_the_choices(bpe):

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 import mix
 from chatmill.conversation.chatml import Message, Record, read_records, render
-from chatmill.datasets.split import side
+from chatmill.datasets.split import assign_split
 from support.paths import SOURCE
 
 SHARES = {"validation_share": 0.2, "test_share": 0.2}
-GROUP = {name: next(f"a/{i}" for i in range(99) if side(f"a/{i}", **SHARES) == name) for name in mix.SIDES}
+GROUP = {name: next(f"a/{i}" for i in range(99) if assign_split(f"a/{i}", **SHARES) == name) for name in mix.SPLITS}
 
 
 def pair(question, answer="Yes."):
-    return render([Message.plain("user", question), Message.plain("assistant", answer)])
+    return render([Message.from_text("user", question), Message.from_text("assistant", answer)])
 
 
 def write(folder, sources, rejects=()):
@@ -44,20 +44,20 @@ def mixed(tmp_path, sources, **options):
     return run(tmp_path, {source: {} for source in sources}, **options)
 
 
-FILLED = [(name, pair(f"filler of {name}")) for name in mix.SIDES]
+FILLED = [(name, pair(f"filler of {name}")) for name in mix.SPLITS]
 
 
 def test_records_land_on_the_side_of_their_group_unchanged(tmp_path):
     texts, metrics = mixed(tmp_path, {"a": FILLED})
-    assert texts == {name: [pair(f"filler of {name}")] for name in mix.SIDES}
+    assert texts == {name: [pair(f"filler of {name}")] for name in mix.SPLITS}
     assert metrics["conversations"] == {"test": 1, "validation": 1, "train": 1}
-    assert metrics["bytes"] == {name: len(pair(f"filler of {name}").encode()) for name in mix.SIDES}
+    assert metrics["bytes"] == {name: len(pair(f"filler of {name}").encode()) for name in mix.SPLITS}
 
 
 def test_the_copy_that_is_most_held_out_wins(tmp_path):
     copies = [("train", pair("é")), ("validation", pair("é")), ("train", pair("é")), ("test", pair("é"))]
     texts, metrics = mixed(tmp_path, {"a": FILLED + copies, "b": [("train", pair("é"))]})
-    assert [pair("é") in texts[name] for name in mix.SIDES] == [True, False, False]
+    assert [pair("é") in texts[name] for name in mix.SPLITS] == [True, False, False]
     assert (metrics["leaked"], metrics["duplicates"]) == (3, 1)
 
 
@@ -82,12 +82,12 @@ def reference(records):
     """Who is kept, by the rules alone: index lists by side, duplicates, leaked."""
     best = {}
     for index, (group, text) in enumerate(records):
-        best[text] = min(best.get(text, (9, 9)), (mix.SIDES.index(side(group, **SHARES)), index))
+        best[text] = min(best.get(text, (9, 9)), (mix.SPLITS.index(assign_split(group, **SHARES)), index))
     kept = {
-        name: [text for i, (_, text) in enumerate(records) if best[text] == (s, i)] for s, name in enumerate(mix.SIDES)
+        name: [text for i, (_, text) in enumerate(records) if best[text] == (s, i)] for s, name in enumerate(mix.SPLITS)
     }
     dropped = [(group, text) for i, (group, text) in enumerate(records) if best[text][1] != i]
-    leaked = sum(side(group, **SHARES) == "train" and best[text][0] < mix.TRAIN for group, text in dropped)
+    leaked = sum(assign_split(group, **SHARES) == "train" and best[text][0] < mix.TRAIN for group, text in dropped)
     return kept, len(dropped) - leaked, leaked
 
 
@@ -118,7 +118,7 @@ def test_outputs_do_not_depend_on_how_many_processes_work(tmp_path, monkeypatch)
         monkeypatch.setattr(mix.os, "cpu_count", lambda cpus=cpus: cpus)
         monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
         run(tmp_path, {"a": {}}, near_duplicates=True)
-        found.append([(tmp_path / f"{name}.jsonl").read_bytes() for name in (*mix.SIDES, "metrics")])
+        found.append([(tmp_path / f"{name}.jsonl").read_bytes() for name in (*mix.SPLITS, "metrics")])
     assert found[0] == found[1]
 
 
@@ -151,13 +151,13 @@ def test_bands_are_shared_as_often_as_the_formula_says():
         changed = words.copy()
         changed[30:33] = ["x", "y", "z"]  # 5 of the 60 runs of 3 words go
         similarity = 55 / 65
-        expected += 1 - (1 - similarity**mix.ROWS) ** mix.BANDS
-        shared += bool(set(mix.bands(" ".join(words))) & set(mix.bands(" ".join(changed))))
+        expected += 1 - (1 - similarity**mix.ROWS_PER_BAND) ** mix.BANDS
+        shared += bool(set(mix.minhash_keys(" ".join(words))) & set(mix.minhash_keys(" ".join(changed))))
     assert abs(shared - expected) / trials < 0.03
 
 
 def test_texts_without_words_share_nothing():
-    assert mix.bands(pair("🙂", "!")) == []
+    assert mix.minhash_keys(pair("🙂", "!")) == []
 
 
 # mistakes
@@ -175,7 +175,7 @@ def test_a_missing_source_is_named(tmp_path):
         run(tmp_path, {"a": {}, "b": {}})
 
 
-@pytest.mark.parametrize("name", mix.SIDES)
+@pytest.mark.parametrize("name", mix.SPLITS)
 def test_an_empty_side_is_an_error(tmp_path, name):
     with pytest.raises(ValueError, match=f"no conversation is left for {name}"):
         mixed(tmp_path, {"a": [record for record in FILLED if record[0] != name]})
@@ -223,7 +223,7 @@ def test_a_source_to_repeat_must_exist(tmp_path):
 
 
 def test_a_source_left_out_of_train_is_still_held_out(tmp_path):
-    sources = {"a": FILLED, "b": [(name, pair(f"b of {name}")) for name in mix.SIDES]}
+    sources = {"a": FILLED, "b": [(name, pair(f"b of {name}")) for name in mix.SPLITS]}
     texts, metrics = mixed(tmp_path, sources, repeat={"b": 0})
     assert texts["train"] == [pair("filler of train")]
     assert (pair("b of test") in texts["test"], metrics["conversations"]["train"]) == (True, 1)

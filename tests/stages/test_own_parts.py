@@ -15,15 +15,15 @@ from chatmill.checkpoints.architectures import read_config, to_hugging_face
 from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.model.byte_head import shape_for, spell
+from chatmill.model.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel
-from chatmill.model.reading import read_model
+from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
-from support.paths import ANYWHERE
+from support.paths import ANY_FOLDER
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
 
 CHUNKED = replace(CONFIG, chunking=Chunking())
-TALK = render([Message.plain("user", "How are you?"), Message.plain("assistant", "Fine, naïvely.")])
+TALK = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
 EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 1, "engine_prompts": 1, "compare_tokenizers": []}
 BENCHMARK = {"prompt_tokens": [8, 40], "new_tokens": 4, "repeats": 2, "threads": 1}
 
@@ -67,9 +67,9 @@ def test_a_config_json_of_other_parts_is_refused(parts, message):
 
 
 def test_a_spelling_with_symbols_that_there_are_not_is_refused(tmp_path):
-    config = replace(CONFIG, byte_head=shape_for(VOCABULARY))
+    config = replace(CONFIG, byte_head=byte_head_shape(VOCABULARY))
     model = random_model(config)
-    model.byte_head.learn_spelling(spell(VOCABULARY))
+    model.byte_head.set_spelling(spell_vocabulary(VOCABULARY))
     model.byte_head.spelled[3, 0] = 5000
     with pytest.raises(ValueError, match="its spelling has symbols beyond the"):
         model.byte_head.check(tmp_path)
@@ -83,7 +83,7 @@ def test_why_there_is_no_graph_is_written_down(folder):
 
 def test_it_is_evaluated_by_pytorch_alone_and_its_chunks_are_told(folder, tmp_path):
     inputs = (folder / name for name in ("test.jsonl", "free.txt", "model", "onnx"))
-    evaluate.main(*inputs, ANYWHERE, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
+    evaluate.main(*inputs, ANY_FOLDER, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
     metrics = json.loads((tmp_path / "evaluate.json").read_text())
     (sample,) = map(json.loads, (tmp_path / "samples.jsonl").read_text().splitlines())
     assert list(metrics["engines"]) == ["pytorch"] and metrics["chunks"]["tokens"] >= 1
@@ -106,7 +106,7 @@ def test_chatting_passes_by_an_export_without_a_graph(folder, tmp_path, monkeypa
 
 
 def test_a_model_of_chunks_is_read_as_it_was_written(folder):
-    model, _ = read_model(folder / "model", torch.device("cpu"))
+    model, _ = load_chat_model(folder / "model", torch.device("cpu"))
     ids = torch.arange(20)[None]
     assert isinstance(model, ChatModel) and model.config == CHUNKED
     torch.testing.assert_close(model(ids), random_model(CHUNKED)(ids))

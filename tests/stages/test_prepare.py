@@ -16,8 +16,8 @@ import mix
 import prepare
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records, render
-from chatmill.datasets.formats.item import Item, Reject
-from support.paths import ANYWHERE, ROOT, SOURCE
+from chatmill.datasets.formats.example import Example, Reject
+from support.paths import ANY_FOLDER, ROOT, SOURCE
 
 
 def talk(*texts, system=None):
@@ -114,11 +114,11 @@ def test_a_conversation_of_long_messages_is_kept(tmp_path):
 
 @given(
     st.lists(
-        st.builds(Message.plain, st.sampled_from(["system", "user", "assistant"]), st.text(max_size=2)), max_size=4
+        st.builds(Message.from_text, st.sampled_from(["system", "user", "assistant"]), st.text(max_size=2)), max_size=4
     )
 )
 def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
-    entry = prepare._record(Item("raw:1", None, conversation), "chats")
+    entry = prepare._record(Example("raw:1", None, conversation), "chats")
     if isinstance(entry, Record):
         check_turns(parse(entry.text))
         assert render(conversation).startswith(entry.text)
@@ -225,7 +225,7 @@ def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
     shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
     mix.main(prepared, *chat, tmp_path / "mix.json", prepare=offered(), **shares)
     parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
-    train_tokenizer.main(chat[0], ANYWHERE, tmp_path / "tokenizer", parameters=parameters)
+    train_tokenizer.main(chat[0], ANY_FOLDER, tmp_path / "tokenizer", parameters=parameters)
     encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")
     mixed = json.loads((tmp_path / "mix.json").read_text())["conversations"]
     assert sum(mixed.values()) == 30 * len(REAL)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from chatmill.report import sections, speed
 from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis
-from chatmill.report.markup import Html, table, tag, text
+from chatmill.report.markup import Html, table, tag, to_html
 from chatmill.report.metrics import number, percent
-from chatmill.report.token_view import conversation_tokens, masked, sentence, text_tokens, visible
-from chatmill.tokenizer.vocabulary.files import write_folder
-from report import CALL, main, read_curve
+from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list, visible
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from report import MASK_EXAMPLE, main, read_curve
 from support.tiny import VOCABULARY, byte_tokenizer
 
 EVALUATION = {
@@ -168,12 +168,12 @@ def test_markup_escapes_all_that_is_not_markup():
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs"))))
 def test_text_is_what_it_was_to_a_browser(content):
-    assert "<" not in text(content)
-    assert html.unescape(text(content)) == content
+    assert "<" not in to_html(content)
+    assert html.unescape(to_html(content)) == content
 
 
 def test_half_a_surrogate_can_be_written():
-    assert text("a\ud800").encode() == b"a?"
+    assert to_html("a\ud800").encode() == b"a?"
 
 
 def test_tables_name_their_rows_and_columns():
@@ -206,16 +206,16 @@ def test_axes_hold_all_values_and_few_round_marks(values):
     for axis in (linear_axis("x", values), log_axis("x", values)):
         assert axis.low <= min(values) * (1 + 1e-6)
         assert axis.high >= max(values) * (1 - 1e-6)
-        assert 1 <= len(axis.marks) <= 10
-        assert all(-1e-9 <= axis.share(value) <= 1 + 1e-9 for value in values)
-    assert linear_axis("x", [0.0]).marks[-1] == 1
+        assert 1 <= len(axis.ticks) <= 10
+        assert all(-1e-9 <= axis.fraction(value) <= 1 + 1e-9 for value in values)
+    assert linear_axis("x", [0.0]).ticks[-1] == 1
 
 
 def test_marks_by_hand():
-    assert linear_axis("x", [7.5]).marks == [0, 2, 4, 6, 8]
-    assert log_axis("x", [0.4, 90]).marks == [1, 10, 100]
-    assert log_axis("x", [3, 30]).marks == [2, 5, 10, 20, 50]
-    assert category_axis("x", [512, 16, 128, 16]).marks == [16, 128, 512]
+    assert linear_axis("x", [7.5]).ticks == [0, 2, 4, 6, 8]
+    assert log_axis("x", [0.4, 90]).ticks == [1, 10, 100]
+    assert log_axis("x", [3, 30]).ticks == [2, 5, 10, 20, 50]
+    assert category_axis("x", [512, 16, 128, 16]).ticks == [16, 128, 512]
 
 
 def test_lines_carry_their_names_without_overlap():
@@ -234,11 +234,11 @@ def test_a_chart_says_in_words_what_it_shows():
 
 def test_long_curves_are_averaged_and_keep_their_end():
     points = [(float(step), float(step % 2)) for step in range(1, 1001)]
-    found = sections.averaged(points)
+    found = sections.downsample(points)
     assert len(found) == 200
     assert found[-1][0] == 1000
     assert sum(value for _, value in found) / 200 == pytest.approx(0.5)
-    assert sections.averaged(points[:3]) == points[:3]
+    assert sections.downsample(points[:3]) == points[:3]
 
 
 def test_curves_leave_out_empty_cells_and_what_is_no_number(tmp_path):
@@ -269,12 +269,12 @@ def test_the_fastest_engine_is_that_after_the_longest_prompt():
 
 def test_tokens_show_white_space_and_parts_of_characters():
     assert [visible(token) for token in (b" the\n", "é".encode(), "é".encode()[:1])] == ["·the↵", "é", "⟨c3⟩"]
-    outline = Outline(sentence(text_tokens("é", byte_tokenizer())))
+    outline = Outline(token_list(text_tokens("é", byte_tokenizer())))
     assert outline.text == "⟨c3⟩195c3⟨a9⟩169a9"
 
 
 def test_mask_marks_the_call_but_not_its_output():
-    outline = Outline(masked(conversation_tokens(CALL, byte_tokenizer(), "chatml")))
+    outline = Outline(loss_mask_view(conversation_tokens(MASK_EXAMPLE, byte_tokenizer(), "chatml")))
     marks = [given["class"].removeprefix("token ") for name, given in outline.elements if name == "li"]
     assert marks.count("trained") == len("12*3") + len("12 times 3 is 36.") + 3  # and python_start, python_end, im_end
     assert marks.count("ignored") == len("36") + 3  # and bos, output_start, output_end

@@ -10,21 +10,28 @@ from safetensors.torch import load_file
 
 import encode
 from chatmill.conversation.chatml import Message, Record, render
-from chatmill.conversation.template import Loss
-from chatmill.encoded.token_files import read_split, text_bytes
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.loading import load
+from chatmill.conversation.template import LossKind
+from chatmill.encoded.token_files import read_split, token_byte_lengths
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import distance
-from chatmill.model.reading import read_model
+from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.tokenizer.types import byte
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
-from chatmill.training.byte_encoder import plug
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.training.byte_encoder import use_byte_embedding
 from chatmill.training.model_folder import read_byte_encoder
-from chatmill.training.optimizer import Optimizer
-from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.trainer import Trainer
-from support.short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
 from support.tiny import CONFIG, VOCABULARY, random_model
+from support.training_runs import (
+    kill_when_saved,
+    mark_checkpoint,
+    read_curve,
+    run_training,
+    training_command,
+    write_tokens,
+)
 
 RESULTS = ("model/model.safetensors", "model/config.json", "model/manifest.json", "train.tsv")
 
@@ -36,19 +43,21 @@ def tokens(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(tokens, tmp_path_factory):
-    return run(tokens, tmp_path_factory.mktemp("trained"), steps=60)
+    return run_training(tokens, tmp_path_factory.mktemp("trained"), steps=60)
 
 
 @pytest.fixture
 def feed(tokens):
     split = read_split(tokens / "tokens", "train")
-    return Feed(split, cut_to_fit(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
+    return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
 
 
 def trainer(**changes):
     model = random_model(CONFIG)
     options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
-    return Trainer(model, Optimizer(model, 0.01, torch.float32), torch.from_numpy(text_bytes(VOCABULARY)), **options)
+    return Trainer(
+        model, MuonAdamW(model, 0.01, torch.float32), torch.from_numpy(token_byte_lengths(VOCABULARY)), **options
+    )
 
 
 def test_it_learns_what_it_is_shown(trained):
@@ -68,7 +77,7 @@ def test_transformers_loads_the_model_with_its_tokenizer(trained):
     )
     answer = theirs.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert tokenizer.decode(answer).startswith("yes") and answer[-1] == VOCABULARY.special["<|im_end|>"]
-    model, config = read_model(trained / "model", torch.device("cpu"))
+    model, config = load_chat_model(trained / "model", torch.device("cpu"))
     ours = model(prompt["input_ids"]).detach()
     torch.testing.assert_close(ours, theirs(prompt["input_ids"]).logits.detach(), atol=1e-4, rtol=1e-4)
     assert config["chatmill"]["fingerprint"] == VOCABULARY.fingerprint
@@ -76,13 +85,13 @@ def test_transformers_loads_the_model_with_its_tokenizer(trained):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_two_runs_write_equal_bytes(tokens, tmp_path, precision):
-    first, second = (run(tokens, tmp_path / name, precision=precision, threads=2) for name in "ab")
+    first, second = (run_training(tokens, tmp_path / name, precision=precision, threads=2) for name in "ab")
     for name in RESULTS:
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
 def test_the_seed_decides_the_weights(tokens, tmp_path):
-    first, second = (run(tokens, tmp_path / name, steps=1, seed=seed) for name, seed in (("a", 1), ("b", 2)))
+    first, second = (run_training(tokens, tmp_path / name, steps=1, seed=seed) for name, seed in (("a", 1), ("b", 2)))
     weights = [load_file(folder / RESULTS[0])["model.embed_tokens.weight"] for folder in (first, second)]
     assert not torch.equal(*weights)
 
@@ -109,15 +118,15 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
 
 def start(folder, tokens, **changes):
     """The stage as DVC runs it, with a checkpoint after every other step."""
-    command = [sys.executable, *script(tokens, folder, checkpoint_every=2, **changes)]
+    command = [sys.executable, *training_command(tokens, folder, checkpoint_every=2, **changes)]
     environment = os.environ | {"DVC_ROOT": str(folder / "top"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=folder, env=environment)
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
-    whole, killed = run(tokens, tmp_path / "whole", steps=100, checkpoint_every=2), tmp_path / "killed"
+    whole, killed = run_training(tokens, tmp_path / "whole", steps=100, checkpoint_every=2), tmp_path / "killed"
     checkpoint = kill_when_saved(start(killed, tokens, steps=100), killed / "top")
-    assert 0 < mark(checkpoint)["trainer"]["done"] < 100 and not (killed / "model").exists()
+    assert 0 < mark_checkpoint(checkpoint)["trainer"]["done"] < 100 and not (killed / "model").exists()
 
     assert start(killed, tokens, steps=100).wait() == 0
     curve = (killed / "train.tsv").read_text()
@@ -128,38 +137,38 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
 
 
 def test_it_goes_on_from_an_earlier_model(trained, tokens, tmp_path):
-    run(tokens, tmp_path, initial=trained / "model", steps=1, depth=5)
+    run_training(tokens, tmp_path, initial=trained / "model", steps=1, depth=5)
     assert float(read_curve(tmp_path)[0]["bits_per_byte"]) < 0.5
     assert json.loads((tmp_path / "model/config.json").read_text())["chatmill"]["depth"] == 1
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tmp_path, tied):
-    run(tokens, tmp_path, steps=60, embedding="bytes", tie_embeddings=tied)
+    run_training(tokens, tmp_path, steps=60, embedding="bytes", tie_embeddings=tied)
     assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.5
-    model, config = read_model(tmp_path / "model", torch.device("cpu"))
+    model, config = load_chat_model(tmp_path / "model", torch.device("cpu"))
     encoder = read_byte_encoder(tmp_path / "model")
     table = model.model.embed_tokens.weight.detach().clone()
-    plug(model, encoder, VOCABULARY)
+    use_byte_embedding(model, encoder, VOCABULARY)
     torch.testing.assert_close(model.model.embed_tokens.weight.detach(), table)
     assert config["model_type"] == "qwen3" and config["tie_word_embeddings"] == tied
 
 
 def test_it_goes_on_from_embeddings_made_from_bytes(tokens, tmp_path):
-    first = run(tokens, tmp_path / "first", steps=60, embedding="bytes") / "model"
-    run(tokens, tmp_path / "second", steps=1, embedding="bytes", initial=first)
+    first = run_training(tokens, tmp_path / "first", steps=60, embedding="bytes") / "model"
+    run_training(tokens, tmp_path / "second", steps=1, embedding="bytes", initial=first)
     assert float(read_curve(tmp_path / "second")[0]["bits_per_byte"]) < 0.5
 
 
 def test_a_model_without_a_byte_encoder_cannot_go_on_with_one(trained, tokens, tmp_path):
     with pytest.raises(ValueError, match=r"no byte_encoder\.safetensors.*name a copy of data/soft_tokenizer"):
-        run(tokens, tmp_path, embedding="bytes", initial=trained / "model")
+        run_training(tokens, tmp_path, embedding="bytes", initial=trained / "model")
 
 
 @pytest.mark.slow
 def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(tokens, tmp_path):
     options = {"steps": 100, "embedding": "bytes", "tie_embeddings": False}
-    whole, killed = run(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
+    whole, killed = run_training(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
     kill_when_saved(start(killed, tokens, **options), killed / "top")
     assert start(killed, tokens, **options).wait() == 0
     assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
@@ -168,40 +177,40 @@ def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(
 def test_alignment_pulls_the_head_towards_the_embeddings(tokens, tmp_path):
     apart = []
     for weight in (0.0, 1.0):
-        folder = run(tokens, tmp_path / str(weight), steps=30, tie_embeddings=False, head_alignment=weight)
+        folder = run_training(tokens, tmp_path / str(weight), steps=30, tie_embeddings=False, head_alignment=weight)
         weights = load_file(folder / RESULTS[0])
         apart.append(distance(weights["lm_head.weight"], weights["model.embed_tokens.weight"]))
     assert apart[1] < 0.5 * apart[0]
 
 
 def test_a_model_of_chunks_can_be_aligned_too(tokens, tmp_path):
-    run(tokens, tmp_path, steps=2, chunking="learned", tie_embeddings=False, head_alignment=1.0)
+    run_training(tokens, tmp_path, steps=2, chunking="learned", tie_embeddings=False, head_alignment=1.0)
     assert float(read_curve(tmp_path)[-1]["loss"]) < 6
 
 
 def test_how_long_chunks_are_is_a_parameter(tokens, tmp_path):
-    run(tokens, tmp_path, steps=20, chunking="fixed", tokens_per_chunk=6)
+    run_training(tokens, tmp_path, steps=20, chunking="fixed", tokens_per_chunk=6)
     assert json.loads((tmp_path / "model/config.json").read_text())["chunking"]["rate"] == 6
     with pytest.raises(ValueError, match=r"tokens_per_chunk\n.*greater than 1"):
-        run(tokens, tmp_path / "wrong", chunking="fixed", tokens_per_chunk=1)
+        run_training(tokens, tmp_path / "wrong", chunking="fixed", tokens_per_chunk=1)
 
 
 @pytest.mark.parametrize(
     "part", [{"head": "bytes"}, *({"chunking": boundaries} for boundaries in ("learned", "autoencoder", "fixed"))]
 )
 def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
-    run(tokens, tmp_path, steps=60, **part)
+    run_training(tokens, tmp_path, steps=60, **part)
     assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.6
     assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "chatmill"
-    loaded = load(tmp_path / "model", device="cpu", threads=1)
-    message, _ = ChatSession(*loaded).reply([Message.plain("user", "7?")], 12)
+    loaded = load_model(tmp_path / "model", device="cpu", threads=1)
+    message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "7?")], 12)
     assert message.text.startswith("yes")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "autoencoder"}])
 def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tmp_path, part):
-    whole, killed = run(tokens, tmp_path / "whole", steps=100, checkpoint_every=2, **part), tmp_path / "killed"
+    whole, killed = run_training(tokens, tmp_path / "whole", steps=100, checkpoint_every=2, **part), tmp_path / "killed"
     kill_when_saved(start(killed, tokens, steps=100, **part), killed / "top")
     assert start(killed, tokens, steps=100, **part).wait() == 0
     assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
@@ -216,24 +225,24 @@ def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tm
 )
 def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
-        run(tokens, tmp_path, **wrong)
+        run_training(tokens, tmp_path, **wrong)
 
 
 def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
-    run(tokens, tmp_path, steps=60)
+    run_training(tokens, tmp_path, steps=60)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and all("assistant' is answered 'yes" in line for line in said)
 
 
 def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"train_model.depth = 500 needs about .* GB .* \d+ is the largest that fits"):
-        run(tokens, tmp_path, depth=500)
+        run_training(tokens, tmp_path, depth=500)
 
 
 def test_rows_do_not_see_each_other_nor_conversations_in_a_row(feed):
     rows = list(feed.epoch(0, 0))[:4]
-    together = trainer().measure([feed.batch(rows)])
-    alone = [trainer().measure([feed.batch([np.array([i])])]) for row in rows for i in row]
+    together = trainer().evaluate([feed.batch(rows)])
+    alone = [trainer().evaluate([feed.batch([np.array([i])])]) for row in rows for i in row]
     assert together.weighted_nats == pytest.approx(sum(sums.weighted_nats for sums in alone), rel=1e-5)
     assert together.bytes == sum(sums.bytes for sums in alone)
 
@@ -249,37 +258,37 @@ def test_gradients_of_small_batches_add_up_to_those_of_the_whole(feed):
 
 def test_weights_are_one_for_answers_and_less_for_the_rest(feed):
     batch = feed.batch(list(feed.epoch(0, 0)))
-    trained, prompt = ((batch.loss == kind).sum() for kind in (Loss.TRAINED, Loss.PROMPT))
-    assert trainer(prompt_weight=0.25).measure([batch]).weight == pytest.approx(trained + prompt / 4)
-    assert trainer(prompt_weight=0.0).measure([batch]).weight == trained
+    trained, prompt = ((batch.loss == kind).sum() for kind in (LossKind.TRAINED, LossKind.PROMPT))
+    assert trainer(prompt_weight=0.25).evaluate([batch]).weight == pytest.approx(trained + prompt / 4)
+    assert trainer(prompt_weight=0.0).evaluate([batch]).weight == trained
 
 
 def test_bits_are_counted_over_the_bytes_of_answers(feed):
     batch = feed.batch([np.array([0]), np.array([3])])
-    assert trainer().measure([batch]).bytes == len("yes") + len("yes" * 4)
+    assert trainer().evaluate([batch]).bytes == len("yes") + len("yes" * 4)
 
 
 def test_a_loss_that_is_no_number_names_the_step(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"step \d: the loss is nan: lower train_model.learning_rate"):
-        run(tokens, tmp_path, learning_rate=1e30)
+        run_training(tokens, tmp_path, learning_rate=1e30)
 
 
 def test_tokens_of_another_tokenizer_are_refused(tokens, tmp_path):
-    write_folder(complete(byte.train([], 256, byte.Settings()), ["<|mine|>"]), tmp_path / "tokenizer")
+    write_folder(add_special_tokens(byte.train([], 256, byte.Settings()), ["<|mine|>"]), tmp_path / "tokenizer")
     (tmp_path / "tokens").symlink_to(tokens / "tokens")
     with pytest.raises(ValueError, match="was encoded with another tokenizer"):
-        run(tmp_path, tmp_path / "out")
+        run_training(tmp_path, tmp_path / "out")
 
 
 def test_nothing_to_train_on_is_refused(tokens, tmp_path):
-    questions = Record("talk", "talk/1", render([Message.plain("user", "why?")])).to_json()
+    questions = Record("talk", "talk/1", render([Message.from_text("user", "why?")])).to_json()
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(questions)
     files = tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tokens / "tokenizer", tmp_path / "tokens"
     encode.main(*files, template="chatml")
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     with pytest.raises(ValueError, match="none of 1 conversations has anything to train on"):
-        run(tmp_path, tmp_path / "out")
+        run_training(tmp_path, tmp_path / "out")
 
 
 def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
@@ -288,12 +297,12 @@ def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
         tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens", template="chatml"
     )
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
-    assert read_curve(run(tmp_path, tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""
+    assert read_curve(run_training(tmp_path, tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""
 
 
 @pytest.mark.parametrize("context", [2, 7, 20])
 def test_conversations_longer_than_the_context_are_trained_on_still(tokens, tmp_path, context):
-    curve = read_curve(run(tokens, tmp_path, context=context))
+    curve = read_curve(run_training(tokens, tmp_path, context=context))
     assert all(float(line["loss"]) > 0 for line in curve)
     config = json.loads((tmp_path / "model/config.json").read_text())
     assert config["chatmill"]["conversations"] == {"cut": 60, "rejected": 0}
@@ -301,4 +310,4 @@ def test_conversations_longer_than_the_context_are_trained_on_still(tokens, tmp_
 
 def test_a_batch_smaller_than_a_row_is_refused(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"batch_size = 32 is less than train_model.context = 64"):
-        run(tokens, tmp_path, batch_size=32)
+        run_training(tokens, tmp_path, batch_size=32)

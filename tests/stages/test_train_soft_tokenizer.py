@@ -12,20 +12,20 @@ import train_soft_tokenizer
 from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
 from chatmill.conversation.chatml import Message
 from chatmill.encoded.token_files import read_meta, write_meta
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.loading import load
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.model.reading import read_model
+from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
+from chatmill.soft_tokenizer.embedding_table import embedding_table, make_byte_embedding
 from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
-from chatmill.soft_tokenizer.plugging import embedding_of, table_of
 from chatmill.tokenizer.types.bpe import Settings, train
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import read_byte_encoder, write_model
-from support.paths import ANYWHERE
-from support.short_talks import run as train_model
-from support.short_talks import write_tokens
+from support.paths import ANY_FOLDER
 from support.tiny import CONFIG, VOCABULARY
+from support.training_runs import run_training as train_model
+from support.training_runs import write_tokens
 
 SETTINGS = {
     "width": 32,
@@ -59,7 +59,7 @@ def plugged(trained, tmp_path_factory):
 def files(trained, out, model=None, tokenizer=None):
     chat = (trained / "train.jsonl", trained / "validation.jsonl")
     inputs = (*chat, trained / "tokens", tokenizer or trained / "tokenizer", model or trained / "model")
-    return [*inputs, ANYWHERE, out / "soft_tokenizer", out / "soft_tokenizer.json"]
+    return [*inputs, ANY_FOLDER, out / "soft_tokenizer", out / "soft_tokenizer.json"]
 
 
 def run(trained, out, model=None, tokenizer=None, **changes):
@@ -80,27 +80,27 @@ def metrics(out):
 
 
 def test_the_folder_is_the_model_with_rows_that_its_network_makes(trained, plugged):
-    soft, _ = read_model(plugged / "soft_tokenizer", torch.device("cpu"))
-    model, _ = read_model(trained / "model", torch.device("cpu"))
+    soft, _ = load_chat_model(plugged / "soft_tokenizer", torch.device("cpu"))
+    model, _ = load_chat_model(trained / "model", torch.device("cpu"))
     encoder = read_byte_encoder(plugged / "soft_tokenizer")
-    expected = embedding_of(encoder, VOCABULARY, table_of(model)).weight
-    torch.testing.assert_close(table_of(soft), expected.detach())
+    expected = make_byte_embedding(encoder, VOCABULARY, embedding_table(model)).weight
+    torch.testing.assert_close(embedding_table(soft), expected.detach())
     assert torch.equal(soft.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
 
 
 def test_a_head_with_rows_of_its_own_gets_them_from_the_same_network(trained, tmp_path):
     untied = train_model(trained, tmp_path / "untied", steps=2, tie_embeddings=False)
     out = run(trained, tmp_path / "out", model=untied / "model")
-    soft, _ = read_model(out / "soft_tokenizer", torch.device("cpu"))
+    soft, _ = load_chat_model(out / "soft_tokenizer", torch.device("cpu"))
     encoder = read_byte_encoder(out / "soft_tokenizer")
-    expected = embedding_of(encoder, VOCABULARY, table_of(soft)).weight
+    expected = make_byte_embedding(encoder, VOCABULARY, embedding_table(soft)).weight
     assert expected.shape == (320, 2 * 64)
-    torch.testing.assert_close(table_of(soft), expected.detach())
+    torch.testing.assert_close(embedding_table(soft), expected.detach())
 
 
 def test_the_folder_chats(plugged):
-    loaded = load(plugged / "soft_tokenizer", device="cpu")
-    message, _ = ChatSession(*loaded).reply([Message.plain("user", "7?")], 4)
+    loaded = load_model(plugged / "soft_tokenizer", device="cpu")
+    message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "7?")], 4)
     assert loaded.engine.fingerprint == VOCABULARY.fingerprint and isinstance(message.text, str)
 
 
@@ -120,7 +120,7 @@ def test_two_runs_write_equal_bytes(trained, plugged, tmp_path):
 
 
 def test_it_is_trained_on_with_its_own_tokenizer_and_with_another(trained, tmp_path):
-    write_folder(complete(train(["yes", "yesyes"], 258, Settings()), []), tmp_path / "other")
+    write_folder(add_special_tokens(train(["yes", "yesyes"], 258, Settings()), []), tmp_path / "other")
     asked = {"tune": 10, "other_tokenizer": tmp_path / "other/tokenizer.json"}
     found = metrics(run(trained, tmp_path / "out", **asked))
     tuned, other = found["bits_per_byte"]["tuned"], found["other_tokenizer"]
@@ -142,19 +142,19 @@ def test_a_model_without_rows_of_its_own_is_left_out_with_the_reason(trained, tm
 
 
 def test_a_model_of_another_tokenizer_is_refused(trained, tmp_path):
-    write_folder(complete(VOCABULARY, ["<|mine|>"]), tmp_path / "tokenizer")
+    write_folder(add_special_tokens(VOCABULARY, ["<|mine|>"]), tmp_path / "tokenizer")
     with pytest.raises(ValueError, match=r"was trained with another tokenizer than .*: run the train_model"):
         run(trained, tmp_path, tokenizer=tmp_path / "tokenizer")
 
 
 def test_long_tokens_are_told_and_counted(capsys):
-    vocabulary = complete(train(["yes", "yesyes"], 258, Settings()), [])
+    vocabulary = add_special_tokens(train(["yes", "yesyes"], 258, Settings()), [])
     table = torch.randn(len(vocabulary.tokens), 2)
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
     parameters = SoftTokenizerParameters(**SETTINGS | {"longest": 2})
     found = train_soft_tokenizer.train_network(vocabulary, table, counts, parameters)
     longer = sum(len(vocabulary.tokens[i]) > 2 for i in vocabulary.text_ids)
-    assert found.pairs.cut == longer > 0
+    assert found.dataset.num_truncated == longer > 0
     assert f"{longer} of 258 tokens are longer than 2 bytes" in capsys.readouterr().err
 
 

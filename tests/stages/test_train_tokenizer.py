@@ -16,9 +16,9 @@ import yaml
 
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, render
-from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
-from support.paths import ANYWHERE, SHARED
+from support.paths import ANY_FOLDER, SHARED
 
 STAGES = Path(train_tokenizer.__file__).parent
 TOKENIZERS = SHARED / "tokenizers"
@@ -36,8 +36,8 @@ def chat(tmp_path_factory):
     with file.open("w", encoding="utf-8") as lines:
         for i in range(300):
             talk = [
-                Message.plain("user", f"What do you think of the {choose(words)}, and of {i} {choose(words)}s?"),
-                Message.plain("assistant", f"I like {choose(words)} more than {choose(words)}.\n<|im_end|> 中文"),
+                Message.from_text("user", f"What do you think of the {choose(words)}, and of {i} {choose(words)}s?"),
+                Message.from_text("assistant", f"I like {choose(words)} more than {choose(words)}.\n<|im_end|> 中文"),
             ]
             lines.write(Record("talk", f"talk/{i}", render(talk)).to_json())
     return file
@@ -45,7 +45,7 @@ def chat(tmp_path_factory):
 
 def run(folder, chat, **changes):
     (folder / "params.yaml").write_text(yaml.safe_dump({"train_tokenizer": SETTINGS | changes}))
-    command = [sys.executable, STAGES / "train_tokenizer.py", chat, ANYWHERE, "tokenizer"]
+    command = [sys.executable, STAGES / "train_tokenizer.py", chat, ANY_FOLDER, "tokenizer"]
     environment = os.environ | {"PYTHONHASHSEED": "random"}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
 
@@ -53,7 +53,7 @@ def run(folder, chat, **changes):
 @pytest.mark.parametrize("name", SIZES)
 def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp_path, name):
     chosen = {"type": name, "vocab_size": SIZES[name], "special_tokens": ["<|mood|>"]}
-    train_tokenizer.main(chat, ANYWHERE, tmp_path / "here", parameters=SETTINGS | chosen)
+    train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "here", parameters=SETTINGS | chosen)
     assert run(tmp_path, chat, **chosen).returncode == 0
     for file in (tmp_path / "here").iterdir():
         assert file.read_bytes() == (tmp_path / "tokenizer" / file.name).read_bytes()
@@ -110,14 +110,14 @@ def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes
 )
 def test_what_no_tokenizer_can_be_is_refused(chat, tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        train_tokenizer.main(chat, ANYWHERE, tmp_path / "tokenizer", parameters=SETTINGS | changes)
+        train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | changes)
 
 
 def test_the_size_that_the_text_supports_is_accepted(chat, tmp_path):
     with pytest.raises(ValueError) as refused:
-        train_tokenizer.main(chat, ANYWHERE, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": 64000})
+        train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": 64000})
     most = int(re.search(r"at most (\d+)", str(refused.value))[1])
-    train_tokenizer.main(chat, ANYWHERE, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": most})
+    train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": most})
     assert load(tmp_path / "tokenizer").vocab_size == most
 
 
@@ -173,12 +173,12 @@ def test_gpt2_gives_the_ids_of_tiktoken(chat, tmp_path):
 
 def train(chat, output, **changes):
     """The folder's bytes, by file."""
-    train_tokenizer.main(chat, ANYWHERE, output, parameters=SETTINGS | changes)
+    train_tokenizer.main(chat, ANY_FOLDER, output, parameters=SETTINGS | changes)
     return {file.name: file.read_bytes() for file in output.iterdir()}
 
 
 def texts(chat, max_bytes):
-    return [record.text for record in train_tokenizer.sample(chat, max_bytes)]
+    return [record.text for record in train_tokenizer.sample_conversations(chat, max_bytes)]
 
 
 def utf8(texts):

@@ -19,7 +19,7 @@ def last(page, column=-1):
     return page.locator(".exchange").last.locator(".answer").nth(column)
 
 
-def said(page):
+def answer_text(page):
     return last(page).locator(".said").inner_text()
 
 
@@ -37,7 +37,7 @@ def setting(page, name):
     return page.get_by_label(name, exact=True)
 
 
-def asked(page, action):
+def captured_request(page, action):
     """The request that an action makes."""
     with page.expect_request("**/v1/chat/completions") as request:
         action()

@@ -9,7 +9,7 @@ from playwright.sync_api import expect, sync_playwright
 PROGRAM = Path("/usr/bin/chromium")
 QUIET = ["gpu", "background-networking", "component-update", "sync"]  # what it is to leave alone
 ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
-PATIENCE = 30_000  # milliseconds, for what a busy machine takes its time with
+TIMEOUT_MS = 30_000  # milliseconds, for what a busy machine takes its time with
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def chromium():
     """A browser; the test is skipped where there is none."""
     if not PROGRAM.exists():
         pytest.skip("chromium is not installed")
-    expect.set_options(timeout=PATIENCE)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=PROGRAM, args=ARGUMENTS)
         yield browser
@@ -38,11 +38,11 @@ def visit(browser, address, *, refused=False, script=None, **options):
     context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     context.on("weberror", lambda error: errors.append(str(error.error)))
     page = context.new_page()
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT_MS)
     page.goto(address)
     if not refused and page.locator("#model").count():
         page.wait_for_selector("#model option", state="attached")  # before that, nobody listens to all controls
     yield page
     context.close()
-    told = [text for text in errors if not (refused and "Failed to load resource" in text)]
-    assert not told, told
+    unexpected = [text for text in errors if not (refused and "Failed to load resource" in text)]
+    assert not unexpected, unexpected

@@ -22,6 +22,6 @@ def assistant_parts(draw):
 
 
 MESSAGES = st.one_of(
-    st.builds(Message.plain, st.sampled_from(["system", "user", "assistant"]), TEXT),
+    st.builds(Message.from_text, st.sampled_from(["system", "user", "assistant"]), TEXT),
     st.builds(Message, st.just("assistant"), assistant_parts()),
 )

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import export_tokenizer
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, render
-from chatmill.tokenizer.formats.loading import load
-from support.paths import ANYWHERE
+from chatmill.tokenizer.formats.tokenizer_loading import load
+from support.paths import ANY_FOLDER
 from support.texts import WORDS
 
 TYPES = {
@@ -30,7 +30,7 @@ def write_chat(file):
     with file.open("w", encoding="utf-8") as lines:
         for number in range(150):
             said = [" ".join(pick.choices([*WORDS, *names], k=12)) for _ in range(2)]
-            talk = [Message.plain(role, text) for role, text in zip(("user", "assistant"), said, strict=True)]
+            talk = [Message.from_text(role, text) for role, text in zip(("user", "assistant"), said, strict=True)]
             lines.write(Record("talk", f"talk/{number}", render(talk)).to_json())
 
 
@@ -40,7 +40,7 @@ def export(name, folder):
     kind, section = TYPES[name]
     source, out = folder / "original", folder / "tokenizer"
     parameters = {"type": kind, "vocab_size": 704, "special_tokens": ["<|mood|>"], kind: section}
-    train_tokenizer.main(folder / "chat.jsonl", ANYWHERE, source, parameters=parameters)
+    train_tokenizer.main(folder / "chat.jsonl", ANY_FOLDER, source, parameters=parameters)
     export_tokenizer.main(source, out, formats=FORMATS)
     formats = json.loads((out / "formats.json").read_text())
     return SimpleNamespace(name=name, source=source, out=out, original=load(source), formats=formats)

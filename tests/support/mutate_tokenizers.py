@@ -27,9 +27,9 @@ from random import Random
 from typing import Any
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.algorithms import Encoder
 from chatmill.tokenizer.formats.binary import write_binary
-from chatmill.tokenizer.formats.loading import as_it_is, read_vocabulary
+from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
+from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 TEXT = "The café, 12 naïve 中文 🙂"
@@ -40,7 +40,7 @@ GOOD = ("refused", "unusable", "works")
 HARMLESS = {"builtins.id", "mmap.__new__", "object.__getattr__", "object.__setattr__", "sys._getframe"}
 
 LONG = "th" * 10_000
-PATTERNS_AMISS = [
+BAD_PATTERNS = [
     *["", "(", "(a+)+$", "(?:a|aa)+(?!b)$", "a*", "x", "(?=a)", "(?<=a)", r"\p{No}", r"\p{Nonsense}", "[z-a]", "^"],
     *[r"(?P<n>a)\k<n>", "a{99999}{99999}", "(" * 5000 + ")" * 5000, r"\s+", r"[^\s]", "\ud800", "\0", ".", "(?i)"],
     *["$", "\\", r"\X"],
@@ -101,7 +101,7 @@ NUMERALS = "-1 0 1 97 1.5 97.0 -0.0 NaN Infinity 1e300 1e999 2147483648 42949672
 OTHERS = 'null true false "" "x" "a" "é" "Ġ" "\\u0000" "<0x41>" "<|unused_0|>" [] {} [[]] {"a":1} ["a","b"] [0,1]'
 DEEP = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "0" + "}" * 100_000]
 LENGTHY = ["9" * 400, "9" * 5000, json.dumps(LONG)]
-VALUES = [*NUMERALS.split(), *OTHERS.split(), *DEEP, *LENGTHY, '"a b"', *map(json.dumps, PATTERNS_AMISS)]
+VALUES = [*NUMERALS.split(), *OTHERS.split(), *DEEP, *LENGTHY, '"a b"', *map(json.dumps, BAD_PATTERNS)]
 STRINGS = [i for i, value in enumerate(VALUES) if value.startswith('"')]
 
 
@@ -112,7 +112,7 @@ def mutate_json(data: bytes, random: Random) -> bytes:
         if content:
             _change_json(content, random)
     if random.random() < 0.1:
-        _change_patterns(content, random.choice(PATTERNS_AMISS))
+        _change_patterns(content, random.choice(BAD_PATTERNS))
     text = json.dumps(content, ensure_ascii=random.random() < 0.5).replace('"@same ', '"')
     for i, value in enumerate(VALUES):
         text = text.replace(f'"@{i}"', value)
@@ -349,7 +349,7 @@ def _changed(vocabulary: Vocabulary, random: Random) -> Vocabulary:
             pair = random.choice([(0, 1), (i, j), (2**31, 0), (len(tokens), 0), (len(tokens) - 1, 0), merges[0]])
             merges[random.randrange(len(merges))] = pair
         case 5:
-            return replace(vocabulary, pattern=random.choice([None, 1, [], *PATTERNS_AMISS]))
+            return replace(vocabulary, pattern=random.choice([None, 1, [], *BAD_PATTERNS]))
         case 6:
             algorithm = random.choice(["lookup", "merge", "wordpiece", "viterbi", "x", "", None, 1, []])
             return replace(vocabulary, algorithm=algorithm, type=random.choice(["bpe", "", "x", "a/b", None, 1, []]))
@@ -390,12 +390,12 @@ def outcome(file: Path) -> str:
     except ValueError as error:
         return "refused" if str(file) in str(error) else f"the message does not name the file: {error!s:.200}"
     try:
-        tokenizer = ChatTokenizer(as_it_is(vocabulary))
+        tokenizer = ChatTokenizer(make_lossless(vocabulary))
         texts = {TEXT: tokenizer.encode(TEXT), LITERAL: tokenizer.encode(LITERAL)}
     except ValueError:
         tokenizer = None
     try:
-        slow = Encoder(vocabulary).encode(TEXT)
+        slow = ReferenceEncoder(vocabulary).encode(TEXT)
     except ValueError:
         slow = None
     if tokenizer is None:
@@ -412,7 +412,7 @@ def outcome(file: Path) -> str:
     return "works" if tokenizer.fingerprint else "no fingerprint"
 
 
-class Watch:
+class AuditHook:
     """Notes what the interpreter is asked to do beyond reading."""
 
     def __init__(self, folder: Path) -> None:
@@ -426,7 +426,7 @@ class Watch:
             self.seen.append(f"{event} {arguments!r:.80}")
 
 
-def watched(file: Path, watch: Watch) -> str:
+def run_audited(file: Path, watch: AuditHook) -> str:
     """The outcome, or what went wrong and where."""
     watch.seen.clear()
     faulthandler.dump_traceback_later(SECONDS, exit=True)
@@ -451,7 +451,7 @@ def _status(field: str) -> int:
 def main(originals: Path, folder: Path, first: int, last: int) -> None:
     """Read the mutations from `first` up to `last`."""
     faulthandler.enable()
-    watch = Watch(folder)
+    watch = AuditHook(folder)
     for original in sorted(originals.iterdir()):
         assert outcome(min(original.iterdir())) in ("works", "unusable"), original
     start = _status("VmRSS")
@@ -459,7 +459,7 @@ def main(originals: Path, folder: Path, first: int, last: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     print("ready", flush=True)
     for number in range(first, last):
-        said = watched(write_mutation(originals, folder / str(number), number), watch)
+        said = run_audited(write_mutation(originals, folder / str(number), number), watch)
         grown = (_status("VmHWM") - start) >> 20
         print(json.dumps({"number": number, "outcome": said, "grown_mib": grown}), flush=True)
         if said in GOOD:

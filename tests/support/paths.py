@@ -5,4 +5,4 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "stages"
 SHARED = ROOT.parent / "shared/data"
-ANYWHERE = Path("/")  # a folder in which any file lies that a parameter names
+ANY_FOLDER = Path("/")  # a folder in which any file lies that a parameter names

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from chatmill.pipeline.parameters import read_params
+from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT, SOURCE
 
 TINY = {  # parameter values with which the whole pipeline takes seconds

@@ -11,23 +11,23 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from chatmill.app.commands.serve import LOCAL
-from chatmill.app.server.app import Server, application, listening
-from chatmill.app.server.models import Models, Options
+from chatmill.app.commands.serve import LOCAL_HOSTS
+from chatmill.app.server.app import Server, bind_socket, create_app
+from chatmill.app.server.models import Models, ServingOptions
 from chatmill.app.server.runs import Runs
-from chatmill.inference.loading import Loaded
+from chatmill.inference.model_loading import LoadedModel
 from chatmill.inference.sampler import Sampling
 from export_onnx import main as export
 from support.tiny import write_model
 
-PATIENCE = 60  # seconds after which a server that says nothing hangs
-OPTIONS = Options("cpu", 4, 8, Sampling(), 32, 60)
+TIMEOUT_SECONDS = 60  # seconds after which a server that says nothing hangs
+OPTIONS = ServingOptions("cpu", 4, 8, Sampling(), 32, 60)
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}  # of `request`
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     """What a server said; the names of headers are small."""
 
     status: int
@@ -55,14 +55,14 @@ class Reply(NamedTuple):
         return [json.loads(event) for event in events]
 
 
-class Line:
+class Connection:
     """One connection."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
         self._file = self.socket.makefile("rb")
 
-    def __enter__(self) -> "Line":
+    def __enter__(self) -> "Connection":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +80,7 @@ class Line:
             if last:
                 self.socket.shutdown(socket.SHUT_WR)
 
-    def reply(self, method: str = "POST") -> Reply | None:
+    def read_response(self, method: str = "POST") -> Response | None:
         """The next reply; None where the connection ends without one."""
         try:
             if not (line := self._file.readline()):
@@ -88,12 +88,12 @@ class Line:
             status = int(line.split()[1])
             headers = {name.lower(): value for name, value in parse_headers(self._file).items()}
             if status == 100:
-                return self.reply(method)
-            return Reply(status, headers, b"" if method == "HEAD" or status == 204 else self._body(headers))
+                return self.read_response(method)
+            return Response(status, headers, b"" if method == "HEAD" or status == 204 else self._body(headers))
         except ConnectionError:
             return None
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """The next line, whatever it is."""
         return self._file.readline()
 
@@ -120,11 +120,11 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
 
 
-def ask(port: int, method: str, path: str, **parts: Any) -> Reply:
+def ask(port: int, method: str, path: str, **parts: Any) -> Response:
     """What a server replies to one request. Raises AssertionError where it does not."""
-    with Line(port) as line:
+    with Connection(port) as line:
         line.send(request(port, method, path, **parts))
-        reply = line.reply(method)
+        reply = line.read_response(method)
     assert reply is not None, f"{method} {path}: no reply"
     return reply
 
@@ -136,7 +136,7 @@ def write_served(folder: Path) -> Path:
     return folder / "onnx"
 
 
-class Here(NamedTuple):
+class LocalServer(NamedTuple):
     """A server of this process."""
 
     port: int
@@ -149,31 +149,31 @@ class Here(NamedTuple):
         return len(self.server.server_state.connections)
 
 
-def until(claim: Callable[[], bool]) -> None:
+def wait_until(claim: Callable[[], bool]) -> None:
     """Wait until something is so. Raises AssertionError where it does not come to be."""
-    end = monotonic() + PATIENCE
+    end = monotonic() + TIMEOUT_SECONDS
     while not claim():
         assert monotonic() < end, "it does not come to be"
         sleep(0.01)
 
 
 @contextmanager
-def serving_here(
-    loaded: Loaded, *, key: str | None = None, origins: Sequence[str] = (), verbose: bool = False, buffer: int = 0
-) -> Iterator["Here"]:
+def serving_in_thread(
+    loaded: LoadedModel, *, key: str | None = None, origins: Sequence[str] = (), verbose: bool = False, buffer: int = 0
+) -> Iterator["LocalServer"]:
     """A server in a thread of this process. `buffer`: bytes that the system sends ahead; 0: as it likes."""
     models = Models(["tiny"], OPTIONS)
     models.add("tiny", loaded)
-    with listening("127.0.0.1", 0) as bound:
+    with bind_socket("127.0.0.1", 0) as bound:
         if buffer:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
-        app = application(models, Runs(Path.cwd()), LOCAL, origins, key)
+        app = create_app(models, Runs(Path.cwd()), LOCAL_HOSTS, origins, key)
         server = Server(app, models, grace=0, verbose=verbose)
         thread = Thread(target=asyncio.run, args=(server.serve([bound]),))
         thread.start()
         bound.listen()  # until the thread accepts connections, they wait
         try:
-            yield Here(bound.getsockname()[1], models, server)
+            yield LocalServer(bound.getsockname()[1], models, server)
         finally:
             server.should_exit = True
             thread.join()

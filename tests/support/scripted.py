@@ -11,7 +11,7 @@ class ScriptedEngine:
     def __init__(self, script, *, vocab_size, context):
         self.vocab_size, self.context = vocab_size, context
         self.script = iter(script)
-        self.read = []  # the ids of each call
+        self.received_ids = []  # the ids of each call
         self.cache = []
 
     @property
@@ -20,7 +20,7 @@ class ScriptedEngine:
 
     def append(self, ids):
         assert 0 < len(ids) <= self.context - self.length
-        self.read.append(list(ids))
+        self.received_ids.append(list(ids))
         self.cache += ids
         logits = np.zeros(self.vocab_size, np.float32)
         logits[next(self.script)] = 1

@@ -10,7 +10,7 @@ from support.paths import SHARED
 
 REAL = SHARED / "text"
 REAL_TEXTS = [f"{name}/*" for name in ("tatoeba_laser", "blns", "emoji", "classic_books", "wikitext2", "tinystories")]
-SAID = """
+SAMPLE_TEXT = """
 the cat sat on a mat and they talked about tea, honey & bread. Don't worry! 12 naïve cafés; Überraschung größer señor
 mañana élève garçon привет мир доброе утро 你好 世界 今日は いい 天気 ですね 안녕 하세요 مرحبا שלום नमस्ते 👋 🙂 👩‍👩‍👧 é
 def f(x): return x**2 ... ?! --- 3.14 2024 https://example.org <b> </b> I'll we've isn't talking talked walked walking
@@ -18,9 +18,9 @@ def f(x): return x**2 ... ?! --- 3.14 2024 https://example.org <b> </b> I'll we'
 FORGED = r"""
 <| <\| < ' ##a → a→b [UNK] <unk> <s> <0x41> ▁the Ġthe ẞ ſ's'S 𝒳𝕐 🏳️‍🌈🇩🇪 ﷺ Z̴͙a̵l̸g̶o̷ <|unused_0|> <|im_end|<|im_end <||>
 """
-SHARE = float(os.environ.get("CHATMILL_SHARE", "1"))  # of the texts and mutated files that slow tests make
+FRACTION = float(os.environ.get("CHATMILL_SHARE", "1"))  # of the texts and mutated files that slow tests make
 SAMPLE = os.environ.get("CHATMILL_TEXTS", "20000")  # how many real texts the slow tests take; or all
-WORDS = SAID.split()
+WORDS = SAMPLE_TEXT.split()
 BLANKS = [
     "",
     "\0",

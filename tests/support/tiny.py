@@ -7,14 +7,14 @@ from safetensors.torch import save_file
 
 from chatmill.checkpoints.architectures import to_hugging_face
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.chatml import BOS, END, PAD
+from chatmill.conversation.chatml import BOS, IM_END, PAD
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types.byte import Settings, train
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 
-VOCABULARY = complete(train([], 256, Settings()), [])
+VOCABULARY = add_special_tokens(train([], 256, Settings()), [])
 CONFIG = ModelConfig(
     vocab_size=len(VOCABULARY.tokens),
     hidden_size=32,
@@ -50,7 +50,7 @@ def write_model(folder, config=CONFIG, template="chatml"):
     chatmill = {"fingerprint": VOCABULARY.fingerprint, "template": template}
     (folder / "config.json").write_text(json.dumps(to_hugging_face(config) | {"chatmill": chatmill}))
     special = VOCABULARY.special
-    ids = {"bos_token_id": special[BOS], "eos_token_id": special[END], "pad_token_id": special[PAD]}
+    ids = {"bos_token_id": special[BOS], "eos_token_id": special[IM_END], "pad_token_id": special[PAD]}
     (folder / "generation_config.json").write_text(json.dumps(ids))
     write_manifest(folder, kind="model", fingerprint=VOCABULARY.fingerprint)
     return folder

@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.model.chat_model import initialise
-from chatmill.tokenizer.vocabulary.files import write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from chatmill.training.byte_encoder import (
-    END,
-    FILL,
+    PAD_SYMBOL,
     START,
+    TOKEN_END,
     ByteEncoder,
     ByteEncoderShape,
-    hashed,
-    plug,
-    spell,
-    tabulate,
+    hash_byte_ngrams,
+    spell_tokens,
+    use_byte_embedding,
+    use_embedding_table,
 )
 from chatmill.training.model_folder import read_byte_encoder, write_model
 from support.tiny import CONFIG, VOCABULARY, random_model
@@ -36,21 +36,21 @@ def encoder():
 
 
 def embed(encoder, *tokens, kind=NORMAL):
-    return encoder(spell(tokens, [kind] * len(tokens), SHAPE.longest))
+    return encoder(spell_tokens(tokens, [kind] * len(tokens), SHAPE.longest))
 
 
 def test_a_token_is_spelled_between_two_marks():
-    spelled = spell([b"ab", b"c"], [NORMAL, CONTINUATION], 8)
-    assert spelled.tolist() == [[START, 97, 98, END], [START + 1, 99, END, FILL]]
+    spelled = spell_tokens([b"ab", b"c"], [NORMAL, CONTINUATION], 8)
+    assert spelled.tolist() == [[START, 97, 98, TOKEN_END], [START + 1, 99, TOKEN_END, PAD_SYMBOL]]
 
 
 def test_a_token_that_is_too_long_is_read_as_far_as_allowed():
-    assert spell([b"abcdefghij"], [NORMAL], 8).tolist() == spell([b"abcdefgh"], [NORMAL], 8).tolist()
+    assert spell_tokens([b"abcdefghij"], [NORMAL], 8).tolist() == spell_tokens([b"abcdefgh"], [NORMAL], 8).tolist()
 
 
 def test_empty_tokens_are_refused_and_counted():
     with pytest.raises(ValueError, match="2 of 3 tokens of the vocabulary are empty"):
-        spell([b"", b"a", b""], [NORMAL] * 3, 8)
+        spell_tokens([b"", b"a", b""], [NORMAL] * 3, 8)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=5))
@@ -72,13 +72,15 @@ def test_without_ngrams_the_transformer_still_tells_orders_apart():
 
 
 def test_ngrams_of_a_token_are_counted_by_hand():
-    hashes, count = hashed(spell([b"ab", b"a"], [NORMAL] * 2, 8), longest=2)
+    hashes, count = hash_byte_ngrams(spell_tokens([b"ab", b"a"], [NORMAL] * 2, 8), longest=2)
     assert count.tolist() == [4 + (4 + 3) + 2, 3 + (3 + 2) + 2]  # symbols; small ones and pairs; the whole, twice
     assert hashes.shape == (2, 13) and (hashes[1] == -1).sum() == 3
 
 
 def known(token, longest=3):
-    return {number for number in hashed(spell([token], [NORMAL], 8), longest)[0][0].tolist() if number >= 0}
+    return {
+        number for number in hash_byte_ngrams(spell_tokens([token], [NORMAL], 8), longest)[0][0].tolist() if number >= 0
+    }
 
 
 def test_equal_ngrams_have_equal_hashes_and_others_do_not():
@@ -94,7 +96,7 @@ def test_a_word_in_capitals_shares_its_small_ngrams():
 
 def test_a_table_holds_each_tokens_own_embedding(encoder):
     model = random_model()
-    plug(model, encoder, VOCABULARY)
+    use_byte_embedding(model, encoder, VOCABULARY)
     table = model.model.embed_tokens.weight
     for i in (0, 97, 255):
         torch.testing.assert_close(table[i], embed(encoder, VOCABULARY.tokens[i])[0], atol=1e-5, rtol=1e-5)
@@ -103,22 +105,22 @@ def test_a_table_holds_each_tokens_own_embedding(encoder):
 def test_tokens_that_are_no_text_keep_their_rows(encoder):
     model, other = random_model(), torch.tensor([*VOCABULARY.special.values()])
     before = model.model.embed_tokens.weight[other].clone()
-    plug(model, encoder, VOCABULARY)
+    use_byte_embedding(model, encoder, VOCABULARY)
     assert torch.equal(model.model.embed_tokens.weight[other], before)
 
 
 def test_a_table_in_the_place_of_the_network_changes_no_logit(encoder):
     model, ids = random_model(), torch.tensor([[72, 105, 256, 3]])
-    plug(model, encoder, VOCABULARY)
+    use_byte_embedding(model, encoder, VOCABULARY)
     made = model(ids)
-    assert tabulate(model) is encoder and isinstance(model.model.embed_tokens, torch.nn.Embedding)
+    assert use_embedding_table(model) is encoder and isinstance(model.model.embed_tokens, torch.nn.Embedding)
     torch.testing.assert_close(model(ids), made)
-    assert tabulate(model) is None
+    assert use_embedding_table(model) is None
 
 
 def test_a_new_network_begins_as_a_table_does_and_every_weight_learns():
     model, ids = random_model(), torch.tensor([[72, 105, 256, 3]])
-    plug(model, ByteEncoder(SHAPE, CONFIG.hidden_size), VOCABULARY)
+    use_byte_embedding(model, ByteEncoder(SHAPE, CONFIG.hidden_size), VOCABULARY)
     initialise(model, 1)
     assert 0.01 < model.model.embed_tokens.weight.std() < 0.06
     generator = torch.Generator().manual_seed(0)
@@ -133,8 +135,8 @@ def test_a_new_network_begins_as_a_table_does_and_every_weight_learns():
 def test_a_folder_keeps_the_network_and_the_table_it_made(encoder, tmp_path):
     write_folder(VOCABULARY, tmp_path / "tokenizer")
     model = random_model()
-    plug(model, encoder, VOCABULARY)
-    tabulate(model)
+    use_byte_embedding(model, encoder, VOCABULARY)
+    use_embedding_table(model)
     write_model(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
     again = read_byte_encoder(tmp_path / "model")
     assert again.shape == SHAPE and torch.equal(embed(again, b"ab"), embed(encoder, b"ab"))

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from chatmill.training.checkpoint import Checkpoint, asked_to_end, fingerprint
+from chatmill.training.checkpoint import Checkpoint, catch_sigterm, run_fingerprint
 
 
 @pytest.fixture
@@ -112,21 +112,21 @@ def test_nothing_stays_behind_but_what_another_run_may_still_need(checkpoint):
 def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
     file = tmp_path / "manifest.json"
     file.write_text("1")
-    first = fingerprint({"steps": 1}, [file])
-    assert first == fingerprint({"steps": 1}, [file]) != fingerprint({"steps": 2}, [file])
+    first = run_fingerprint({"steps": 1}, [file])
+    assert first == run_fingerprint({"steps": 1}, [file]) != run_fingerprint({"steps": 2}, [file])
     file.write_text("2")
-    assert fingerprint({"steps": 1}, [file]) != first
+    assert run_fingerprint({"steps": 1}, [file]) != first
 
 
 def test_another_processor_begins_anew(monkeypatch):
-    first = fingerprint({}, [])
+    first = run_fingerprint({}, [])
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False})
-    assert fingerprint({}, []) != first
+    assert run_fingerprint({}, []) != first
 
 
 def test_sigterm_is_noted_once_and_then_means_what_it_meant():
     former = signal.getsignal(signal.SIGTERM)
-    with asked_to_end() as asked:
+    with catch_sigterm() as asked:
         assert not asked.is_set()
         signal.raise_signal(signal.SIGTERM)
         assert asked.is_set() and signal.getsignal(signal.SIGTERM) == former

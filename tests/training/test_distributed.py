@@ -11,11 +11,18 @@ from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split
 from chatmill.training.distributed import Group, launch
-from chatmill.training.packing import Feed, cut_to_fit
-from chatmill.training.run import share_rows
-from support.groups import be_killed, check_shards, complain, fail
-from support.short_talks import kill_when_saved, mark, read_curve, run, script, write_tokens
+from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.training_loop import share_rows
+from support.process_groups import be_killed, check_shards, complain, fail
 from support.tiny import VOCABULARY
+from support.training_runs import (
+    kill_when_saved,
+    mark_checkpoint,
+    read_curve,
+    run_training,
+    training_command,
+    write_tokens,
+)
 
 STEPS = 20  # of equal losses; rounding grows with every step
 CLOSE = 1.5e-5  # 1e-5, and half of the last digit that is written
@@ -28,7 +35,7 @@ def tokens(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(tokens, tmp_path_factory):
-    return run(tokens, tmp_path_factory.mktemp("alone"), steps=STEPS)
+    return run_training(tokens, tmp_path_factory.mktemp("alone"), steps=STEPS)
 
 
 def losses(folder):
@@ -43,7 +50,7 @@ def start(command, folder):
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_loss_is_that_of_one_process(tokens, alone, tmp_path, processes):
-    run(tokens, tmp_path, steps=STEPS, processes=processes)
+    run_training(tokens, tmp_path, steps=STEPS, processes=processes)
     assert losses(tmp_path) == pytest.approx(losses(alone), abs=CLOSE)
     held_out = [float(read_curve(folder)[-1]["validation_bits_per_byte"]) for folder in (tmp_path, alone)]
     assert held_out[0] == pytest.approx(held_out[1], abs=1e-4)
@@ -51,7 +58,7 @@ def test_every_loss_is_that_of_one_process(tokens, alone, tmp_path, processes):
 
 @pytest.mark.slow
 def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_path):
-    run(tokens, tmp_path, steps=STEPS, processes=2, shard=True)
+    run_training(tokens, tmp_path, steps=STEPS, processes=2, shard=True)
     assert losses(tmp_path) == pytest.approx(losses(alone), abs=1e-4)
     ours, theirs = (load_file(folder / "model/model.safetensors") for folder in (tmp_path, alone))
     assert {name: weight.shape for name, weight in ours.items()} == {name: w.shape for name, w in theirs.items()}
@@ -69,7 +76,9 @@ def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_
 )
 def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens, tmp_path, part):
     one, two = (
-        losses(run(tokens, tmp_path / str(processes), steps=4, processes=processes, shard=processes > 1, **part))
+        losses(
+            run_training(tokens, tmp_path / str(processes), steps=4, processes=processes, shard=processes > 1, **part)
+        )
         for processes in (1, 2)
     )
     np.testing.assert_allclose(two, one, rtol=1e-4)
@@ -98,10 +107,12 @@ def test_shards_are_restored_from_whole_weights_and_states(shards):
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, sharded):
     settings = {"steps": 100, "checkpoint_every": 2}
-    begun = start([sys.executable, *script(tokens, tmp_path, **settings, processes=2, shard=sharded)], tmp_path)
+    begun = start(
+        [sys.executable, *training_command(tokens, tmp_path, **settings, processes=2, shard=sharded)], tmp_path
+    )
     checkpoint = kill_when_saved(begun, tmp_path / "top")
-    mark(checkpoint)
-    process = start([sys.executable, *script(tokens, tmp_path, **settings)], tmp_path)
+    mark_checkpoint(checkpoint)
+    process = start([sys.executable, *training_command(tokens, tmp_path, **settings)], tmp_path)
     assert process.wait() == 0
     before, after = (tmp_path / "train.tsv").read_text().split("killed\n")
     assert 1 < before.count("\n") < 101 and before.count("\n") + after.count("\n") == 101
@@ -121,7 +132,7 @@ def test_a_killed_process_is_told_and_ends_the_others():
 
 @pytest.mark.slow
 def test_one_line_tells_a_mistake_of_a_stage_in_many_processes(tokens, tmp_path):
-    process = start([sys.executable, *script(tokens, tmp_path, processes=2, learning_rate=1e30)], tmp_path)
+    process = start([sys.executable, *training_command(tokens, tmp_path, processes=2, learning_rate=1e30)], tmp_path)
     errors = process.communicate()[1].decode()
     assert process.returncode == 1
     assert errors.count("\n") == 1 and "the loss is nan: lower train_model.learning_rate" in errors
@@ -129,7 +140,9 @@ def test_one_line_tells_a_mistake_of_a_stage_in_many_processes(tokens, tmp_path)
 
 @pytest.mark.slow
 def test_two_processes_that_are_asked_to_end_save_first(tokens, tmp_path):
-    process = start([sys.executable, *script(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path)
+    process = start(
+        [sys.executable, *training_command(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path
+    )
     while not list(tmp_path.glob("top/.cache/resume/*/*.pt")) and process.poll() is None:
         time.sleep(0.01)
     process.terminate()
@@ -140,7 +153,9 @@ def test_two_processes_that_are_asked_to_end_save_first(tokens, tmp_path):
 
 @pytest.mark.slow
 def test_processes_end_with_their_parent(tokens, tmp_path):
-    process = start([sys.executable, *script(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path)
+    process = start(
+        [sys.executable, *training_command(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path
+    )
     kill_when_saved(process, tmp_path / "top")  # returns when its output, which all processes have, is closed
     assert not (tmp_path / "model").exists()
 
@@ -149,14 +164,14 @@ def test_processes_end_with_their_parent(tokens, tmp_path):
 def test_processes_that_cannot_share_the_rows_are_refused(tokens, tmp_path):
     assert share_rows(4096, 1024, 1024, 4) == share_rows(4096, 1024, 1024, 1) == 4
     with pytest.raises(ValueError, match=r"batch_size = 256 makes 4 rows of 64 .* 3 processes .* that works is 192$"):
-        run(tokens, tmp_path, processes=3)
+        run_training(tokens, tmp_path, processes=3)
     with pytest.raises(ValueError, match=r"the nearest batch_size that works is 8192$"):
         share_rows(4096, 1024, 1024, 8)
 
 
 def test_the_rows_of_a_step_are_dealt_out(tokens):
     split = read_split(tokens / "tokens", "train")
-    feed = Feed(split, cut_to_fit(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
+    feed = PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
     rows = list(feed.epoch(0, 0))[:5]
     whole, parts = feed.batches(rows, 1), [feed.batches(rows, 1, part, 2) for part in (0, 1)]
     assert [len(part) for part in parts] == [3, 3]
@@ -167,8 +182,8 @@ def test_the_rows_of_a_step_are_dealt_out(tokens):
 
 def test_alone_every_sum_is_what_it_was():
     group, numbers = Group(torch.device("cpu")), torch.arange(3)
-    assert group.sum(numbers) is numbers and group.total(0.1) == 0.1
-    assert group.share(numbers) is numbers and group.whole(numbers) is numbers
+    assert group.all_reduce(numbers) is numbers and group.total(0.1) == 0.1
+    assert group.broadcast(numbers) is numbers and group.gather_full(numbers) is numbers
 
 
 def free_port():
@@ -182,7 +197,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 @pytest.mark.slow
 def test_torchrun_starts_the_processes(tokens, alone, tmp_path):
-    command = script(tokens, tmp_path, steps=STEPS)
+    command = training_command(tokens, tmp_path, steps=STEPS)
     assert start([*TORCHRUN, "--standalone", "--nproc-per-node=2", *command], tmp_path).wait() == 0
     assert losses(tmp_path) == pytest.approx(losses(alone), abs=CLOSE)
 
@@ -191,7 +206,7 @@ def test_torchrun_starts_the_processes(tokens, alone, tmp_path):
 def test_two_machines_train_together(tokens, alone, tmp_path):
     meeting = ("--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     folders = [tmp_path / name for name in "ab"]
-    commands = [script(tokens, folder, steps=STEPS) for folder in folders]
+    commands = [training_command(tokens, folder, steps=STEPS) for folder in folders]
     machines = [
         start([*TORCHRUN, *meeting, f"--node-rank={rank}", *command], folder)
         for rank, (command, folder) in enumerate(zip(commands, folders, strict=True))

@@ -10,13 +10,13 @@ from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.model.chat_model import ChatModel
 from chatmill.training.estimate import (
     available_memory,
+    cgroup_memory,
     check_memory,
-    control_groups,
     flops_per_token,
     memory_needed,
-    memory_told,
     num_weights,
     peak_flops,
+    report_out_of_memory,
 )
 from support.paths import SOURCE
 from support.tiny import CONFIG
@@ -26,7 +26,7 @@ import json, sys
 import numpy as np, torch
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.training.optimizer import Optimizer
+from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
 from chatmill.training.trainer import Trainer
 
@@ -38,7 +38,7 @@ torch.set_num_threads(1)
 before = peak()
 model = ChatModel(ModelConfig.from_depth(depth, vocab_size=vocab_size, context=length))
 initialise(model, 1)
-optimizer = Optimizer(model, 0.01, getattr(torch, precision))
+optimizer = MuonAdamW(model, 0.01, getattr(torch, precision))
 num_bytes = torch.ones(vocab_size, dtype=torch.int64)
 trainer = Trainer(model, optimizer, num_bytes, steps=9, prompt_weight=0.1, precision=precision, compiled=False)
 ids = np.random.default_rng(0).integers(0, vocab_size, (rows, length))
@@ -155,7 +155,7 @@ def test_every_control_group_above_a_process_limits_it(tmp_path, version, limit,
         (folder / limit).write_text(f"{most}\n")
         (folder / usage).write_text("200\n")
         (folder / "memory.stat").write_text(f"active_file 9\n{cached} 50\n")
-    assert sorted(control_groups(tmp_path / "cgroup", tmp_path / "fs")) == [150, 850]
+    assert sorted(cgroup_memory(tmp_path / "cgroup", tmp_path / "fs")) == [150, 850]
 
 
 @pytest.mark.parametrize(
@@ -164,18 +164,18 @@ def test_every_control_group_above_a_process_limits_it(tmp_path, version, limit,
 def test_used_up_memory_is_told(error):
     with (
         pytest.raises(ValueError, match=r"^memory is used up: lower train_model.depth, context or batch_size$"),
-        memory_told(),
+        report_out_of_memory(),
     ):
         raise error
 
 
 def test_other_errors_are_not_taken_for_used_up_memory():
-    with pytest.raises(RuntimeError, match="shapes differ"), memory_told():
+    with pytest.raises(RuntimeError, match="shapes differ"), report_out_of_memory():
         raise RuntimeError("shapes differ")
 
 
 def test_memory_that_torch_cannot_have_is_told():
-    with pytest.raises(ValueError, match="memory is used up"), memory_told():
+    with pytest.raises(ValueError, match="memory is used up"), report_out_of_memory():
         torch.empty(1 << 50)
 
 

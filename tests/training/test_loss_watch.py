@@ -6,9 +6,9 @@ import pytest
 import encode
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.encoded.token_files import read_split
-from chatmill.tokenizer.vocabulary.files import write_folder
-from chatmill.training.loss_watch import LossWatch, name_documents
-from chatmill.training.packing import Feed, cut_to_fit
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.training.loss_watch import LossWatch, describe_conversations
+from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import VOCABULARY
 
 # Losses of the first steps of the default parameters, and of a model of one layer that learns from one row a step.
@@ -97,18 +97,20 @@ def test_a_watch_goes_on_where_it_was(pause):
 @pytest.fixture(scope="module")
 def feed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokens")
-    talks = [[Message.plain("user", f"say {i}\n")] for i in range(5)]
-    talks += [[Message.plain("user", "\x1b" + "long " * i), Message.plain("assistant", "ü" * i)] for i in range(30)]
+    talks = [[Message.from_text("user", f"say {i}\n")] for i in range(5)]
+    talks += [
+        [Message.from_text("user", "\x1b" + "long " * i), Message.from_text("assistant", "ü" * i)] for i in range(30)
+    ]
     lines = (Record("talk", f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
     (folder / "train.jsonl").write_text("".join(lines), encoding="utf-8")
     write_folder(VOCABULARY, folder / "tokenizer")
     encode.main(*(folder / n for n in ("train.jsonl", "train.jsonl", "tokenizer", "tokens")), template="chatml")
     split = read_split(folder / "tokens", "train")
-    return Feed(split, cut_to_fit(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
+    return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
 
 
 def test_documents_are_named_by_their_lines_longest_first(feed):
-    names = name_documents(feed, [np.array([0, 2]), np.array([], np.int64), np.array([1, 3])], VOCABULARY)
+    names = describe_conversations(feed, [np.array([0, 2]), np.array([], np.int64), np.array([1, 3])], VOCABULARY)
     assert names == (
         "lines 9 'user \\x1blong long long assistant üüü', 8 'user \\x1blong long assistant üü', "
         "7 'user \\x1blong assistant ü', 6 of train.jsonl"
@@ -116,5 +118,5 @@ def test_documents_are_named_by_their_lines_longest_first(feed):
 
 
 def test_of_many_documents_some_are_named(feed):
-    names = name_documents(feed, list(feed.epoch(0, 0)), VOCABULARY)
+    names = describe_conversations(feed, list(feed.epoch(0, 0)), VOCABULARY)
     assert names.count("'user") == 3 and names.endswith(" and 10 more of train.jsonl")

@@ -3,7 +3,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from chatmill.training.optimizer import Muon, Optimizer, orthogonalise, rate_at
+from chatmill.training.optimizer import Muon, MuonAdamW, learning_rate_factor, orthogonalise
 from support.tiny import CONFIG, random_model
 
 
@@ -36,7 +36,7 @@ def loss_of(model):
 def test_every_weight_is_changed_once_and_the_loss_falls():
     model = random_model().train()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    optimizer, losses = Optimizer(model, 0.01, torch.float32), []
+    optimizer, losses = MuonAdamW(model, 0.01, torch.float32), []
     for _ in range(20):
         losses.append(loss_of(model))
         losses[-1].backward()
@@ -47,7 +47,7 @@ def test_every_weight_is_changed_once_and_the_loss_falls():
 
 def test_a_restored_optimizer_goes_on_as_the_first_would():
     first, second = random_model(CONFIG), random_model(CONFIG)
-    optimizers = [Optimizer(model, 0.01, torch.float32) for model in (first, second)]
+    optimizers = [MuonAdamW(model, 0.01, torch.float32) for model in (first, second)]
     for share in (1.0, 0.5):
         loss_of(first).backward()
         optimizers[0].step(share)
@@ -61,7 +61,7 @@ def test_a_restored_optimizer_goes_on_as_the_first_would():
 
 
 def test_the_rate_rises_stays_and_falls_to_the_end():
-    shares = [rate_at(step, 200) for step in range(200)]
+    shares = [learning_rate_factor(step, 200) for step in range(200)]
     assert shares[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert shares[100] == 1.0 and shares[150] == 0.5 and shares[199] == pytest.approx(0.01)
-    assert [rate_at(step, 1) for step in range(1)] == [1.0]
+    assert [learning_rate_factor(step, 1) for step in range(1)] == [1.0]

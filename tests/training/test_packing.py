@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import BOS, END, PAD, START, Message
-from chatmill.conversation.template import Loss, segments
-from chatmill.encoded.token_files import Split
-from chatmill.training.packing import Feed, best_fit, cut_to_fit
+from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD, Message
+from chatmill.conversation.template import LossKind, conversation_segments
+from chatmill.encoded.token_files import EncodedSplit
+from chatmill.training.packing import PackedDataset, best_fit, truncate_conversations
 from support.tiny import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -19,17 +19,17 @@ ROLES = ("user", "assistant")
 
 def encode(talks, template="chatml"):
     """Conversations given as lists of texts, the user's first."""
-    messages = [[Message.plain(ROLES[i % 2], text) for i, text in enumerate(talk)] for talk in talks]
-    return Split(*TOKENIZER.encode_conversations([segments(talk, template) for talk in messages]))
+    messages = [[Message.from_text(ROLES[i % 2], text) for i, text in enumerate(talk)] for talk in talks]
+    return EncodedSplit(*TOKENIZER.encode_conversations([conversation_segments(talk, template) for talk in messages]))
 
 
 def feed(talks, row_length, template="chatml"):
     split = encode(talks, template)
-    return Feed(split, cut_to_fit(split, row_length, template, SPECIAL), row_length, SPECIAL)
+    return PackedDataset(split, truncate_conversations(split, row_length, template, SPECIAL), row_length, SPECIAL)
 
 
 def text_of(feed, i):
-    start, length = feed.pieces.starts[i], feed.pieces.lengths[i]
+    start, length = feed.spans.starts[i], feed.spans.lengths[i]
     return TOKENIZER.decode(feed.split.ids[start : start + length])
 
 
@@ -53,16 +53,16 @@ def test_every_row_has_a_target_and_every_epoch_every_conversation(talks, row_le
     source = feed(talks, row_length, template)
     rows = list(source.epoch(seed, 0))
     assert Counter(np.concatenate(rows).tolist()) == Counter(range(len(talks)))
-    assert (source.batch(rows).loss == Loss.TRAINED).any(axis=1).all()
+    assert (source.batch(rows).loss == LossKind.TRAINED).any(axis=1).all()
 
 
 @given(TALKS, st.integers(2, 90))
 def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length):
     source = feed(talks, row_length)
     batch = source.batch(list(source.epoch(1, 0)))
-    has_target = batch.loss != Loss.IGNORED
-    following = np.roll(batch.conversations, -1, axis=1)
-    assert (batch.conversations[has_target] == following[has_target]).all()
+    has_target = batch.loss != LossKind.IGNORED
+    following = np.roll(batch.conversation_ids, -1, axis=1)
+    assert (batch.conversation_ids[has_target] == following[has_target]).all()
     assert (batch.targets[has_target] == np.roll(batch.ids, -1, axis=1)[has_target]).all()
     assert (batch.targets[has_target] != SPECIAL[BOS]).all()
 
@@ -70,8 +70,8 @@ def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length)
 @given(TALKS)
 def test_nothing_trained_is_lost_where_conversations_fit(talks):
     source = feed(talks, 512)
-    trained = int((source.split.loss == Loss.TRAINED).sum())
-    assert int((source.batch(list(source.epoch(0, 0))).loss == Loss.TRAINED).sum()) == trained
+    trained = int((source.split.loss == LossKind.TRAINED).sum())
+    assert int((source.batch(list(source.epoch(0, 0))).loss == LossKind.TRAINED).sum()) == trained
 
 
 def test_a_row_is_whole_conversations_with_positions_of_their_own():
@@ -81,36 +81,36 @@ def test_a_row_is_whole_conversations_with_positions_of_their_own():
     used = len(first) + len(second)
     assert batch.ids[0, :used].tolist() == [*first, *second]
     assert batch.positions[0, :used].tolist() == [*range(len(first)), *range(len(second))]
-    assert batch.conversations[0].tolist() == [0] * len(first) + [1] * len(second) + [-1] * (64 - used)
+    assert batch.conversation_ids[0].tolist() == [0] * len(first) + [1] * len(second) + [-1] * (64 - used)
     assert set(batch.ids[0, used:]) == {SPECIAL[PAD]}
 
 
 def test_a_long_conversation_keeps_its_last_messages_behind_bos():
     source = feed([["first question", "first answer", "second question", "answer"]], 60)
-    assert text_of(source, 0) == f"{START}user\nsecond question{END}\n{START}assistant\nanswer{END}"
-    assert source.batch([np.array([0])]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[START]]
+    assert text_of(source, 0) == f"{IM_START}user\nsecond question{IM_END}\n{IM_START}assistant\nanswer{IM_END}"
+    assert source.batch([np.array([0])]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
 
 
 def test_in_markers_it_keeps_its_last_turns():
     source = feed([["first question", "first answer", "second question", "answer"]], 60, "markers")
-    assert text_of(source, 0) == f"\n\nHuman: second question\n\nAssistant: answer{END}"
+    assert text_of(source, 0) == f"\n\nHuman: second question\n\nAssistant: answer{IM_END}"
 
 
 def test_a_giant_answer_keeps_its_end_and_a_giant_question_its_answer():
     answer, question = feed([["hi", "x" * 200]], 50), feed([["y" * 200, "no"]], 50)
-    assert text_of(answer, 0) == "x" * 48 + END
-    assert text_of(question, 0) == f"{START}assistant\nno{END}"
+    assert text_of(answer, 0) == "x" * 48 + IM_END
+    assert text_of(question, 0) == f"{IM_START}assistant\nno{IM_END}"
 
 
 def test_what_has_nothing_to_train_is_rejected_and_counted():
     source = feed([["a", "b"], ["only a question"], ["c", "d"]], 64)
-    assert source.pieces.rejected == 1
-    assert [text_of(source, i)[-12:-11] for i in range(len(source.pieces.starts))] == ["b", "d"]
+    assert source.spans.rejected == 1
+    assert [text_of(source, i)[-12:-11] for i in range(len(source.spans.starts))] == ["b", "d"]
 
 
 def test_the_order_follows_from_seed_and_epoch_alone():
     source = feed([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(60)], 128)
-    one, same, other = (list(map(list, islice(source.rows(seed), 50))) for seed in (1, 1, 2))
+    one, same, other = (list(map(list, islice(source.endless_rows(seed), 50))) for seed in (1, 1, 2))
     assert one == same and one != other
     assert list(map(list, source.epoch(1, 0))) != list(map(list, source.epoch(1, 1)))
 
@@ -118,14 +118,14 @@ def test_the_order_follows_from_seed_and_epoch_alone():
 def test_padding_is_counted():
     source = feed([["ab", "c"]], 64)
     used = len(source.split.ids)
-    assert source.padding(0) == pytest.approx(1 - used / 64)
+    assert source.padding_fraction(0) == pytest.approx(1 - used / 64)
 
 
 def test_batches_are_of_one_shape_and_filled_up_with_padding():
     source = feed([["q", "a" * 30] for _ in range(5)], 64)
     batches = source.batches(source.epoch(0, 0), 3)
     assert [batch.ids.shape for batch in batches] == [(3, 64), (3, 64)]
-    assert (batches[1].loss[2] == Loss.IGNORED).all()
+    assert (batches[1].loss[2] == LossKind.IGNORED).all()
 
 
 def test_a_context_of_one_token_is_refused():

@@ -6,11 +6,11 @@ import torch
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.training.distributed import choose_device, choose_processes
-from chatmill.training.optimizer import Optimizer
+from chatmill.training.distributed import choose_device_kind, choose_processes
+from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
 from chatmill.training.precision import choose_precision
-from chatmill.training.trainer import Trainer, choose_compile, compile_repeatably
+from chatmill.training.trainer import Trainer, choose_compile, make_compile_deterministic
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -19,7 +19,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 def test_what_is_asked_for_is_chosen():
     assert [choose_precision(name) for name in ("float32", "bfloat16")] == ["float32", "bfloat16"]
     assert choose_compile(True, "float32", 0, 2) and not choose_compile(False, "bfloat16", 1e30, 2)
-    assert (choose_device("cpu"), choose_processes(3, "cpu")) == ("cpu", 3)
+    assert (choose_device_kind("cpu"), choose_processes(3, "cpu")) == ("cpu", 3)
 
 
 def test_compiling_does_not_pay_in_a_short_run_or_without_bfloat16():
@@ -31,7 +31,7 @@ def test_compiling_does_not_pay_in_a_short_run_or_without_bfloat16():
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="there is no compiler")
 def test_compiled_steps_give_the_same_weights_each_time():
-    compile_repeatably()
+    make_compile_deterministic()
     config = ModelConfig.from_depth(1, vocab_size=64, context=512)
     ids = np.random.default_rng(0).integers(0, 64, (8, 512))  # 64 rows of the embedding take what 4,096 tokens add
     batch = Batch(ids, np.tile(np.arange(512), (8, 1)), np.zeros_like(ids), ids, np.full_like(ids, 2))
@@ -40,7 +40,7 @@ def test_compiled_steps_give_the_same_weights_each_time():
         model = ChatModel(config)
         initialise(model, 1)
         options = {"steps": 3, "prompt_weight": 0.1, "precision": "bfloat16", "compiled": True}
-        trainer = Trainer(model, Optimizer(model, 0.01, torch.bfloat16), torch.ones(64, dtype=torch.int64), **options)
+        trainer = Trainer(model, MuonAdamW(model, 0.01, torch.bfloat16), torch.ones(64, dtype=torch.int64), **options)
         for _ in range(3):
             trainer.step([batch])
         trained.append(model.model.embed_tokens.weight)
@@ -53,12 +53,12 @@ def test_one_process_is_started_where_there_is_no_gpu():
 
 @no_gpu
 def test_a_gpu_that_is_not_there_is_told():
-    assert choose_device("auto") == "cpu"
+    assert choose_device_kind("auto") == "cpu"
     with pytest.raises(ValueError, match=r"train_model.device = cuda: PyTorch finds no GPU: set cpu, or auto"):
-        choose_device("cuda")
+        choose_device_kind("cuda")
 
 
 @gpu
 def test_a_gpu_is_chosen_and_each_has_a_process():
-    assert choose_device("auto") == "cuda"
+    assert choose_device_kind("auto") == "cuda"
     assert choose_processes("auto", "cuda") == torch.cuda.device_count()

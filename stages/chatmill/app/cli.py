@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from chatmill.app.terminal.printable import printable
-from chatmill.pipeline.errors import USER_ERRORS, sentence
+from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
 COMMANDS = {
     "chat": "chat with a model in the terminal",
@@ -25,19 +25,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     open_closed_streams()
     try:
-        options = parser(arguments[0] if arguments else "").parse_args(arguments)
+        options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
         options.run(options)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except USER_ERRORS as error:
-        print(f"chatmill: {printable(sentence(error))}", file=sys.stderr)
+        print(f"chatmill: {printable(error_line(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def parser(chosen: str) -> argparse.ArgumentParser:
+def build_parser(command_name: str) -> argparse.ArgumentParser:
     """The command line: all commands by name, and the options of the chosen one."""
     top = argparse.ArgumentParser(prog="chatmill", description="Small chat models that run anywhere.")
     shown = versions() if chosen.startswith("-") else ""
@@ -45,7 +45,7 @@ def parser(chosen: str) -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
-        if name == chosen:
+        if name == command_name:
             module = importlib.import_module(f"chatmill.app.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)

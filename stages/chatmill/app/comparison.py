@@ -15,21 +15,21 @@ from typing import NamedTuple
 import numpy as np
 
 from chatmill.conversation.chatml import Message
-from chatmill.conversation.template import Loss
+from chatmill.conversation.template import LossKind
 from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
-from chatmill.inference.chat import Answer, ChatSession
-from chatmill.inference.interpreter import TOOL_TOKENS
-from chatmill.pipeline.errors import USER_ERRORS, sentence
+from chatmill.inference.chat_session import AnswerStats, ChatSession
+from chatmill.inference.prompt_builder import TOOL_TOKENS
+from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
-Bits = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
+BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
 
 
-class Given(NamedTuple):
+class ModelAnswer(NamedTuple):
     """What a model answered, and what that took; or the problem it had."""
 
     message: Message = Message("assistant", ())
-    timing: Answer | None = None
-    problem: str = ""
+    stats: AnswerStats | None = None
+    error: str = ""
 
 
 class Comparison(NamedTuple):
@@ -39,11 +39,11 @@ class Comparison(NamedTuple):
     """
 
     prompt: str
-    answers: list[Given]
+    answers: list[ModelAnswer]
     nats: list[list[float | str]]
     num_bytes: list[int]
 
-    def bits_per_byte(self) -> Bits:
+    def bits_per_byte(self) -> BitsMatrix:
         """Of each answer under each model; None where there is no number."""
         return [
             [None if isinstance(nats, str) else bits_per_byte(nats, size) for nats in row]
@@ -58,25 +58,25 @@ class Speed(NamedTuple):
     tokens_per_second: float | None  # after the first
 
 
-def compare(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
+def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
     """Ask every model, and score every answer under every model."""
-    answers = [answer(session, prompt) for session in sessions]
-    calls = all(map(knows_calls, sessions))
-    scored = [given.message if calls else Message.plain("assistant", given.message.text) for given in answers]
+    answers = [generate_answer(session, prompt) for session in sessions]
+    calls = all(map(supports_tools, sessions))
+    scored = [given.message if calls else Message.from_text("assistant", given.message.text) for given in answers]
     num_bytes = [sum(len(part.text.encode()) for part in one.parts if part.kind != "output") for one in scored]
     nats = [
-        [(given.problem and "no answer") or nats_or_problem(session, prompt, message) for session in sessions]
+        [(given.error and "no answer") or nats_or_error(session, prompt, message) for session in sessions]
         for given, message in zip(answers, scored, strict=True)
     ]
     return Comparison(prompt, answers, nats, num_bytes)
 
 
-def knows_calls(session: ChatSession) -> bool:
+def supports_tools(session: ChatSession) -> bool:
     """Whether the model can call the calculator."""
     return session.template.escapes and {*TOOL_TOKENS} <= session.tokenizer.special.keys()
 
 
-def answer(session: ChatSession, prompt: str) -> Given:
+def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
     """What the model says to a prompt, whatever it was asked before."""
     session.clear()
     session.engine.rewind(0)
@@ -84,35 +84,37 @@ def answer(session: ChatSession, prompt: str) -> Given:
     try:
         deque(session.ask(prompt), maxlen=0)
     except USER_ERRORS as error:
-        return Given(problem=sentence(error))
-    return Given(session.conversation[-1], session.answer)
+        return ModelAnswer(error=error_line(error))
+    return ModelAnswer(session.conversation[-1], session.answer_stats)
 
 
-def nats_or_problem(session: ChatSession, prompt: str, message: Message) -> float | str:
+def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float | str:
     """The nats of an answer under a model, or why it has none."""
     if not any(part.text for part in message.parts if part.kind != "output"):
         return "no text"
     try:
-        return score(session, prompt, message)
+        return answer_nats(session, prompt, message)
     except USER_ERRORS as error:
-        return sentence(error)
+        return error_line(error)
 
 
-def score(session: ChatSession, prompt: str, message: Message) -> float:
+def answer_nats(session: ChatSession, prompt: str, message: Message) -> float:
     """The nats of an answer's text and calls after a prompt. Raises ValueError where the model gives no number."""
-    system = [Message.plain("system", session.system)] if session.system else []
-    asked, _ = session.tokenizer.encode_segments(session.template.prompt([*system, Message.plain("user", prompt)]))
-    said, losses = session.tokenizer.encode_segments(session.template.answer(message))
-    logits = session.engine.score([*asked, *said])[len(asked) - 1 :]
+    system = [Message.from_text("system", session.system)] if session.system else []
+    prompt_ids, _ = session.tokenizer.encode_segments(
+        session.template.prompt([*system, Message.from_text("user", prompt)])
+    )
+    answer_ids, losses = session.tokenizer.encode_segments(session.template.answer(message))
+    logits = session.engine.sequence_logits([*prompt_ids, *answer_ids])[len(prompt_ids) - 1 :]
     with np.errstate(invalid="ignore"):
-        nats = nats_of_logits(logits, np.array([asked[-1], *said]))
-    total = float(nats[(np.array(losses) == Loss.TRAINED) & session.tokenizer.is_text[said]].sum())
+        nats = nats_of_logits(logits, np.array([prompt_ids[-1], *answer_ids]))
+    total = float(nats[(np.array(losses) == LossKind.TRAINED) & session.tokenizer.is_text[answer_ids]].sum())
     if not np.isfinite(total):
         raise ValueError("the model gives it no probability, or none that is a number")
     return total
 
 
-def pooled(comparisons: Iterable[Comparison]) -> Bits:
+def pooled_bits_per_byte(comparisons: Iterable[Comparison]) -> BitsMatrix:
     """Bits per byte over all prompts: nats and bytes are summed before they are divided.
 
     An answer that one of the models could not score is left out under all, so that a row is of the same texts.
@@ -131,7 +133,7 @@ def speeds(comparisons: Sequence[Comparison]) -> list[Speed]:
     """How fast each model was over all prompts."""
     result = []
     for answers in zip(*(one.answers for one in comparisons), strict=True):
-        timings = [given.timing for given in answers if given.timing and given.timing.tokens]
+        timings = [given.stats for given in answers if given.stats and given.stats.tokens]
         tokens = sum(timing.tokens - 1 for timing in timings)
         seconds = sum(timing.seconds - timing.first_token for timing in timings)
         first = median(timing.first_token for timing in timings) if timings else None

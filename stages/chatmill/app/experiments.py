@@ -6,24 +6,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-MODELS = (Path("data/export/onnx"), Path("data/model"))  # where the pipeline leaves them; the first that is there
-LEFT_OUT = "formats.json"  # says why an export is no model
+MODEL_FOLDERS = (
+    Path("data/export/onnx"),
+    Path("data/model"),
+)  # where the pipeline leaves them; the first that is there
+NO_EXPORT_FILE = "formats.json"  # says why an export is no model
 WORKSPACE = "workspace"  # as `dvc exp show` calls what lies in the folder
 
 
 def default_model() -> Path:
     """The model the pipeline made in this folder. Raises ValueError where there is none."""
-    for folder in MODELS:
-        if folder.is_dir() and not (folder / LEFT_OUT).exists():
+    for folder in MODEL_FOLDERS:
+        if folder.is_dir() and not (folder / NO_EXPORT_FILE).exists():
             return folder
-    raise ValueError(f"no {' or '.join(map(str, MODELS))} here: run `dvc repro`, or name a model with --model")
+    raise ValueError(f"no {' or '.join(map(str, MODEL_FOLDERS))} here: run `dvc repro`, or name a model with --model")
 
 
 @contextmanager
-def fetched(model: str | Path) -> Iterator[Path]:
+def fetch_model(model: str | Path) -> Iterator[Path]:
     """The path of a model, which for a run that DVC knows is there for as long as it takes to load it."""
     with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
-        yield find_or_fetch(str(model), MODELS, Path(folder) / "model")
+        yield find_or_fetch(str(model), MODEL_FOLDERS, Path(folder) / "model")
 
 
 def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
@@ -43,18 +46,18 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
     try:
         with Repo(rev=None if name == WORKSPACE else name) as repo:
             files = DVCFileSystem(repo)
-            held = [output for output in outputs if files.isdir(output.as_posix())]
-            if not held:
+            available = [output for output in outputs if files.isdir(output.as_posix())]
+            if not available:
                 raise ValueError(f"{name}: this run has no {' or '.join(map(str, outputs))}: run `dvc repro` on it")
-            for output in held:
+            for output in available:
                 files.get(output.as_posix(), str(folder), recursive=True)
-                if not (folder / LEFT_OUT).exists():
+                if not (folder / NO_EXPORT_FILE).exists():
                     break
                 shutil.rmtree(folder)
     except (FileNotFoundError, DataIndexError) as error:
         raise ValueError(
             f"{name}: its model is neither in DVC's cache nor in a remote storage: have it pushed where it was made "
-            f"(`dvc push`, `dvc exp push`), or make it anew ({remedy(name)})"
+            f"(`dvc push`, `dvc exp push`), or make it anew ({rebuild_commands(name)})"
         ) from error
     except DvcException as error:
         raise ValueError(
@@ -64,6 +67,6 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
     return folder
 
 
-def remedy(name: str) -> str:
+def rebuild_commands(name: str) -> str:
     """The commands that make the outputs of a run anew."""
     return "`dvc repro`" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then `dvc repro`"

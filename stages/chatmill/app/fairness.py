@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from chatmill.datasets.formats.item import Reject, Unusable, text_of
-from chatmill.datasets.formats.reading import json_rows, table_rows
+from chatmill.datasets.formats.example import Reject, UnusableRowError, text_of
+from chatmill.datasets.formats.row_readers import json_rows, table_rows
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 ENGLISH = ("en", "eng", "eng_latn", "english")
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """A sentence, and the English one that says the same."""
 
     text: str
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class LanguageCost:
     """Tokens and bytes of a language's sentences, and of their English ones."""
 
     sentences: int
@@ -58,15 +58,15 @@ class Cost:
         return self.tokens_per_byte / (self.english_tokens / self.english_bytes)
 
 
-def read_parallel(file: Path) -> dict[str, list[Pair]]:
+def read_parallel(file: Path) -> dict[str, list[SentencePair]]:
     """The sentences of each language. Raises ValueError with file and line where one has no English counterpart."""
     rows = list(_rows(file))
     english = {key: text for _, language, key, text in rows if language.lower() in ENGLISH}
-    result: dict[str, list[Pair]] = {}
+    result: dict[str, list[SentencePair]] = {}
     for place, language, key, text in rows:
         if key not in english:
             raise ValueError(f"{place}: no sentence {key!r} in English to compare it with: add one, of language 'en'")
-        result.setdefault(language, []).append(Pair(text, english[key]))
+        result.setdefault(language, []).append(SentencePair(text, english[key]))
     if not result:
         raise ValueError(f"{file}: no sentences: expected rows of language, key and text")
     return result
@@ -81,7 +81,7 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
         place, entry = row
         try:
             language, key, text = (text_of(entry, name) for name in ("language", "key", "text"))
-        except Unusable as error:
+        except UnusableRowError as error:
             raise ValueError(f"{place}: {error}") from error
         if not text.strip():
             raise ValueError(f"{place}: an empty sentence")
@@ -91,13 +91,13 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
         yield place, language, key, text
 
 
-def costs(parallel: Mapping[str, Sequence[Pair]], tokenizer: ChatTokenizer) -> dict[str, Cost]:
+def language_costs(parallel: Mapping[str, Sequence[SentencePair]], tokenizer: ChatTokenizer) -> dict[str, LanguageCost]:
     """What each language's sentences cost."""
     return {language: _cost(pairs, tokenizer) for language, pairs in parallel.items()}
 
 
-def _cost(pairs: Sequence[Pair], tokenizer: ChatTokenizer) -> Cost:
+def _cost(pairs: Sequence[SentencePair], tokenizer: ChatTokenizer) -> LanguageCost:
     sizes = []
     for texts in zip(*pairs, strict=True):
         sizes += [sum(map(len, tokenizer.encode(list(texts)))), sum(len(text.encode()) for text in texts)]
-    return Cost(len(pairs), *sizes)
+    return LanguageCost(len(pairs), *sizes)

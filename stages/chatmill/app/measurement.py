@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.subject import Subject, read_whole_file
-from chatmill.conversation.template import Loss, Segment
-from chatmill.datasets.formats.item import Item, Reject
-from chatmill.datasets.formats.registry import read
-from chatmill.engines.engine import Engine, memory_error
-from chatmill.evaluation.corpus import Bits, Corpus
-from chatmill.evaluation.scoring import score_by
+from chatmill.app.inputs import TextOrConversation, iter_inputs
+from chatmill.conversation.template import LossKind, Segment
+from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.registry import read_dataset
+from chatmill.engines.engine import Engine, as_memory_error
+from chatmill.evaluation.corpus import BitsPerByte, Corpus
+from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_template import ChatTemplate
-from chatmill.inference.loading import Loaded
+from chatmill.inference.model_loading import LoadedModel
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
-MOST_LOGITS = 1 << 28  # of a window: 1 GB
+MAX_WINDOW_LOGITS = 1 << 28  # of a window: 1 GB
 
 
 class Document(NamedTuple):
@@ -31,18 +31,18 @@ class Document(NamedTuple):
 
     file: Path
     place: str
-    content: Subject
+    content: TextOrConversation
 
 
 class Measurement(NamedTuple):
     """What a model needs for some documents."""
 
-    bits_per_byte: Bits
-    by_file: dict[str, Bits]
+    bits_per_byte: BitsPerByte
+    by_file: dict[str, BitsPerByte]
     bytes: int  # of the text that is scored, as are the tokens
     tokens: int
     context: int  # tokens that a window holds
-    long: list[str]  # places of the documents that take more
+    windowed_documents: list[str]  # places of the documents that take more
     tokens_per_second: float  # of all tokens, control tokens included
 
 
@@ -53,8 +53,12 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
     them, and any other file is one text. Raises ValueError with file and line where one cannot be read.
     """
     result: list[Document] = []
-    found = ((item.place, _kept(item)) for item in read(file, format, limit=limit, seed=0)) if format else None
-    for place, content in found or read_whole_file(file):
+    entries = (
+        ((item.place, _conversation_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
+        if format
+        else None
+    )
+    for place, content in entries or iter_inputs(file):
         if len(result) == limit:
             break
         try:
@@ -68,19 +72,21 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
     return result
 
 
-def measure(loaded: Loaded, documents: Sequence[Document], context: int | None = None) -> Measurement:
+def measure(loaded: LoadedModel, documents: Sequence[Document], context: int | None = None) -> Measurement:
     """What a model needs for each byte; `context` is how many tokens a window holds, the model's own unless given.
 
     Raises ValueError where the model is not one of this tokenizer, or gives no probability.
     """
     engine, tokenizer, template, _ = loaded
     length = window_length(engine, context)
-    scored = tuple(Loss) if template.escapes else (Loss.PROMPT, Loss.TRAINED)
-    corpus = Corpus.of([written(document.content, template) for document in documents], tokenizer, scored=scored)
+    scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
+    corpus = Corpus.from_segments(
+        [to_segments(document.content, template) for document in documents], tokenizer, scored=scored
+    )
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
         raise ValueError(f"the tokenizer makes ids up to {corpus.ids.max()}: the model knows {engine.vocab_size}")
     start = time.monotonic()
-    nats = nats_of(engine, corpus, length)
+    nats = corpus_nats(engine, corpus, length)
     seconds = time.monotonic() - start
     for document, of_text in zip(documents, corpus.by_document(nats), strict=True):
         if not np.isfinite(of_text).all():
@@ -89,39 +95,39 @@ def measure(loaded: Loaded, documents: Sequence[Document], context: int | None =
     return Measurement(
         corpus.bits(nats),
         {file: corpus.bits(nats, documents=files == file) for file in dict.fromkeys(files.tolist())},
-        int(corpus.num_bytes[corpus.is_text].sum()),
-        int(corpus.is_text.sum()),
+        int(corpus.num_bytes[corpus.is_scored].sum()),
+        int(corpus.is_scored.sum()),
         length,
         [document.place for document, size in zip(documents, np.diff(corpus.offsets), strict=True) if size > length],
         len(corpus.ids) / max(seconds, 1e-9),
     )
 
 
-def window_length(engine: Engine, asked: int | None) -> int:
+def window_length(engine: Engine, requested: int | None) -> int:
     """How many tokens are scored at a time. Raises ValueError where more are asked for than the model reads."""
-    if asked is None:
-        return min(engine.context, max(2, MOST_LOGITS // engine.vocab_size))
-    if not 2 <= asked <= engine.context:
-        raise ValueError(f"a context of {asked} tokens: the model's is {engine.context}, and 2 are the fewest")
-    return asked
+    if requested is None:
+        return min(engine.context, max(2, MAX_WINDOW_LOGITS // engine.vocab_size))
+    if not 2 <= requested <= engine.context:
+        raise ValueError(f"a context of {requested} tokens: the model's is {engine.context}, and 2 are the fewest")
+    return requested
 
 
-def written(content: Subject, template: ChatTemplate) -> list[Segment]:
+def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
     """A document as a model reads it."""
-    return template.text(content) if isinstance(content, str) else template.whole(content)
+    return template.text(content) if isinstance(content, str) else template.full_conversation(content)
 
 
-def nats_of(engine: Engine, corpus: Corpus, length: int) -> np.ndarray:
+def corpus_nats(engine: Engine, corpus: Corpus, length: int) -> np.ndarray:
     """(N,) the nats of each token. Raises MemoryError with what to do where memory is used up."""
     try:
-        return corpus.nats(length, score_by(engine))
+        return corpus.nats(length, make_scorer(engine))
     except (RuntimeError, MemoryError) as error:
-        if memory_error(error, engine.device) is None:
+        if as_memory_error(error, engine.device) is None:
             raise
         raise MemoryError(f"out of memory on {engine.device}: lower --context, or take a smaller model") from error
 
 
-def _kept(item: Item | Reject) -> Subject:
+def _conversation_of(item: Example | Reject) -> TextOrConversation:
     if isinstance(item, Reject):
         raise ValueError(f"{item.place}: {item.detail}")
     return item.conversation

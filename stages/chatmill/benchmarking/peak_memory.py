@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chatmill.inference.loading import load_engine
-from chatmill.pipeline.processes import SOURCE, die_with_parent
+from chatmill.inference.model_loading import load_engine
+from chatmill.pipeline.processes import SOURCE_ROOT, die_with_parent
 
 NEW_TOKENS = 8
 STATUS = Path("/proc/self/status")
@@ -16,7 +16,7 @@ def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: in
     """The peak of a fresh process that opens the engine and reads a prompt, in 10^6 bytes."""
     arguments = [folder, engine, prompt_tokens, threads]
     command = [sys.executable, "-m", __name__, *map(str, arguments)]
-    environment = {"PYTHONPATH": SOURCE}
+    environment = {"PYTHONPATH": SOURCE_ROOT}
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return int(result.stdout) / 1e6
 

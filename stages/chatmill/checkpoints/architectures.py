@@ -14,61 +14,67 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, where a config.json d
     "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
-OWN = "chatmill"  # a Qwen3 with parts that no other library knows: chunks of tokens, a head that spells
+OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with parts that no other library knows: chunks of tokens, a head that spells
 PARTS: dict[str, TypeAdapter[Chunking] | TypeAdapter[ByteHeadShape]] = {
     "chunking": TypeAdapter(Chunking),
     "byte_head": TypeAdapter(ByteHeadShape),
 }
-DEFAULTS[OWN] = DEFAULTS["qwen3"]
+DEFAULTS[OWN_MODEL_TYPE] = DEFAULTS["qwen3"]
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
-NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", OWN: "Chatmill"}
-CLASSES = {f"{name}{kind}" for name in NAMES.values() for kind in ("ForCausalLM", "Model")}
+CLASS_PREFIXES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    OWN_MODEL_TYPE: "Chatmill",
+}
+CLASSES = {f"{name}{kind}" for name in CLASS_PREFIXES.values() for kind in ("ForCausalLM", "Model")}
 LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 MOST = (1 << 31) - 1  # of any number that says how large a model is
 
 
-class OtherArchitecture(ValueError):
+class UnsupportedArchitecture(ValueError):
     """A model that ours cannot express, but another library may."""
 
 
 def read_config(content: dict[str, Any]) -> ModelConfig:
     """The shape that a config.json describes.
 
-    Raises OtherArchitecture, which names field and value, for what our model cannot express, and ValueError for what is
-    no description of a model.
+    Raises UnsupportedArchitecture, which names field and value, for what our model cannot express, and ValueError for
+    what is no description of a model.
     """
     family = content.get("model_type")
     if not isinstance(family, str) or family not in DEFAULTS:
-        raise OtherArchitecture(f"model_type {family!r:.80} is none of {', '.join(DEFAULTS)}")
+        raise UnsupportedArchitecture(f"model_type {family!r:.80} is none of {', '.join(DEFAULTS)}")
     values = COMMON | DEFAULTS[family] | content
-    _check_plain(values)
+    _check_supported(values)
     if missing := [name for name in REQUIRED if values.get(name) is None]:
         raise ValueError(f"no {', '.join(missing)}")
-    heads = _whole(values, "num_attention_heads")
+    heads = _positive_int(values, "num_attention_heads")
     rope = _rope(values)
     return ModelConfig(
-        vocab_size=_whole(values, "vocab_size"),
-        hidden_size=_whole(values, "hidden_size"),
-        intermediate_size=_whole(values, "intermediate_size"),
-        num_hidden_layers=_whole(values, "num_hidden_layers"),
+        vocab_size=_positive_int(values, "vocab_size"),
+        hidden_size=_positive_int(values, "hidden_size"),
+        intermediate_size=_positive_int(values, "intermediate_size"),
+        num_hidden_layers=_positive_int(values, "num_hidden_layers"),
         num_attention_heads=heads,
-        max_position_embeddings=_whole(values, "max_position_embeddings"),
-        num_key_value_heads=_whole(values, "num_key_value_heads", heads),
-        head_dim=_whole(values, "head_dim", _whole(values, "hidden_size") // heads),
-        rope_theta=_number(rope, "rope_theta"),
-        rms_norm_eps=_number(values, "rms_norm_eps"),
+        max_position_embeddings=_positive_int(values, "max_position_embeddings"),
+        num_key_value_heads=_positive_int(values, "num_key_value_heads", heads),
+        head_dim=_positive_int(values, "head_dim", _positive_int(values, "hidden_size") // heads),
+        rope_theta=_positive_float(rope, "rope_theta"),
+        rms_norm_eps=_positive_float(values, "rms_norm_eps"),
         tie_word_embeddings=bool(values["tie_word_embeddings"]),
         variant=_variant(family, values, rope),
-        **(_parts(content) if family == OWN else {}),
+        **(_parts(content) if family == OWN_MODEL_TYPE else {}),
     )
 
 
 def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
     """What a family does otherwise than Qwen3, and what its config.json says of that."""
     return Variant(
-        qk_norm=family in ("qwen3", OWN),
+        qk_norm=family in ("qwen3", OWN_MODEL_TYPE),
         qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
-        output_bias=family in ("llama", "qwen3", OWN) and bool(values.get("attention_bias")),
+        output_bias=family in ("llama", "qwen3", OWN_MODEL_TYPE) and bool(values.get("attention_bias")),
         mlp_bias=family == "llama" and bool(values.get("mlp_bias")),
         rope_scaling=_scaling(values, rope),
         sliding_window=_window(family, values),
@@ -81,9 +87,9 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
     A Mistral without a sliding window is a Llama.
     """
     parts = {name: asdict(part) for name in PARTS if (part := getattr(config, name)) is not None}
-    variant, family = config.variant, OWN if parts else _family(config.variant)
+    variant, family = config.variant, OWN_MODEL_TYPE if parts else _family(config.variant)
     content = replace(config, variant=Variant(), chunking=None, byte_head=None).to_json() | parts
-    content |= {"architectures": [f"{NAMES[family]}ForCausalLM"], "model_type": family}
+    content |= {"architectures": [f"{CLASS_PREFIXES[family]}ForCausalLM"], "model_type": family}
     content["attention_bias"] = variant.output_bias
     if variant.mlp_bias:
         content["mlp_bias"] = True
@@ -91,9 +97,9 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
         content["sliding_window"] = variant.sliding_window
         content |= {} if family == "mistral" else {"use_sliding_window": True, "max_window_layers": 0}
     if scaling := variant.rope_scaling:
-        slowed = {"rope_type": "llama3", **asdict(scaling)}
+        llama3 = {"rope_type": "llama3", **asdict(scaling)}
         plain = {"rope_type": "linear", "factor": scaling.factor}
-        content["rope_scaling"] = slowed if scaling.original_max_position_embeddings else plain
+        content["rope_scaling"] = llama3 if scaling.original_max_position_embeddings else plain
     return content
 
 
@@ -113,41 +119,45 @@ def _family(variant: Variant) -> str:
     return "mistral" if variant.sliding_window else "llama"
 
 
-def _check_plain(values: dict[str, Any]) -> None:
-    """Raise OtherArchitecture for what none of the four families has, and for weights that are not plain numbers."""
+def _check_supported(values: dict[str, Any]) -> None:
+    """Raise UnsupportedArchitecture for what none of the four families has, and for quantized weights."""
     if values["hidden_act"] not in ("silu", "swish"):
-        raise OtherArchitecture(f"hidden_act {values['hidden_act']!r:.80}: only silu is known")
+        raise UnsupportedArchitecture(f"hidden_act {values['hidden_act']!r:.80}: only silu is known")
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or any(name not in CLASSES for name in map(str, classes)):
-        raise OtherArchitecture(f"architectures {classes!r:.80}: not known")
+        raise UnsupportedArchitecture(f"architectures {classes!r:.80}: not known")
     for name in ("quantization_config", "num_local_experts", "num_experts"):
         if values.get(name):
-            raise OtherArchitecture(f"{name} {values[name]!r:.80}: not known")
+            raise UnsupportedArchitecture(f"{name} {values[name]!r:.80}: not known")
 
 
 def _rope(values: dict[str, Any]) -> dict[str, Any]:
     """What is said of rotary positions, under the older and the newer names, with `rope_theta` and `rope_type`."""
     found = values.get("rope_scaling") or values.get("rope_parameters") or {}
     if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
-        raise OtherArchitecture(f"rope_parameters {found!r:.80}: only one rotation for all layers is known")
+        raise UnsupportedArchitecture(f"rope_parameters {found!r:.80}: only one rotation for all layers is known")
     rope = {"rope_theta": values["rope_theta"], "rope_type": found.get("type", "default"), **found}
     share = rope.get("partial_rotary_factor", values.get("partial_rotary_factor"))
     if share not in (None, 1):
-        raise OtherArchitecture(f"partial_rotary_factor {share!r:.80}: only whole heads are rotated")
+        raise UnsupportedArchitecture(f"partial_rotary_factor {share!r:.80}: only whole heads are rotated")
     if rope["rope_type"] not in ("default", "linear", "llama3"):
-        raise OtherArchitecture(f"rope_type {rope['rope_type']!r:.80}: only default, linear and llama3 are known")
+        raise UnsupportedArchitecture(f"rope_type {rope['rope_type']!r:.80}: only default, linear and llama3 are known")
     return rope
 
 
 def _scaling(values: dict[str, Any], rope: dict[str, Any]) -> RopeScaling | None:
     if rope["rope_type"] == "default":
         return None
-    factor = _number(rope, "factor")
+    factor = _positive_float(rope, "factor")
     if rope["rope_type"] == "linear":
         return RopeScaling(factor=factor)
     outer = values.get(LLAMA3[2]) or rope.get(LLAMA3[2]) or values["max_position_embeddings"]
     rope = rope | {LLAMA3[2]: outer}
-    low, high, context = _number(rope, LLAMA3[0]), _number(rope, LLAMA3[1]), _whole(rope, LLAMA3[2])
+    low, high, context = (
+        _positive_float(rope, LLAMA3[0]),
+        _positive_float(rope, LLAMA3[1]),
+        _positive_int(rope, LLAMA3[2]),
+    )
     if low >= high:
         raise ValueError(f"low_freq_factor {low} is not less than high_freq_factor {high}")
     return RopeScaling(
@@ -160,18 +170,18 @@ def _window(family: str, values: dict[str, Any]) -> int | None:
     windowed = family == "mistral" or (family != "llama" and values.get("use_sliding_window"))
     if not windowed or values.get("sliding_window") is None:
         return None
-    window = _whole(values, "sliding_window")
+    window = _positive_int(values, "sliding_window")
     sliding = _sliding_layers(family, values)
-    if not sliding or window >= _whole(values, "max_position_embeddings"):
+    if not sliding or window >= _positive_int(values, "max_position_embeddings"):
         return None
-    if sliding != _whole(values, "num_hidden_layers"):
-        raise OtherArchitecture(f"sliding_window {window} in {sliding} layers alone: only in all, or in none")
+    if sliding != _positive_int(values, "num_hidden_layers"):
+        raise UnsupportedArchitecture(f"sliding_window {window} in {sliding} layers alone: only in all, or in none")
     return window
 
 
 def _sliding_layers(family: str, values: dict[str, Any]) -> int:
     """How many layers have the window; Qwen's last ones have it, unless `layer_types` says which."""
-    layers = _whole(values, "num_hidden_layers")
+    layers = _positive_int(values, "num_hidden_layers")
     if family == "mistral":
         return layers
     if isinstance(types := values.get("layer_types"), list):
@@ -181,14 +191,14 @@ def _sliding_layers(family: str, values: dict[str, Any]) -> int:
     return min(max(0, layers - full), layers)
 
 
-def _whole(values: dict[str, Any], name: str, default: int | None = None) -> int:
+def _positive_int(values: dict[str, Any], name: str, default: int | None = None) -> int:
     value: Any = default if values.get(name) is None else values[name]
     if type(value) is not int or not 1 <= value <= MOST:
         raise ValueError(f"{name} {value!r:.40}: expected a whole number from 1 to {MOST}")
     return value
 
 
-def _number(values: dict[str, Any], name: str) -> float:
+def _positive_float(values: dict[str, Any], name: str) -> float:
     value: Any = values.get(name)
     if type(value) not in (int, float) or not 0 < value < 1e30:
         raise ValueError(f"{name} {value!r:.40}: expected a number above 0")

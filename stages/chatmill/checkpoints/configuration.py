@@ -57,7 +57,7 @@ class Chunking:
         if self.width % 2:
             raise ValueError(f"chunking.width = {self.width} is odd: the outer layers need an even number of channels")
 
-    def outer(self, config: "ModelConfig") -> "ModelConfig":
+    def outer_config(self, config: "ModelConfig") -> "ModelConfig":
         """The shape of the outer layers; rotary positions are the model's."""
         heads = max(1, self.width // config.head_dim)
         return replace(
@@ -70,9 +70,9 @@ class Chunking:
             chunking=None,
         )
 
-    def trail(self, config: "ModelConfig") -> "ModelConfig":
+    def router_states_config(self, config: "ModelConfig") -> "ModelConfig":
         """The shape of a cache that keeps two vectors of each token."""
-        outer = self.outer(config)
+        outer = self.outer_config(config)
         return replace(outer, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=self.width)
 
 

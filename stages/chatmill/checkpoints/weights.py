@@ -22,11 +22,11 @@ Weights = dict[str, Tensor]
 
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
-INSIDE = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
-MOST_PICKLE, MOST_INDEX = 1 << 26, 1 << 26  # bytes
+STATE_DICT_KEYS = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
+MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 26, 1 << 26  # bytes
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
-_ALLOWED = re.compile(
+_SAFE_GLOBALS = re.compile(
     r"collections OrderedDict|torch (Size|device|[a-z]+[0-9]+|[A-Za-z0-9]+Storage)"
     r"|torch\._utils _rebuild_(tensor|tensor_v2|parameter|parameter_with_state)"
 )
@@ -47,7 +47,7 @@ def weight_files(path: Path) -> list[Path]:
         return [path]
     shards = [path.with_name(name) for name in _shards(path)]
     if missing := [shard.name for shard in shards if not shard.is_file()]:
-        raise ValueError(f"{path}: {len(missing)} of {len(shards)} files are missing: {some(missing)}")
+        raise ValueError(f"{path}: {len(missing)} of {len(shards)} files are missing: {first_few(missing)}")
     return shards
 
 
@@ -57,7 +57,7 @@ def read_weights(files: Iterable[Path]) -> Weights:
     for file in files:
         found = _read_safetensors(file) if file.suffix == ".safetensors" else _read_checkpoint(file)
         if twice := sorted(found.keys() & weights.keys()):
-            raise ValueError(f"{file}: it holds weights that another file holds: {some(twice)}")
+            raise ValueError(f"{file}: it holds weights that another file holds: {first_few(twice)}")
         weights |= found
     return weights
 
@@ -76,12 +76,12 @@ def _read_checkpoint(file: Path) -> Weights:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, *_UNREADABLE) as error:
         raise ValueError(f"{file}: PyTorch cannot read it: {' '.join(str(error).split()):.200}") from error
-    for name in INSIDE:
+    for name in STATE_DICT_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
     weights = {name: value for name, value in _items(content) if isinstance(value, Tensor)}
     if not weights:
-        raise ValueError(f"{file}: no weights in it, nor in its {', '.join(INSIDE)}")
+        raise ValueError(f"{file}: no weights in it, nor in its {', '.join(STATE_DICT_KEYS)}")
     for name, weight in weights.items():
         if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
             raise ValueError(f"{file}: {name} is said to be {tuple(weight.shape)}, more than the file holds of it")
@@ -98,7 +98,7 @@ def _check_checkpoint(file: Path) -> None:
             if sum(entry.file_size for entry in entries) > file.stat().st_size:
                 raise ValueError("its parts are larger than the file")
             lists = [entry for entry in entries if entry.filename.lower().endswith("data.pkl")]
-            if len(lists) != 1 or lists[0].file_size > MOST_PICKLE:
+            if len(lists) != 1 or lists[0].file_size > MAX_PICKLE_BYTES:
                 raise ValueError("its list of weights is missing, there twice, or too long")
             _check_pickle(archive.read(lists[0]))
     except zipfile.BadZipFile as error:
@@ -117,7 +117,7 @@ def _check_pickle(data: bytes) -> None:
         name = str(argument)
         if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
             raise ValueError("its list of weights is not one that torch.save writes")
-        if opcode.name == "GLOBAL" and not _ALLOWED.fullmatch(name):
+        if opcode.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(name):
             raise ValueError(
                 f"loading it would call {name.replace(' ', '.')}: weights need no code: save the state_dict alone, "
                 "or as safetensors"
@@ -127,7 +127,7 @@ def _check_pickle(data: bytes) -> None:
 def _shards(index: Path) -> list[str]:
     """The names of the files that an index lists."""
     try:
-        if index.stat().st_size > MOST_INDEX:
+        if index.stat().st_size > MAX_INDEX_BYTES:
             raise ValueError("too long")
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         if not names or any(Path(name).name != name or Path(name).suffix not in SUFFIXES for name in names):
@@ -137,6 +137,6 @@ def _shards(index: Path) -> list[str]:
     return names
 
 
-def some(names: list[str]) -> str:
+def first_few(names: list[str]) -> str:
     """The first few names, for a message."""
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

@@ -18,10 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-BOS, START, END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
+BOS, IM_START, IM_END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
 CALL_START, CALL_END = "<|python_start|>", "<|python_end|>"
 OUTPUT_START, OUTPUT_END = "<|output_start|>", "<|output_end|>"
-CONTROL_TOKENS = (BOS, START, END, CALL_START, CALL_END, OUTPUT_START, OUTPUT_END, PAD)  # in the order of their ids
+CONTROL_TOKENS = (
+    BOS,
+    IM_START,
+    IM_END,
+    CALL_START,
+    CALL_END,
+    OUTPUT_START,
+    OUTPUT_END,
+    PAD,
+)  # in the order of their ids
 ROLES = ("system", "user", "assistant")
 
 _PLAIN = r"([^<]*(?:<(?!\|)[^<]*)*)"  # no control token in it
@@ -58,7 +67,7 @@ class Message:
             previous = part.kind
 
     @classmethod
-    def plain(cls, role: str, text: str) -> "Message":
+    def from_text(cls, role: str, text: str) -> "Message":
         """A message of text alone."""
         return cls(role, (Part("text", text),) if text else ())
 
@@ -83,7 +92,7 @@ def unescape(text: str) -> str:
 
 def render_message(message: Message) -> str:
     """One message as ChatML, escaped."""
-    return f"{START}{message.role}\n{''.join(map(_render_part, message.parts))}{END}\n"
+    return f"{IM_START}{message.role}\n{''.join(map(_render_part, message.parts))}{IM_END}\n"
 
 
 def render(conversation: Iterable[Message]) -> str:

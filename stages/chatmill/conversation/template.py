@@ -19,19 +19,19 @@ from chatmill.conversation.chatml import (
     BOS,
     CALL_END,
     CALL_START,
-    END,
+    IM_END,
+    IM_START,
     OUTPUT_END,
     OUTPUT_START,
-    START,
     Message,
     escape,
 )
 
-Template = Literal["chatml", "markers"]
+TemplateName = Literal["chatml", "markers"]
 MARKERS = {"system": "System:", "user": "Human:", "assistant": "Assistant:"}
 
 
-class Loss(IntEnum):
+class LossKind(IntEnum):
     """What a token counts in training. The mask is set where it is TRAINED."""
 
     IGNORED = 0  # tool output, forced into the stream
@@ -43,63 +43,63 @@ class Segment(NamedTuple):
     """A stretch of equal loss. Adjacent segments that are no control tokens form one span and are encoded together."""
 
     text: str
-    loss: Loss
+    loss: LossKind
     control: bool = False
 
 
-def segments(conversation: Iterable[Message], template: Template = "chatml") -> list[Segment]:
+def conversation_segments(conversation: Iterable[Message], template: TemplateName = "chatml") -> list[Segment]:
     """The whole conversation, `<|bos|>` included."""
-    result = [Segment(BOS, Loss.IGNORED, control=True)]
+    result = [Segment(BOS, LossKind.IGNORED, control=True)]
     for message in conversation:
         result += message_segments(message, template)
     return result
 
 
-def message_segments(message: Message, template: Template = "chatml") -> list[Segment]:
+def message_segments(message: Message, template: TemplateName = "chatml") -> list[Segment]:
     """One message with its header and what follows it."""
     assistant = message.role == "assistant"
     result = header_segments(message.role, template)
     if template == "markers" and message.parts:
-        result.append(Segment(" ", Loss.TRAINED if assistant else Loss.PROMPT))
+        result.append(Segment(" ", LossKind.TRAINED if assistant else LossKind.PROMPT))
     for part in message.parts:
         if part.kind == "text":
-            result.append(Segment(escape(part.text), Loss.TRAINED if assistant else Loss.PROMPT))
+            result.append(Segment(escape(part.text), LossKind.TRAINED if assistant else LossKind.PROMPT))
         elif part.kind == "call":
-            result.append(Segment(CALL_START, Loss.TRAINED, control=True))
-            result.append(Segment(escape(part.text), Loss.TRAINED))
-            result.append(Segment(CALL_END, Loss.TRAINED, control=True))
+            result.append(Segment(CALL_START, LossKind.TRAINED, control=True))
+            result.append(Segment(escape(part.text), LossKind.TRAINED))
+            result.append(Segment(CALL_END, LossKind.TRAINED, control=True))
         else:
             result += output_segments(part.text)
     if template == "chatml":
-        result.append(Segment(END, Loss.TRAINED if assistant else Loss.PROMPT, control=True))
-        result.append(Segment("\n", Loss.PROMPT))
+        result.append(Segment(IM_END, LossKind.TRAINED if assistant else LossKind.PROMPT, control=True))
+        result.append(Segment("\n", LossKind.PROMPT))
     else:
         if assistant:
-            result.append(Segment(END, Loss.TRAINED, control=True))
-        result.append(Segment("\n\n", Loss.PROMPT))
+            result.append(Segment(IM_END, LossKind.TRAINED, control=True))
+        result.append(Segment("\n\n", LossKind.PROMPT))
     return [segment for segment in result if segment.text]
 
 
-def header_segments(role: str, template: Template = "chatml") -> list[Segment]:
+def header_segments(role: str, template: TemplateName = "chatml") -> list[Segment]:
     """What precedes the content of a role's message; for the assistant it is the prompt to answer."""
     if template == "markers":
-        return [Segment(MARKERS[role], Loss.PROMPT)]
-    return [Segment(START, Loss.PROMPT, control=True), Segment(f"{role}\n", Loss.PROMPT)]
+        return [Segment(MARKERS[role], LossKind.PROMPT)]
+    return [Segment(IM_START, LossKind.PROMPT, control=True), Segment(f"{role}\n", LossKind.PROMPT)]
 
 
 def output_segments(output: str) -> list[Segment]:
     """A tool's output, as it is forced into the stream after a call."""
     return [
-        Segment(OUTPUT_START, Loss.IGNORED, control=True),
-        Segment(escape(output), Loss.IGNORED),
-        Segment(OUTPUT_END, Loss.IGNORED, control=True),
+        Segment(OUTPUT_START, LossKind.IGNORED, control=True),
+        Segment(escape(output), LossKind.IGNORED),
+        Segment(OUTPUT_END, LossKind.IGNORED, control=True),
     ]
 
 
-def spans(parts: Iterable[Segment]) -> list[list[Segment]]:
+def spans(segments: Iterable[Segment]) -> list[list[Segment]]:
     """Segments grouped so that each group is one control token, or one text that is encoded in one call."""
     result: list[list[Segment]] = []
-    for segment in parts:
+    for segment in segments:
         if segment.control or not result or result[-1][-1].control:
             result.append([segment])
         else:

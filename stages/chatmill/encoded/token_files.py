@@ -3,7 +3,7 @@
 A folder with, for each split,
 
     train_ids.npy      uint16 or uint32   all conversations, one after another
-    train_loss.npy     uint8              chatmill.conversation.template.Loss of each token
+    train_loss.npy     uint8              chatmill.conversation.template.LossKind of each token
     train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
 
 and meta.json, which says what they were made with.
@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation.template import Template
-from chatmill.pipeline.manifest import NAME, check_manifest, write_manifest
+from chatmill.conversation.template import TemplateName
+from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 SPLITS = ("train", "validation")
 
 
-class Counts(NamedTuple):
+class SplitCounts(NamedTuple):
     """How much there is in a split; bytes are those of text."""
 
     bytes: int
@@ -35,7 +35,7 @@ class Counts(NamedTuple):
     tokens: int
 
 
-class Split(NamedTuple):
+class EncodedSplit(NamedTuple):
     """The conversations of one split: two arrays of all their tokens, and where each conversation begins and ends."""
 
     ids: NDArray[np.unsignedinteger[Any]]
@@ -48,25 +48,25 @@ class Meta:
     """What encoded conversations were made with, and how much there is; the last three map a split to a number."""
 
     fingerprint: str
-    template: Template
+    template: TemplateName
     vocab_size: int
     bytes: Mapping[str, int]  # of text; control tokens have none
     conversations: Mapping[str, int]
     tokens: Mapping[str, int]
 
 
-class _Array:
+class _NpyWriter:
     """An .npy file of one dimension that grows: its header is written again when its length is known."""
 
-    def __init__(self, file: Path, kind: type[np.generic]) -> None:
-        self.file, self.kind, self.length = file.open("wb"), np.dtype(kind), 0
+    def __init__(self, file: Path, dtype: type[np.generic]) -> None:
+        self.file, self.dtype, self.length = file.open("wb"), np.dtype(dtype), 0
 
-    def __enter__(self) -> "_Array":
+    def __enter__(self) -> "_NpyWriter":
         self._write_header()
         return self
 
     def append(self, values: NDArray[Any]) -> None:
-        self.file.write(values.astype(self.kind).tobytes())
+        self.file.write(values.astype(self.dtype).tobytes())
         self.length += len(values)
 
     def __exit__(self, *error: object) -> None:
@@ -75,11 +75,11 @@ class _Array:
         self.file.close()
 
     def _write_header(self) -> None:
-        header = {"descr": self.kind.str, "fortran_order": False, "shape": (self.length,)}
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
         np.lib.format.write_array_header_1_0(self.file, header)  # of one size, whatever the length
 
 
-def text_bytes(vocabulary: Vocabulary) -> NDArray[np.int64]:
+def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
     """(V,): how many bytes of text each id stands for; control tokens are none."""
     lengths = np.zeros(len(vocabulary.tokens), np.int64)
     lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
@@ -87,23 +87,23 @@ def text_bytes(vocabulary: Vocabulary) -> NDArray[np.int64]:
 
 
 def write_split(
-    folder: Path, split: str, chunks: Iterable[tuple[NDArray[Any], ...]], num_bytes: NDArray[np.int64]
-) -> Counts:
+    folder: Path, split: str, chunks: Iterable[tuple[NDArray[Any], ...]], byte_lengths: NDArray[np.int64]
+) -> SplitCounts:
     """Write one split as its chunks come, each in the shape of a Split; `num_bytes` (V,) is `text_bytes`."""
-    ids_type = np.uint16 if len(num_bytes) <= 1 << 16 else np.uint32
+    ids_type = np.uint16 if len(byte_lengths) <= 1 << 16 else np.uint32
     text = 0
     with ExitStack() as files:
         ids, loss, offsets = (
-            files.enter_context(_Array(folder / f"{split}_{name}.npy", kind))
-            for name, kind in zip(Split._fields, (ids_type, np.uint8, np.int64), strict=True)
+            files.enter_context(_NpyWriter(folder / f"{split}_{name}.npy", kind))
+            for name, kind in zip(EncodedSplit._fields, (ids_type, np.uint8, np.int64), strict=True)
         )
         offsets.append(np.zeros(1))
-        for chunk in starmap(Split, chunks):
+        for chunk in starmap(EncodedSplit, chunks):
             offsets.append(chunk.offsets[1:] + ids.length)
             ids.append(chunk.ids)
             loss.append(chunk.loss)
-            text += int(num_bytes[chunk.ids].sum())
-    return Counts(text, offsets.length - 1, ids.length)
+            text += int(byte_lengths[chunk.ids].sum())
+    return SplitCounts(text, offsets.length - 1, ids.length)
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
@@ -115,7 +115,9 @@ def write_meta(folder: Path, meta: Meta) -> None:
 def read_meta(folder: Path) -> Meta:
     """What the folder's tokens were made with. Raises ValueError where it is damaged, or no such folder."""
     if check_manifest(folder) is None:
-        raise ValueError(f"{folder}: no {NAME}, so not what encode writes, or cut off: run the encode stage anew")
+        raise ValueError(
+            f"{folder}: no {MANIFEST_NAME}, so not what encode writes, or cut off: run the encode stage anew"
+        )
     file = folder / "meta.json"
     try:
         meta = Meta(**json.loads(file.read_text(encoding="utf-8")))
@@ -124,6 +126,6 @@ def read_meta(folder: Path) -> Meta:
     return meta
 
 
-def read_split(folder: Path, split: str) -> Split:
+def read_split(folder: Path, split: str) -> EncodedSplit:
     """The split's arrays, mapped from disk."""
-    return Split(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in Split._fields))
+    return EncodedSplit(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in EncodedSplit._fields))

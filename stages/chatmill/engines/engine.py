@@ -48,7 +48,7 @@ class Engine(Reader, Protocol):
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
 
-    def score(self, ids: Sequence[int]) -> np.ndarray:
+    def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (T, V) float32 after each position of a whole sequence. Leaves the cache empty."""
 
 
@@ -80,7 +80,7 @@ def check_rewind(engine: Bounds, length: int) -> None:
         raise ValueError(f"cannot rewind to {length} tokens: the cache holds {engine.length}")
 
 
-def memory_error(error: Exception, device: str) -> MemoryError | None:
+def as_memory_error(error: Exception, device: str) -> MemoryError | None:
     """What to say where an error means that the memory of a device is used up; None where it means something else."""
     if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
         return None

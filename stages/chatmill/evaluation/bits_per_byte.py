@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-ROWS = 1024  # of logits at a time, which take twice the memory while they are added up
+LOGIT_ROWS = 1024  # of logits at a time, which take twice the memory while they are added up
 Ids = np.ndarray  # (T,) integers
-Score = Callable[[list[Ids]], list[np.ndarray]]
+WindowScorer = Callable[[list[Ids]], list[np.ndarray]]
 """From windows of ids to the nats of all their tokens but the first: (T,) -> (T - 1,)."""
 
 
@@ -38,7 +38,7 @@ def baselines(text: bytes) -> dict[str, float | None]:
     }
 
 
-def windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
+def sliding_windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
     """(start, scored, end) of each window: tokens [start, end) are read, those of [scored, end) are scored.
 
     Windows follow one another by half a context, so that beyond the first every token is scored with at least half a
@@ -51,12 +51,14 @@ def windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
         scored = end
 
 
-def token_nats(conversations: Sequence[Ids], context: int, score: Score) -> list[np.ndarray]:
+def token_nats(conversations: Sequence[Ids], context: int, score_windows: WindowScorer) -> list[np.ndarray]:
     """The nats of each token of each conversation, (T,) float64; 0 for the first."""
     if context < 2:
         raise ValueError(f"a context of {context} tokens predicts nothing: it takes 2 or more")
-    places = [(index, *window) for index, ids in enumerate(conversations) for window in windows(len(ids), context)]
-    scores = score([conversations[index][start:end] for index, start, _, end in places])
+    places = [
+        (index, *window) for index, ids in enumerate(conversations) for window in sliding_windows(len(ids), context)
+    ]
+    scores = score_windows([conversations[index][start:end] for index, start, _, end in places])
     result = [np.zeros(len(ids)) for ids in conversations]
     for (index, start, scored, end), nats in zip(places, scores, strict=True):
         result[index][scored:end] = nats[scored - start - 1 :]
@@ -65,7 +67,7 @@ def token_nats(conversations: Sequence[Ids], context: int, score: Score) -> list
 
 def nats_of_logits(logits: np.ndarray, ids: Ids) -> np.ndarray:
     """(T, V), (T,) -> (T - 1,) float64: what each token after the first costs, given the logits before it."""
-    stretches = [slice(start, start + ROWS) for start in range(0, len(ids) - 1, ROWS)]
+    stretches = [slice(start, start + LOGIT_ROWS) for start in range(0, len(ids) - 1, LOGIT_ROWS)]
     return np.concatenate([np.empty(0), *(_nats(logits[:-1][rows], ids[1:][rows]) for rows in stretches)])
 
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import END, Conversation
-from chatmill.conversation.template import Loss, Segment, Template, segments, spans
-from chatmill.evaluation.bits_per_byte import Score, bits_per_byte, token_nats
+from chatmill.conversation.chatml import IM_END, Conversation
+from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, spans
+from chatmill.evaluation.bits_per_byte import WindowScorer, bits_per_byte, token_nats
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 
-class Bits(NamedTuple):
+class BitsPerByte(NamedTuple):
     """Bits per byte of all text, and of the assistant's; None where there is no such text."""
 
     all: float | None
@@ -29,38 +29,42 @@ class Corpus:
     tokenizer: ChatTokenizer
     ids: np.ndarray  # (N,)
     offsets: np.ndarray  # (D + 1,)
-    is_text: np.ndarray  # (N,) bool: no control token, nor what is not to be scored
+    is_scored: np.ndarray  # (N,) bool: no control token, nor what is not to be scored
     is_trained: np.ndarray  # (N,) bool: the mask is set
     num_bytes: np.ndarray  # (N,) of each token; of control tokens 0
 
     @classmethod
-    def encode(
-        cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: Template, threads: int = 1
+    def from_conversations(
+        cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
     ) -> "Corpus":
         """The conversations under a template."""
-        return cls.of([segments(conversation, template) for conversation in conversations], tokenizer, threads)
+        return cls.from_segments(
+            [conversation_segments(conversation, template) for conversation in conversations], tokenizer, threads
+        )
 
     @classmethod
-    def of(
+    def from_segments(
         cls,
-        parts: Sequence[list[Segment]],
+        documents: Sequence[list[Segment]],
         tokenizer: ChatTokenizer,
         threads: int = 1,
         *,
-        scored: Collection[Loss] = tuple(Loss),
+        scored: Collection[LossKind] = tuple(LossKind),
     ) -> "Corpus":
         """Documents as segments, of which those with a loss in `scored` are scored.
 
         A document's first token is not, as nothing stands before it.
         """
-        encoded = tokenizer.encode_conversations(parts, threads=threads)
+        encoded = tokenizer.encode_conversations(documents, threads=threads)
         is_text = tokenizer.is_text[encoded.ids]
         num_bytes = np.array([len(token) for token in tokenizer.token_bytes])[encoded.ids] * is_text
         ends = np.concatenate(([0], np.cumsum(num_bytes)))[encoded.offsets]
-        assert np.diff(ends).tolist() == [text_bytes(part) for part in parts], "token bytes are not those of the text"
+        assert np.diff(ends).tolist() == [text_bytes(part) for part in documents], (
+            "token bytes are not those of the text"
+        )
         is_text &= np.isin(encoded.loss, list(scored))
         is_text[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
-        return cls(tokenizer, encoded.ids, encoded.offsets, is_text, encoded.loss == Loss.TRAINED, num_bytes)
+        return cls(tokenizer, encoded.ids, encoded.offsets, is_text, encoded.loss == LossKind.TRAINED, num_bytes)
 
     def documents(self) -> list[np.ndarray]:
         """The ids of each conversation."""
@@ -70,49 +74,49 @@ class Corpus:
         """The values (N,) of the tokens of each conversation."""
         return np.split(values, self.offsets[1:-1])
 
-    def nats(self, context: int, score: Score) -> np.ndarray:
+    def nats(self, context: int, score_windows: WindowScorer) -> np.ndarray:
         """(N,) float64: what each token costs a model that reads `context` tokens at once; 0 for the first ones."""
-        return np.concatenate(token_nats(self.documents(), context, score))
+        return np.concatenate(token_nats(self.documents(), context, score_windows))
 
-    def bits(self, nats: np.ndarray, *, trained_only: bool = False, documents: np.ndarray | None = None) -> Bits:
+    def bits(self, nats: np.ndarray, *, trained_only: bool = False, documents: np.ndarray | None = None) -> BitsPerByte:
         """Of all text, which means nothing where only answers were trained, and of the assistant's."""
-        return Bits(
+        return BitsPerByte(
             None if trained_only else self.bits_per_byte(nats, trained_only=False, documents=documents),
             self.bits_per_byte(nats, trained_only=True, documents=documents),
         )
 
     def text(self) -> bytes:
         """The bytes of all text tokens."""
-        return b"".join(self.tokenizer.token_bytes[token] for token in self.ids[self.is_text])
+        return b"".join(self.tokenizer.token_bytes[token] for token in self.ids[self.is_scored])
 
     def bits_per_byte(
         self, nats: np.ndarray, *, trained_only: bool, documents: np.ndarray | None = None
     ) -> float | None:
         """Pooled over text tokens, of the `documents` (D,) bool or of all; `nats` (N,) are those of each token."""
-        chosen = self.is_text & self.is_trained if trained_only else self.is_text
+        chosen = self.is_scored & self.is_trained if trained_only else self.is_scored
         if documents is not None:
             chosen = chosen & np.repeat(documents, np.diff(self.offsets))
         return bits_per_byte(float(nats[chosen].sum()), int(self.num_bytes[chosen].sum()))
 
     def stop_nats_per_turn(self, nats: np.ndarray) -> float | None:
         """Mean nats of the token that ends a turn of the assistant."""
-        ends = nats[self.is_trained & (self.ids == self.tokenizer.special[END])]
+        ends = nats[self.is_trained & (self.ids == self.tokenizer.special[IM_END])]
         return float(ends.mean()) if len(ends) else None
 
 
-def text_bytes(parts: Iterable[Segment]) -> int:
+def text_bytes(segments: Iterable[Segment]) -> int:
     """Bytes of a conversation's text, control tokens left out."""
-    return sum(len(segment.text.encode()) for segment in parts if not segment.control)
+    return sum(len(segment.text.encode()) for segment in segments if not segment.control)
 
 
 def bytes_per_token(
-    conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: Template
+    conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: TemplateName
 ) -> float | None:
     """Bytes of text for each token of text, for tokenizers without control tokens, too; None where there is no text."""
     texts = [
         "".join(segment.text for segment in span)
         for conversation in conversations
-        for span in spans(segments(conversation, template))
+        for span in spans(conversation_segments(conversation, template))
         if not span[0].control
     ]
     tokens = sum(map(len, tokenizer.encode(texts)))

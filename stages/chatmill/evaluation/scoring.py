@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from chatmill.evaluation.bits_per_byte import Ids, Score, nats_of_logits
+from chatmill.evaluation.bits_per_byte import Ids, WindowScorer, nats_of_logits
 from chatmill.pipeline.progress import progress
 
 if TYPE_CHECKING:
     from chatmill.model.chat_model import ChatModel
 
 
-class Scoring(Protocol):
+class ScoringEngine(Protocol):
     """An engine, as far as text is scored."""
 
     name: str
 
-    def score(self, ids: Sequence[int]) -> np.ndarray:
+    def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (T, V) after each position of a whole sequence."""
 
 
@@ -31,14 +31,17 @@ class OwnNetwork(Protocol):
     model: "ChatModel"
 
 
-def score_by(engine: Scoring) -> Score:
+def make_scorer(engine: ScoringEngine) -> WindowScorer:
     """In batches where the engine runs our own network, else one window after another."""
     if isinstance(engine, OwnNetwork):
-        from chatmill.evaluation.batches import score_in_batches
+        from chatmill.evaluation.batch_scoring import make_batch_scorer
 
-        return score_in_batches(engine.model)
+        return make_batch_scorer(engine.model)
 
     def score_windows(windows: list[Ids]) -> list[np.ndarray]:
-        return [nats_of_logits(engine.score(ids.tolist()), ids) for ids in progress(windows, engine.name, unit="text")]
+        return [
+            nats_of_logits(engine.sequence_logits(ids.tolist()), ids)
+            for ids in progress(windows, engine.name, unit="text")
+        ]
 
     return score_windows

@@ -6,7 +6,7 @@ from typing import Any
 MAX_SENTENCES = 8
 
 
-def score(skill: dict[str, Any], reply: str) -> bool:
+def is_correct(skill: dict[str, Any], reply: str) -> bool:
     """Whether the reply is right, by the `skill` of its record.
 
     `answers` are the only replies that are right, but for white space around them; with `contains`, any text of one to

@@ -1,11 +1,11 @@
-"""Inference: `load(path, device="auto")` takes any model folder or file."""
+"""Inference: `load_model(path, device="auto")` takes any model folder or file."""
 
 import importlib
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, imported at first use: importing one module of this package imports no other."""
-    if name == "load":
-        return importlib.import_module("chatmill.inference.loading").load
+    """`load_model`, imported at first use: importing one module of this package imports no other."""
+    if name == "load_model":
+        return importlib.import_module("chatmill.inference.model_loading").load_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

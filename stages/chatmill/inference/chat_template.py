@@ -10,10 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from chatmill.conversation.chatml import END, Conversation, Message, escape
-from chatmill.conversation.template import Loss, Segment, Template, header_segments, message_segments, segments
+from chatmill.conversation.chatml import IM_END, Conversation, Message, escape
+from chatmill.conversation.template import (
+    LossKind,
+    Segment,
+    TemplateName,
+    conversation_segments,
+    header_segments,
+    message_segments,
+)
 
-Around = tuple[str, str]  # what stands before and after a message
+Delimiters = tuple[str, str]  # what stands before and after a message
 
 
 class ChatTemplate(Protocol):
@@ -28,15 +35,15 @@ class ChatTemplate(Protocol):
         """Whether text is escaped (chatmill.conversation.escape)."""
 
     @property
-    def asks(self) -> bool:
+    def is_chat(self) -> bool:
         """Whether there is a question to answer; without, a model continues text as it stands."""
 
     @property
-    def lead(self) -> str:
+    def answer_prefix(self) -> str:
         """What a model says before the answer."""
 
     @property
-    def end(self) -> str:
+    def end_token(self) -> str:
         """The control token that ends an answer; "" where none does."""
 
     @property
@@ -46,13 +53,13 @@ class ChatTemplate(Protocol):
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation, and what asks for the answer."""
 
-    def begun(self, conversation: Conversation) -> list[Segment]:
+    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
         """A conversation whose last message, the assistant's, goes on."""
 
-    def turn(self, message: Message) -> list[Segment]:
+    def next_turn(self, message: Message) -> list[Segment]:
         """What follows the end of an answer: the user's next message, and what asks for the next answer."""
 
-    def whole(self, conversation: Conversation) -> list[Segment]:
+    def full_conversation(self, conversation: Conversation) -> list[Segment]:
         """A conversation that nothing follows; trained is what the assistant says."""
 
     def answer(self, message: Message) -> list[Segment]:
@@ -63,36 +70,36 @@ class ChatTemplate(Protocol):
 
 
 @dataclass(frozen=True)
-class OwnTemplate:
+class ChatmillTemplate:
     """One of chatmill.conversation.template, as the models of the pipeline are trained with."""
 
-    name: Template = "chatml"
+    name: TemplateName = "chatml"
     escapes: ClassVar[bool] = True
-    asks: ClassVar[bool] = True
-    end: ClassVar[str] = END
+    is_chat: ClassVar[bool] = True
+    end_token: ClassVar[str] = IM_END
     stop: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def lead(self) -> str:
+    def answer_prefix(self) -> str:
         """What stands between the header and what is said."""
         return " " if self.name == "markers" else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation and the header of the answer."""
-        return [*segments(conversation, self.name), *header_segments("assistant", self.name)]
+        return [*conversation_segments(conversation, self.name), *header_segments("assistant", self.name)]
 
-    def begun(self, conversation: Conversation) -> list[Segment]:
+    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
         """A conversation without the token and the newline that end its last message."""
-        return segments(conversation, self.name)[:-2]
+        return conversation_segments(conversation, self.name)[:-2]
 
-    def turn(self, message: Message) -> list[Segment]:
+    def next_turn(self, message: Message) -> list[Segment]:
         """The newline after the answer, the user's message, and the header of the next answer."""
         newline = message_segments(Message("assistant", ()), self.name)[-1]
         return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
 
-    def whole(self, conversation: Conversation) -> list[Segment]:
+    def full_conversation(self, conversation: Conversation) -> list[Segment]:
         """A conversation as it is trained."""
-        return segments(conversation, self.name)
+        return conversation_segments(conversation, self.name)
 
     def answer(self, message: Message) -> list[Segment]:
         """A message without its header, and without the token and the newline that end it."""
@@ -100,24 +107,24 @@ class OwnTemplate:
 
     def text(self, text: str) -> list[Segment]:
         """A text as what is said is written, after the token that begins a conversation."""
-        return [*segments([], self.name), Segment(escape(text), Loss.PROMPT)]
+        return [*conversation_segments([], self.name), Segment(escape(text), LossKind.PROMPT)]
 
 
-CHATML = OwnTemplate()
-OWN: dict[str, OwnTemplate] = {"chatml": CHATML, "markers": OwnTemplate("markers")}
+CHATML = ChatmillTemplate()
+CHATMILL_TEMPLATES: dict[str, ChatmillTemplate] = {"chatml": CHATML, "markers": ChatmillTemplate("markers")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """What stands around the messages of each role."""
 
-    user: Around
-    assistant: Around
-    system: Around
-    sign: str = ""  # what a Jinja template of this layout, and of none before it in LAYOUTS, holds
+    user: Delimiters
+    assistant: Delimiters
+    system: Delimiters
+    signature: str = ""  # what a Jinja template of this layout, and of none before it in LAYOUTS, holds
     system_in_user: bool = False  # the system prompt opens the user's first message
-    asks: bool = True  # there is a question to answer
-    end: str = ""  # the control token that ends an answer, at the beginning of what follows it
+    is_chat: bool = True  # there is a question to answer
+    end_token: str = ""  # the control token that ends an answer, at the beginning of what follows it
     stop: tuple[str, ...] = ()
 
 
@@ -126,67 +133,71 @@ LAYOUTS = {
         user=("<|im_start|>user\n", "<|im_end|>\n"),
         assistant=("<|im_start|>assistant\n", "<|im_end|>\n"),
         system=("<|im_start|>system\n", "<|im_end|>\n"),
-        sign="<|im_start|>",
-        end="<|im_end|>",
+        signature="<|im_start|>",
+        end_token="<|im_end|>",
     ),
     "llama3": Layout(
         user=("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
         assistant=("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
         system=("<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"),
-        sign="<|start_header_id|>",
-        end="<|eot_id|>",
+        signature="<|start_header_id|>",
+        end_token="<|eot_id|>",
     ),
     "gemma": Layout(
         user=("<start_of_turn>user\n", "<end_of_turn>\n"),
         assistant=("<start_of_turn>model\n", "<end_of_turn>\n"),
         system=("", "\n\n"),
-        sign="<start_of_turn>",
+        signature="<start_of_turn>",
         system_in_user=True,
-        end="<end_of_turn>",
+        end_token="<end_of_turn>",
     ),
     "phi3": Layout(
         user=("<|user|>\n", "<|end|>\n"),
         assistant=("<|assistant|>\n", "<|end|>\n"),
         system=("<|system|>\n", "<|end|>\n"),
-        sign="<|end|>",
-        end="<|end|>",
+        signature="<|end|>",
+        end_token="<|end|>",
     ),
     "zephyr": Layout(
         user=("<|user|>\n", "</s>\n"),
         assistant=("<|assistant|>\n", "</s>\n"),
         system=("<|system|>\n", "</s>\n"),
-        sign="<|user|>",
-        end="</s>",
+        signature="<|user|>",
+        end_token="</s>",
     ),
     "llama2": Layout(
         user=("[INST] ", " [/INST]"),
         assistant=(" ", "</s><s>"),
         system=("<<SYS>>\n", "\n<</SYS>>\n\n"),
-        sign="<<SYS>>",
+        signature="<<SYS>>",
         system_in_user=True,
-        end="</s>",
+        end_token="</s>",
     ),
     "mistral": Layout(
         user=("[INST] ", " [/INST]"),
         assistant=(" ", "</s>"),
         system=("", "\n\n"),
-        sign="[INST]",
+        signature="[INST]",
         system_in_user=True,
-        end="</s>",
+        end_token="</s>",
     ),
     "markers": Layout(
         user=("Human: ", "\n\n"),
         assistant=("Assistant: ", "\n\n"),
         system=("System: ", "\n\n"),
-        sign="Human:",
+        signature="Human:",
         stop=("\n\nHuman:", "\nHuman:"),
     ),
-    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n"), asks=False),
+    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n"), is_chat=False),
 }
-OTHERS = ("<|im_sep|>", "<|message|>", "'<|' + ")  # what templates hold that share a sign, but are another layout
+UNSUPPORTED_SIGNATURES = (
+    "<|im_sep|>",
+    "<|message|>",
+    "'<|' + ",
+)  # what templates hold that share a sign, but are another layout
 
 
-class ForeignTemplate:
+class ExternalTemplate:
     """A layout in the tokens of a model made elsewhere. `controls` are the names of its control tokens."""
 
     escapes: ClassVar[bool] = False
@@ -200,42 +211,44 @@ class ForeignTemplate:
             raise ValueError(f"unknown template {name!r}: expected one of {', '.join(LAYOUTS)}")
         controls = set(controls)
         self.name, self._layout, self._bos, self._space = name, LAYOUTS[name], bos, leading_space
-        self.end, self.stop, self.asks = self._layout.end, self._layout.stop, self._layout.asks
-        if self.end and self.end not in controls:
-            raise ValueError(f"template {name!r} ends answers with {self.end}, which the tokenizer does not have")
-        self._asks = self._layout.assistant[0].rstrip(" ")
-        self.lead = self._layout.assistant[0].removeprefix(self._asks)
+        self.end_token, self.stop, self.is_chat = self._layout.end_token, self._layout.stop, self._layout.is_chat
+        if self.end_token and self.end_token not in controls:
+            raise ValueError(f"template {name!r} ends answers with {self.end_token}, which the tokenizer does not have")
+        self._assistant_header = self._layout.assistant[0].rstrip(" ")
+        self.answer_prefix = self._layout.assistant[0].removeprefix(self._assistant_header)
         names = sorted(controls, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A whole conversation and what asks for the answer."""
-        return self._spaced([*self._messages(conversation), *self._literal(self._asks)])
+        return self._add_leading_spaces([*self._messages(conversation), *self._layout_segments(self._assistant_header)])
 
-    def begun(self, conversation: Conversation) -> list[Segment]:
+    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
         """A conversation whose last message, the assistant's, goes on."""
         *before, last = conversation
-        said = Segment(self.lead + last.text, Loss.TRAINED)
-        return self._spaced([*self._messages(before), *self._literal(self._asks), said])
+        content = Segment(self.answer_prefix + last.text, LossKind.TRAINED)
+        return self._add_leading_spaces(
+            [*self._messages(before), *self._layout_segments(self._assistant_header), content]
+        )
 
-    def whole(self, conversation: Conversation) -> list[Segment]:
+    def full_conversation(self, conversation: Conversation) -> list[Segment]:
         """A conversation that nothing follows; what the layout says is ignored."""
-        return self._spaced(self._messages(conversation))
+        return self._add_leading_spaces(self._messages(conversation))
 
     def answer(self, message: Message) -> list[Segment]:
         """The text alone: a layout knows no calls."""
-        return [Segment(self.lead + message.text, Loss.TRAINED)]
+        return [Segment(self.answer_prefix + message.text, LossKind.TRAINED)]
 
     def text(self, text: str) -> list[Segment]:
         """A text after the token that begins one."""
-        return self._spaced([*self._begin(), Segment(text, Loss.PROMPT)])
+        return self._add_leading_spaces([*self._bos_segments(), Segment(text, LossKind.PROMPT)])
 
-    def _begin(self) -> list[Segment]:
-        return [Segment(self._bos, Loss.IGNORED, control=True)] if self._bos else []
+    def _bos_segments(self) -> list[Segment]:
+        return [Segment(self._bos, LossKind.IGNORED, control=True)] if self._bos else []
 
     def _messages(self, conversation: Conversation) -> list[Segment]:
         system = next((message.text for message in conversation if message.role == "system"), "")
-        parts = self._begin()
+        parts = self._bos_segments()
         if system and not self._layout.system_in_user:
             parts += self._message("system", system)
             system = ""
@@ -247,10 +260,16 @@ class ForeignTemplate:
                 parts += self._message("assistant", message.text)
         return parts
 
-    def turn(self, message: Message) -> list[Segment]:
+    def next_turn(self, message: Message) -> list[Segment]:
         """What follows the end of an answer, the user's message, and what asks for the next answer."""
-        after = self._layout.assistant[1].removeprefix(self.end)
-        return self._spaced([*self._literal(after), *self._message("user", message.text), *self._literal(self._asks)])
+        after = self._layout.assistant[1].removeprefix(self.end_token)
+        return self._add_leading_spaces(
+            [
+                *self._layout_segments(after),
+                *self._message("user", message.text),
+                *self._layout_segments(self._assistant_header),
+            ]
+        )
 
     def _with(self, system: str, text: str) -> str:
         before, after = self._layout.system
@@ -260,22 +279,22 @@ class ForeignTemplate:
         """A message; a space before it is its own, as tokens begin with theirs."""
         before, after = getattr(self._layout, role)
         header = before.rstrip(" ")
-        said = Segment(before[len(header) :] + text, Loss.TRAINED if role == "assistant" else Loss.PROMPT)
-        return [*self._literal(header), said, *self._literal(after)]
+        content = Segment(before[len(header) :] + text, LossKind.TRAINED if role == "assistant" else LossKind.PROMPT)
+        return [*self._layout_segments(header), content, *self._layout_segments(after)]
 
-    def _literal(self, text: str) -> list[Segment]:
+    def _layout_segments(self, text: str) -> list[Segment]:
         """What the layout says, its control tokens apart."""
         found: list[Segment] = []
         position = 0
         for match in self._controls.finditer(text):
             found += [
-                Segment(text[position : match.start()], Loss.IGNORED),
-                Segment(match[0], Loss.IGNORED, control=True),
+                Segment(text[position : match.start()], LossKind.IGNORED),
+                Segment(match[0], LossKind.IGNORED, control=True),
             ]
             position = match.end()
-        return [segment for segment in [*found, Segment(text[position:], Loss.IGNORED)] if segment.text]
+        return [segment for segment in [*found, Segment(text[position:], LossKind.IGNORED)] if segment.text]
 
-    def _spaced(self, parts: list[Segment]) -> list[Segment]:
+    def _add_leading_spaces(self, parts: list[Segment]) -> list[Segment]:
         """With the space that the tokenizer puts before each text: what begins one, or follows a control token."""
         result: list[Segment] = []
         for segment in (segment for segment in parts if segment.text):
@@ -284,17 +303,19 @@ class ForeignTemplate:
         return result
 
 
-def recognised(jinja: str) -> str | None:
+def recognise_layout(jinja: str) -> str | None:
     """The name of the layout that a model's own template writes; None where it is none of LAYOUTS."""
-    if any(sign in jinja for sign in OTHERS):
+    if any(sign in jinja for sign in UNSUPPORTED_SIGNATURES):
         return None
-    return next((name for name, layout in LAYOUTS.items() if layout.sign and layout.sign in jinja), None)
+    return next((name for name, layout in LAYOUTS.items() if layout.signature and layout.signature in jinja), None)
 
 
-def template_of(name: str, special: Mapping[str, int], *, bos: str = "", leading_space: bool = False) -> ChatTemplate:
+def select_template(
+    name: str, special: Mapping[str, int], *, bos: str = "", leading_space: bool = False
+) -> ChatTemplate:
     """The template of this name: chatmill's own where the tokenizer has all that it needs."""
-    own = OWN.get(name)
-    needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end} if own else set()
+    own = CHATMILL_TEMPLATES.get(name)
+    needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end_token} if own else set()
     if own and needed <= set(special):
         return own
-    return ForeignTemplate(name, special, bos=bos, leading_space=leading_space)
+    return ExternalTemplate(name, special, bos=bos, leading_space=leading_space)

@@ -16,17 +16,17 @@ from chatmill.inference.sampler import Sampler
 class Tool:
     """A tool the model can call: `run` turns the ids between `start` and `end` into those that are forced in after."""
 
-    start: int
-    end: int
+    start_id: int
+    end_id: int
     run: Callable[[list[int]], list[int]]
 
-    def output(self, reply: list[int]) -> list[int]:
+    def output(self, generated_ids: list[int]) -> list[int]:
         """The ids to force in after a reply: the output of the call that has just ended, if one has."""
-        if reply[-1] != self.end or self.start not in reply:
+        if generated_ids[-1] != self.end_id or self.start_id not in generated_ids:
             return []
-        start = len(reply) - 1 - reply[::-1].index(self.start)
-        call = reply[start + 1 : -1]
-        return [] if self.end in call else self.run(call)
+        start = len(generated_ids) - 1 - generated_ids[::-1].index(self.start_id)
+        call = generated_ids[start + 1 : -1]
+        return [] if self.end_id in call else self.run(call)
 
 
 class Generation:
@@ -36,7 +36,7 @@ class Generation:
         self,
         prompt_ids: Sequence[int],
         *,
-        room: int,
+        remaining_context: int,
         sampler: Sampler,
         stop_ids: Collection[int],
         max_tokens: int,
@@ -44,22 +44,22 @@ class Generation:
     ) -> None:
         """`room` is how many tokens fit after the prompt."""
         self.pending = list(prompt_ids)  # ids that the model reads next
-        self.reply: list[int] = []
+        self.generated_ids: list[int] = []
         self._sampler, self._stop_ids, self._tool = sampler, stop_ids, tool
-        self._most = min(max_tokens, room)
-        self.done = self._most <= 0
+        self._max_new_tokens = min(max_tokens, remaining_context)
+        self.done = self._max_new_tokens <= 0
 
-    def take(self, logits: np.ndarray, likeliest: int | None = None) -> list[int]:
-        """The ids that follow, by what Sampler.pick takes: the chosen one, and after a call the tool's output."""
-        chosen = self._sampler.pick(logits, self.reply, likeliest)
-        self.reply.append(chosen)
-        forced = self._tool.output(self.reply) if self._tool is not None else []
-        if chosen in self._stop_ids or len(self.reply) + len(forced) > self._most:
+    def step(self, logits: np.ndarray, likeliest: int | None = None) -> list[int]:
+        """The ids that follow, by what Sampler.sample takes: the chosen one, and after a call the tool's output."""
+        chosen = self._sampler.sample(logits, self.generated_ids, likeliest)
+        self.generated_ids.append(chosen)
+        forced = self._tool.output(self.generated_ids) if self._tool is not None else []
+        if chosen in self._stop_ids or len(self.generated_ids) + len(forced) > self._max_new_tokens:
             self.done = True
             return [chosen]
-        self.reply += forced
+        self.generated_ids += forced
         self.pending = [chosen, *forced]
-        self.done = len(self.reply) >= self._most
+        self.done = len(self.generated_ids) >= self._max_new_tokens
         return [chosen, *forced]
 
 
@@ -77,7 +77,14 @@ def generate(
     It ends without a stop id after `max_tokens`, or where the context is full. The prompt is read after what the
     engine's cache holds; of the ids yielded, the cache then holds all but the last ones.
     """
-    room = engine.context - engine.length - len(prompt_ids)
-    generation = Generation(prompt_ids, room=room, sampler=sampler, stop_ids=stop_ids, max_tokens=max_tokens, tool=tool)
+    remaining_context = engine.context - engine.length - len(prompt_ids)
+    generation = Generation(
+        prompt_ids,
+        remaining_context=remaining_context,
+        sampler=sampler,
+        stop_ids=stop_ids,
+        max_tokens=max_tokens,
+        tool=tool,
+    )
     while not generation.done:
-        yield from generation.take(engine.append(generation.pending))
+        yield from generation.step(engine.append(generation.pending))

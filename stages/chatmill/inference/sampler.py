@@ -11,9 +11,12 @@ import numpy as np
 
 LIKELY = 0.001  # of the likeliest's probability; few tokens have more, and they are most of it
 LOG_LIKELY = log(LIKELY)
-SMALLEST = float(np.finfo(np.float32).smallest_subnormal)  # what is likelier than never
-MOST_PENALTY = 1000  # past it, logits leave float32
-TINY, HUGE = 1e-30, 1e30  # as temperatures: the likeliest alone, all alike; beyond them float32 overflows
+SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # what is likelier than never
+MAX_PENALTY = 1000  # past it, logits leave float32
+MIN_TEMPERATURE, MAX_TEMPERATURE = (
+    1e-30,
+    1e30,
+)  # as temperatures: the likeliest alone, all alike; beyond them float32 overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +41,12 @@ class Sampling:
             raise ValueError(f"top_p {self.top_p}: expected more than 0, at most 1")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p {self.min_p}: expected 0 to 1")
-        if not 1 / MOST_PENALTY <= self.repetition_penalty <= MOST_PENALTY:
-            limits = f"{1 / MOST_PENALTY} to {MOST_PENALTY} (1 is none)"
+        if not 1 / MAX_PENALTY <= self.repetition_penalty <= MAX_PENALTY:
+            limits = f"{1 / MAX_PENALTY} to {MAX_PENALTY} (1 is none)"
             raise ValueError(f"repetition_penalty {self.repetition_penalty}: expected {limits}")
         for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(getattr(self, name)) <= MOST_PENALTY:
-                raise ValueError(
-                    f"{name} {getattr(self, name)}: expected -{MOST_PENALTY} to {MOST_PENALTY} (0 is none)"
-                )
+            if not abs(getattr(self, name)) <= MAX_PENALTY:
+                raise ValueError(f"{name} {getattr(self, name)}: expected -{MAX_PENALTY} to {MAX_PENALTY} (0 is none)")
         if self.seed < 0:
             raise ValueError(f"seed {self.seed}: expected 0 or more")
 
@@ -57,19 +58,24 @@ class Sampler:
         """`allowed` (V,) is True for the ids that may be picked."""
         self.sampling = sampling
         self._allowed, self._forbidden = allowed, np.flatnonzero(~allowed)
-        self._temperature = min(max(sampling.temperature, TINY), HUGE)
+        self._temperature = min(max(sampling.temperature, MIN_TEMPERATURE), MAX_TEMPERATURE)
         self._random = np.random.default_rng(sampling.seed)
 
-    def pick(self, logits: np.ndarray, reply: Sequence[int] = (), likeliest: int | None = None) -> int:
+    def sample(self, logits: np.ndarray, generated_ids: Sequence[int] = (), likeliest: int | None = None) -> int:
         """The next id, from logits (V,), and which is the largest, if that is known; and the ids of the reply so far.
 
         Raises ValueError where there is no largest logit.
         """
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
-            logits, likeliest = penalise(logits, reply, sampling.repetition_penalty), None
+            logits, likeliest = apply_repetition_penalty(logits, generated_ids, sampling.repetition_penalty), None
         if sampling.presence_penalty or sampling.frequency_penalty:
-            logits, likeliest = lower(logits, reply, sampling.presence_penalty, sampling.frequency_penalty), None
+            logits, likeliest = (
+                apply_presence_and_frequency(
+                    logits, generated_ids, sampling.presence_penalty, sampling.frequency_penalty
+                ),
+                None,
+            )
         if likeliest is None:
             likeliest = int(logits.argmax())
         if sampling.temperature or not self._allowed[likeliest]:
@@ -78,7 +84,7 @@ class Sampler:
             likeliest = int(logits.argmax())
         largest = logits[likeliest]
         if not isfinite(largest):
-            raise ValueError(f"the model's largest logit is {largest} at token {1 + len(reply)} of the answer")
+            raise ValueError(f"the model's largest logit is {largest} at token {1 + len(generated_ids)} of the answer")
         if sampling.temperature == 0:
             return likeliest
         if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
@@ -103,7 +109,7 @@ class Sampler:
         left = weights[order].tolist()
         most = sampling.top_p * (sum(left) if sampling.top_k else total)
         count, before = 0, 0.0
-        while count < len(left) and before < most and left[count] >= max(sampling.min_p, SMALLEST):
+        while count < len(left) and before < most and left[count] >= max(sampling.min_p, SMALLEST_FLOAT32):
             before += left[count]
             count += 1
         return ids[order[:count]].tolist(), left[:count]
@@ -148,17 +154,19 @@ class Sampler:
         return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounded sums
 
 
-def penalise(logits: np.ndarray, reply: Sequence[int], penalty: float) -> np.ndarray:
+def apply_repetition_penalty(logits: np.ndarray, generated_ids: Sequence[int], penalty: float) -> np.ndarray:
     """Logits in which each id of the reply is less likely: positive ones divided, negative ones multiplied."""
-    ids = np.array(list(set(reply)), np.int64)
+    ids = np.array(list(set(generated_ids)), np.int64)
     result = logits.copy()
     result[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
     return result
 
 
-def lower(logits: np.ndarray, reply: Sequence[int], presence: float, frequency: float) -> np.ndarray:
+def apply_presence_and_frequency(
+    logits: np.ndarray, generated_ids: Sequence[int], presence: float, frequency: float
+) -> np.ndarray:
     """Logits less `presence` for each id of the reply, and `frequency` for each time it is there (OpenAI's API)."""
-    ids, counts = np.unique(np.array(reply, np.int64), return_counts=True)
+    ids, counts = np.unique(np.array(generated_ids, np.int64), return_counts=True)
     result = logits.copy()
     result[ids] -= (presence + frequency * counts).astype(np.float32)
     return result

@@ -11,7 +11,7 @@ _BLOCK = 256  # queries; with half or twice as many a step takes a tenth longer
 _HIDDEN = -1e30  # the score of what may not be looked at
 
 
-def within_conversations(conversations: Tensor) -> Tensor:
+def conversation_mask(conversations: Tensor) -> Tensor:
     """(B, T) -> (B, 1, T, T) bool: a token sees itself and what is before it in its own conversation."""
     return (conversations[:, :, None] == conversations[:, None]).tril()[:, None]
 

@@ -15,16 +15,16 @@ from chatmill.checkpoints.configuration import ModelConfig, RopeScaling
 from chatmill.model.byte_head import ByteHead
 from chatmill.model.chunk_cache import ChunkCache
 from chatmill.model.chunks import ChunkedDecoder
-from chatmill.model.layers import Cache, Layer, PastTokens, Table
-from chatmill.model.routing import Routed
+from chatmill.model.layers import EmbeddingTable, KVCache, Layer, SequenceCache
+from chatmill.model.routing import RouterOutput
 
-FIRST_POSITIONS = 1 << 15  # that the tables of rotations begin with, where the context has more
+INITIAL_ROTARY_POSITIONS = 1 << 15  # that the tables of rotations begin with, where the context has more
 
 
 class Decoder(nn.Module):
     """Embedding, layers and the last norm: what Qwen3's names call `model`."""
 
-    embed_tokens: Table
+    embed_tokens: EmbeddingTable
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         table: Tensor,
         rotary: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: PastTokens | None,
+        cache: SequenceCache | None,
         *,
         last_only: bool,
     ) -> tuple[Tensor, None]:
@@ -50,16 +50,16 @@ class Decoder(nn.Module):
             x = layer(x, rotary, mask, cache)
         return self.norm(x[:, -1:] if last_only else x), None
 
-    def new_cache(self, batch: int, length: int) -> Cache:
+    def new_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
-        return Cache(self.config, batch, length, self.norm.weight)
+        return KVCache(self.config, batch, length, self.norm.weight)
 
 
 class ChatModel(nn.Module):
     """Token ids in, logits of the next token out."""
 
     byte_head: ByteHead  # where config.byte_head says so
-    lm_head: Table  # where the head has rows of its own
+    lm_head: EmbeddingTable  # where the head has rows of its own
     cos: Tensor  # (positions, D/2), as is sin
     sin: Tensor
 
@@ -73,14 +73,14 @@ class ChatModel(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.head_alignment = 0.0  # the weight of how far the head's rows are from the embeddings, in training
         if torch.get_default_device().type != "meta":  # where it would take as long
-            self.make_rotations(FIRST_POSITIONS)
+            self.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
 
     def forward(
         self,
         ids: Tensor,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: PastTokens | ChunkCache | None = None,
+        cache: SequenceCache | ChunkCache | None = None,
         *,
         last_only: bool = False,
     ) -> Tensor:
@@ -90,8 +90,8 @@ class ChatModel(nn.Module):
         position may look; without it each sees itself and all that is before. `cache` is read and lengthened.
         """
         table = self.model.embed_tokens.weight
-        x, _ = self._read(ids, table, positions, mask, cache, last_only=last_only)
-        return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, self._head(table))
+        x, _ = self._hidden_states(ids, table, positions, mask, cache, last_only=last_only)
+        return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, self._head_weight(table))
 
     def nats(
         self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
@@ -102,8 +102,8 @@ class ChatModel(nn.Module):
         has them gathered for this as for `forward`.
         """
         table = self.model.embed_tokens.weight
-        x, routed = self._read(ids, table, positions, mask, None, last_only=False)
-        head = self._head(table)
+        x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
+        head = self._head_weight(table)
         if self.config.byte_head:
             nats = self.byte_head.nats(x, targets)
         else:
@@ -111,13 +111,13 @@ class ChatModel(nn.Module):
             nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
         penalty = None
         if isinstance(self.model, ChunkedDecoder) and routed is not None:
-            penalty = self.model.penalty(routed, ids, table, nats)
+            penalty = self.model.auxiliary_loss(routed, ids, table, nats)
         if self.head_alignment:
             aligned = self.head_alignment * distance(head, table)
             penalty = aligned + (0.0 if penalty is None else penalty)
         return nats, penalty
 
-    def _head(self, table: Tensor) -> Tensor:
+    def _head_weight(self, table: Tensor) -> Tensor:
         """(V, C) -> (V, C): the rows of the next token, which may be those of the embedding."""
         return table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
 
@@ -128,16 +128,16 @@ class ChatModel(nn.Module):
         rotary = self.cos[None, None, : ids.shape[1]], self.sin[None, None, : ids.shape[1]]
         return self.model.boundaries(ids, self.model.embed_tokens.weight, rotary, None)
 
-    def _read(
+    def _hidden_states(
         self,
         ids: Tensor,
         table: Tensor,
         positions: Tensor | None,
         mask: Tensor | None,
-        cache: PastTokens | ChunkCache | None,
+        cache: SequenceCache | ChunkCache | None,
         *,
         last_only: bool,
-    ) -> tuple[Tensor, Routed | None]:
+    ) -> tuple[Tensor, RouterOutput | None]:
         """(B, T) -> (B, T, C) or (B, 1, C); and what the decoder is to tell its penalty by, if it has one."""
         past, time = (cache.length if cache else 0), ids.shape[1]
         window = self.config.variant.sliding_window or past + time
@@ -148,33 +148,33 @@ class ChatModel(nn.Module):
         if mask is not None and window < past + time:
             mask = mask.triu(past - window + 1)
         if len(self.cos) < min(past + time, self.config.max_position_embeddings):
-            self.make_rotations(max(past + time, 2 * len(self.cos)))
+            self.build_rotary_tables(max(past + time, 2 * len(self.cos)))
             self.to(ids.device)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
-        read: tuple[Tensor, Routed | None] = self.model(ids, table, rotary, mask, cache, last_only=last_only)
+        read: tuple[Tensor, RouterOutput | None] = self.model(ids, table, rotary, mask, cache, last_only=last_only)
         return read
 
-    def new_cache(self, batch: int, length: int) -> Cache | ChunkCache:
+    def new_cache(self, batch: int, length: int) -> KVCache | ChunkCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
         return self.model.new_cache(batch, length)
 
-    def make_rotations(self, length: int) -> None:
+    def build_rotary_tables(self, length: int) -> None:
         """Tabulate the cosines and sines (length, D/2) of the first positions, up to the whole context."""
         config = self.config
         frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
         if config.variant.rope_scaling:
-            frequencies = slowed(frequencies, config.variant.rope_scaling)
+            frequencies = scale_rope_frequencies(frequencies, config.variant.rope_scaling)
         angles = torch.arange(min(length, config.max_position_embeddings))[:, None] * frequencies
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
 
-def slowed(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+def scale_rope_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     """(D/2,) -> (D/2,) in radians a position: the rotations of a model that was given a longer context."""
     turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = kept.clamp(0, 1)
-    return (1 - kept) * frequencies / scaling.factor + kept * frequencies
+    unscaled = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    unscaled = unscaled.clamp(0, 1)
+    return (1 - unscaled) * frequencies / scaling.factor + unscaled * frequencies
 
 
 def distance(first: Tensor, second: Tensor) -> Tensor:

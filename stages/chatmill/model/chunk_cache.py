@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model.layers import Cache
+from chatmill.model.layers import KVCache
 
 NO_TOKEN = 1 << 40  # where a chunk begins that only fills up its row
 
@@ -18,9 +18,9 @@ class ChunkCache:
 
     def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
         assert config.chunking
-        self.outer = Cache(config.chunking.outer(config), batch, length, weight)
-        self.trail = Cache(config.chunking.trail(config), batch, length, weight)
-        self.inner = Cache(config, batch, length, weight)
+        self.outer = KVCache(config.chunking.outer_config(config), batch, length, weight)
+        self.router_states = KVCache(config.chunking.router_states_config(config), batch, length, weight)
+        self.inner = KVCache(config, batch, length, weight)
         self.ids = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, S)
         self.starts = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, N) tokens that began chunks
 
@@ -31,23 +31,23 @@ class ChunkCache:
 
     @length.setter
     def length(self, length: int) -> None:
-        self.outer.length = self.trail.length = length
+        self.outer.length = self.router_states.length = length
 
-    def read(self, ids: Tensor) -> Tensor:
+    def append_ids(self, ids: Tensor) -> Tensor:
         """(B, T) new tokens -> (B, S): after those of the past, without the rewound ones."""
         self.ids = torch.cat([self.ids[:, : self.length], ids], dim=1)
         return self.ids
 
-    def leave(self, key: Tensor, average: Tensor) -> None:
+    def append_router_state(self, key: Tensor, average: Tensor) -> None:
         """Keep two (B, T, W) of new tokens, whose last `last` returns."""
-        self.trail.append(0, key[:, None], average[:, None])
+        self.router_states.append(0, key[:, None], average[:, None])
 
-    def last(self) -> tuple[Tensor, Tensor]:
+    def last_router_state(self) -> tuple[Tensor, Tensor]:
         """Two (B, 1, W) of the last token: the router's key, and the moving average of chunks."""
         last = slice(self.length - 1, self.length)
-        return self.trail.keys[0][:, 0, last], self.trail.values[0][:, 0, last]
+        return self.router_states.keys[0][:, 0, last], self.router_states.values[0][:, 0, last]
 
-    def begin(self, starts: Tensor) -> Tensor:
+    def append_chunks(self, starts: Tensor) -> Tensor:
         """(B, M) tokens that begin chunks -> (B, N): after those of the past, without the rewound ones.
 
         The inner cache is rewound with them: its places are these N, of which new ones are yet to be filled.

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chunk_cache import NO_TOKEN, ChunkCache
-from chatmill.model.layers import Layer, Table
-from chatmill.model.ngrams import ngrams
-from chatmill.model.routing import Autoencoder, Projection, Routed, Router, ratio_loss, surprise_loss
-from chatmill.model.windows import Window
+from chatmill.model.layers import EmbeddingTable, Layer
+from chatmill.model.ngrams import hash_token_ngrams
+from chatmill.model.routing import Autoencoder, Projection, Router, RouterOutput, ratio_loss, surprise_loss
+from chatmill.model.windows import SlidingWindow
 
-_SHAPES = 16  # chunks: without a cache, rows are filled up to a multiple of it, so that few shapes occur
-_ROOM = 1.5  # times the chunks that a row should have, in compiled code
+_PAD_TO_MULTIPLE_OF = 16  # chunks: without a cache, rows are filled up to a multiple of it, so that few shapes occur
+_CAPACITY_FACTOR = 1.5  # times the chunks that a row should have, in compiled code
 _LEAST = 1e-30  # that a chunk keeps of those before it: the logarithm is taken of it
 _FARTHEST = 80.0  # exp(-80) is nearly nothing, and still fast to compute
 
@@ -31,13 +31,13 @@ _FARTHEST = 80.0  # exp(-80) is nearly nothing, and still fast to compute
 class ChunkedDecoder(nn.Module):
     """Embedding, outer and inner layers, and the last norm."""
 
-    embed_tokens: Table
+    embed_tokens: EmbeddingTable
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.chunking
         self.config, self.chunking, num_outer = config, config.chunking, config.chunking.layers
-        outer, width, epsilon = config.chunking.outer(config), config.hidden_size, config.rms_norm_eps
+        outer, width, epsilon = config.chunking.outer_config(config), config.hidden_size, config.rms_norm_eps
         self.embed_tokens = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, width), freeze=False)
         self.narrow = Projection(width, outer.hidden_size)
         self.embed_ngrams = nn.Embedding(self.chunking.slots, outer.hidden_size)
@@ -66,28 +66,28 @@ class ChunkedDecoder(nn.Module):
         cache: ChunkCache | None,
         *,
         last_only: bool,
-    ) -> tuple[Tensor, Routed]:
+    ) -> tuple[Tensor, RouterOutput]:
         """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `penalty` is told by."""
-        window = Window(self.chunking.window, len(ids), rotary, mask, cache.outer if cache else None)
-        key, average = cache.last() if cache and cache.length else (None, None)
+        window = SlidingWindow(self.chunking.window, len(ids), rotary, mask, cache.outer if cache else None)
+        key, average = cache.last_router_state() if cache and cache.length else (None, None)
         routed, keys = self._route(ids, table, window, mask, cache, key)
         x, p = routed.x, routed.p.detach() if self.chunking.boundaries == "autoencoder" else routed.p
         likely = p >= 0.5
         most = self._most(likely, exact=cache is not None)
         starts = likely & (likely.cumsum(1) <= most)
-        tokens = tokens_of(starts, most)
+        tokens = start_indices(starts, most)
         chunks = self._inner(x, tokens, mask, cache)
         averages = moving_average(chunks, p.gather(1, tokens.clamp(max=x.shape[1] - 1)), average)
-        spread = pick(averages, starts.cumsum(1) - int(average is None))
+        spread = gather_rows(averages, starts.cumsum(1) - int(average is None))
         if cache:
-            cache.leave(keys, spread)
+            cache.append_router_state(keys, spread)
         confidence = torch.where(starts, p, 1 - p)[..., None]
         confidence = confidence + (1 - confidence).detach()  # one, but the router learns from it
         x = window.run(self.after, confidence.to(x.dtype) * spread + self.residual(x))
         x = self.out(self.last_norm(x[:, -1:] if last_only else x)).to(x.dtype)
         return self.norm(x), routed
 
-    def penalty(self, routed: Routed, ids: Tensor, table: Tensor, nats: Tensor) -> Tensor | None:
+    def auxiliary_loss(self, routed: RouterOutput, ids: Tensor, table: Tensor, nats: Tensor) -> Tensor | None:
         """What training adds to the mean of the nats (B, T): (B,), or None where boundaries are fixed."""
         shape = self.chunking
         if shape.boundaries == "fixed":
@@ -100,7 +100,7 @@ class ChunkedDecoder(nn.Module):
 
     def boundaries(self, ids: Tensor, table: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         """(B, T), (V, C) -> (B, T) bool: which positions begin a chunk."""
-        window = Window(self.chunking.window, len(ids), rotary, mask, None)
+        window = SlidingWindow(self.chunking.window, len(ids), rotary, mask, None)
         return self._route(ids, table, window, mask, None, None)[0].p >= 0.5
 
     def new_cache(self, batch: int, length: int) -> ChunkCache:
@@ -111,21 +111,24 @@ class ChunkedDecoder(nn.Module):
         self,
         ids: Tensor,
         table: Tensor,
-        window: Window,
+        window: SlidingWindow,
         mask: Tensor | None,
         cache: ChunkCache | None,
         last: Tensor | None,
-    ) -> tuple[Routed, Tensor]:
+    ) -> tuple[RouterOutput, Tensor]:
         """What the outer layers make of tokens, and where chunks begin; and what the next token is compared with."""
-        places = places_of(mask, ids)
-        slots = ngrams(cache.read(ids) if cache else ids, places, self.chunking.ngrams) % self.chunking.slots
+        places = positions_from_mask(mask, ids)
+        slots = (
+            hash_token_ngrams(cache.append_ids(ids) if cache else ids, places, self.chunking.ngrams)
+            % self.chunking.slots
+        )
         x = F.embedding(ids, table)
         rows = F.embedding_bag(slots.flatten(0, 1), self.embed_ngrams.weight, mode="sum").unflatten(0, ids.shape)
         x = window.run(self.before, self.narrow(x).to(x.dtype) + rows * slots.shape[2] ** -0.5)
         if self.chunking.boundaries == "fixed":
-            return Routed(x, (places % self.chunking.rate < 1).float().expand(ids.shape), places), x
+            return RouterOutput(x, (places % self.chunking.rate < 1).float().expand(ids.shape), places), x
         p, keys = self.router(x, last)
-        return Routed(x, p.masked_fill(places == 0, 1.0), places), keys
+        return RouterOutput(x, p.masked_fill(places == 0, 1.0), places), keys
 
     def _most(self, starts: Tensor, *, exact: bool) -> int:
         """The chunks that a row of (B, T) bool has room for: as many as it has, but in compiled code a fixed number.
@@ -133,18 +136,18 @@ class ChunkedDecoder(nn.Module):
         There, what a row has beyond it (only while the rate is yet to be learnt) is no chunk of its own.
         """
         if torch.compiler.is_compiling():
-            return min(starts.shape[1], math.ceil(_ROOM * starts.shape[1] / self.chunking.rate))
+            return min(starts.shape[1], math.ceil(_CAPACITY_FACTOR * starts.shape[1] / self.chunking.rate))
         most = int(starts.sum(1).max())
-        return most if exact else -(-most // _SHAPES) * _SHAPES
+        return most if exact else -(-most // _PAD_TO_MULTIPLE_OF) * _PAD_TO_MULTIPLE_OF
 
     def _inner(self, x: Tensor, tokens: Tensor, mask: Tensor | None, cache: ChunkCache | None) -> Tensor:
         """(B, T, W) -> (B, M, W): the chunks that begin at these tokens."""
-        columns = cache.begin(tokens + cache.length) if cache else tokens
+        columns = cache.append_chunks(tokens + cache.length) if cache else tokens
         tokens = tokens.clamp(max=x.shape[1] - 1)
-        x = self.widen(self.chunk_norm(pick(x, tokens))).to(x.dtype)
+        x = self.widen(self.chunk_norm(gather_rows(x, tokens))).to(x.dtype)
         if tokens.shape[1]:
             mask = mask if mask is None else mask_of_chunks(mask, tokens, columns)
-            rotary = self._rotations(places_of(mask, x))
+            rotary = self._rotations(positions_from_mask(mask, x))
             for layer in self.layers:
                 x = layer(x, rotary, mask, cache.inner if cache else None)
         chunks: Tensor = self.spread(self.spread_norm(x))
@@ -158,12 +161,12 @@ class ChunkedDecoder(nn.Module):
         return angles.cos(), angles.sin()
 
 
-def places_of(mask: Tensor | None, x: Tensor) -> Tensor:
+def positions_from_mask(mask: Tensor | None, x: Tensor) -> Tensor:
     """(B, 1, T, S), (B, T, C) -> (B, T) or (1, T): how many others of its conversation each may look at."""
     return torch.arange(x.shape[1], device=x.device)[None] if mask is None else mask[:, 0].sum(-1) - 1
 
 
-def tokens_of(starts: Tensor, most: int) -> Tensor:
+def start_indices(starts: Tensor, most: int) -> Tensor:
     """(B, T) bool -> (B, M): the tokens that begin chunks; rows that have fewer are filled up with NO_TOKEN."""
     rows, time = starts.shape
     tokens = torch.full((rows, most + 1), NO_TOKEN, device=starts.device)
@@ -191,12 +194,12 @@ def moving_average(chunks: Tensor, p: Tensor, last: Tensor | None) -> Tensor:
     if last is not None:
         chunks = torch.cat([last.to(chunks.dtype), chunks], dim=1)
         p = torch.cat([torch.ones_like(p[:, :1]), p], dim=1) if p.shape[1] else last.new_ones(len(last), 1)
-    kept = (1 - p).clamp(min=_LEAST).double().log().cumsum(1)
-    decay = (kept[:, :, None] - kept[:, None]).clamp(-_FARTHEST, 0).float().exp().tril()
+    log_decay = (1 - p).clamp(min=_LEAST).double().log().cumsum(1)
+    decay = (log_decay[:, :, None] - log_decay[:, None]).clamp(-_FARTHEST, 0).float().exp().tril()
     return (decay * p[:, None]).to(chunks.dtype) @ chunks
 
 
-def pick(x: Tensor, places: Tensor) -> Tensor:
+def gather_rows(x: Tensor, places: Tensor) -> Tensor:
     """(B, N, C), (B, M) -> (B, M, C): the rows at these places."""
     first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
     return F.embedding(places + first, x.flatten(0, 1))

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.attention import attend
 
-FIRST_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
+INITIAL_CACHE_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
 
 
-class Table(Protocol):
+class EmbeddingTable(Protocol):
     """What has a row for each id: an embedding, or what makes its rows."""
 
     @property
@@ -24,14 +24,14 @@ class Table(Protocol):
         """(V, C)."""
 
 
-class Past(Protocol):
+class PastKeyValues(Protocol):
     """What a layer looks back at beside the tokens that it is given."""
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Two (B, K, T, D) -> two (B, K, S, D): after those of the past."""
 
 
-class PastTokens(Past, Protocol):
+class SequenceCache(PastKeyValues, Protocol):
     """The past of a whole sequence."""
 
     @property
@@ -39,14 +39,14 @@ class PastTokens(Past, Protocol):
         """Tokens in it."""
 
 
-class Cache:
+class KVCache:
     """Keys and values of the past, (B, K, S, D) for each layer; setting `length` back rewinds it.
 
     They are of the kind that `weight` is, and grow by doubling.
     """
 
     def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
-        shape = (batch, config.num_key_value_heads, min(length, FIRST_LENGTH), config.head_dim)
+        shape = (batch, config.num_key_value_heads, min(length, INITIAL_CACHE_LENGTH), config.head_dim)
         self.keys = [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)]
         self.values = [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)]
         self.capacity = length
@@ -86,7 +86,9 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Past | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastKeyValues | None
+    ) -> Tensor:
         """(B, T, C) -> (B, T, C); `mask` is added to the scores, None is causal."""
         heads = (*x.shape[:2], -1, self.head_dim)
         values = self.v_proj(x).view(heads).transpose(1, 2)
@@ -124,7 +126,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Past | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastKeyValues | None
+    ) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)
         fed: Tensor = self.mlp(self.post_attention_layernorm(x))

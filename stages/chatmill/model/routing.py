@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_NARROW = 16  # channels from which a chunk is read back
-_READ_BACK = 12  # tokens of a chunk, at most
+_BOTTLENECK = 16  # channels from which a chunk is read back
+_MAX_RECONSTRUCTED = 12  # tokens of a chunk, at most
 _EVERY = 8  # tokens, one end is tried
 _ALWAYS = 0.1  # of what reading back costs wherever a chunk might end
 _LEAST = 1e-5  # of a chance whose logarithm is taken
@@ -41,12 +41,12 @@ class Router(nn.Module):
             return (1 - F.cosine_similarity(queries.float(), before.float(), dim=-1)) / 2, keys
 
 
-class Routed(NamedTuple):
+class RouterOutput(NamedTuple):
     """What a router was told, and what it made of it."""
 
     x: Tensor  # (B, T, W) what the outer layers read
     p: Tensor  # (B, T) float32, how likely a chunk begins
-    places: Tensor  # (B, T) or (1, T), how many tokens of its conversation come before each
+    positions: Tensor  # (B, T) or (1, T), how many tokens of its conversation come before each
 
 
 class Autoencoder(nn.Module):
@@ -58,11 +58,11 @@ class Autoencoder(nn.Module):
 
     def __init__(self, width: int, hidden_size: int) -> None:
         super().__init__()
-        self.squeeze = Projection(width, _NARROW)
-        self.unfold = Projection(_NARROW, _READ_BACK * width)
+        self.squeeze = Projection(width, _BOTTLENECK)
+        self.unfold = Projection(_BOTTLENECK, _MAX_RECONSTRUCTED * width)
         self.spell = Projection(width, hidden_size)
 
-    def forward(self, routed: Routed, ids: Tensor, table: Tensor, rate: float) -> Tensor:
+    def forward(self, routed: RouterOutput, ids: Tensor, table: Tensor, rate: float) -> Tensor:
         """The routed tokens (B, T), and the head's rows (V, C), -> (B,) nats a token, expected.
 
         The mean is over all ways to cut, each as likely as the router says. Of chunks longer than are read back, what
@@ -71,13 +71,13 @@ class Autoencoder(nn.Module):
         """
         time = ids.shape[1]
         ends = torch.arange(_EVERY - 1, time - 1, _EVERY, device=ids.device)
-        back = torch.arange(_READ_BACK, device=ids.device)
+        back = torch.arange(_MAX_RECONSTRUCTED, device=ids.device)
         tokens = (ends[:, None] - back).clamp(min=0)  # (N, K)
         nats = self._nats(routed.x[:, ends], ids[:, tokens], table)
         stays = F.pad((1 - routed.p).clamp(min=_LEAST).log().cumsum(1), (1, 0))  # (B, T + 1), before each token
         ended = routed.p[:, ends + 1]
         together = (stays[:, ends + 1, None] - stays[:, tokens + 1]).exp() * ended[..., None]
-        inside = routed.places.expand(ids.shape)[:, ends, None] >= back
+        inside = routed.positions.expand(ids.shape)[:, ends, None] >= back
         longer = (stays[:, ends + 1] - stays[:, tokens[:, -1]]).exp() * ended * inside[..., -1]
         guessed = rate * math.log(len(table)) * longer
         cost = ((together + _ALWAYS) * nats * inside).sum(dim=2) + guessed
@@ -85,8 +85,8 @@ class Autoencoder(nn.Module):
 
     def _nats(self, x: Tensor, targets: Tensor, table: Tensor) -> Tensor:
         """(B, N, W), (B, N, K), (V, C) -> (B, N, K) float32: what it costs to read the targets back."""
-        narrow = F.rms_norm(self.squeeze(x), (_NARROW,))
-        states = F.silu(self.unfold(narrow).unflatten(-1, (_READ_BACK, -1)))
+        narrow = F.rms_norm(self.squeeze(x), (_BOTTLENECK,))
+        states = F.silu(self.unfold(narrow).unflatten(-1, (_MAX_RECONSTRUCTED, -1)))
         logits = F.linear(self.spell(states), table).float().flatten(0, 2)
         return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
 
@@ -100,13 +100,13 @@ def ratio_loss(starts: Tensor, p: Tensor, rate: float) -> Tensor:
     return rate / (rate - 1) * ((rate - 1) * share * likely + (1 - share) * (1 - likely))
 
 
-def surprise_loss(routed: Routed, nats: Tensor, rate: float) -> Tensor:
+def surprise_loss(routed: RouterOutput, nats: Tensor, rate: float) -> Tensor:
     """What each target cost, (B, T) -> (B,) nats a token, of telling which cost most.
 
     One in `rate` is to begin a chunk: where the model itself found it hard to say what comes. The Byte Latent
     Transformer (arXiv:2412.09871) asks another model; the router needs none once it is trained.
     """
-    inside = routed.places > 0
+    inside = routed.positions > 0
     cost = F.pad(nats.detach()[:, :-1], (1, 0)).masked_fill(~inside, 0.0)
     most = max(1, int(cost.shape[1] / rate))
     is_hard = cost > cost.sort(dim=1, descending=True).values[:, most - 1 : most]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from chatmill.model.layers import Past, PastTokens
+from chatmill.model.layers import PastKeyValues, SequenceCache
 
 
 class _BlockBefore:
@@ -27,15 +27,15 @@ class _BlockBefore:
         return torch.cat([before, x], dim=2)
 
 
-class Window:
+class SlidingWindow:
     """The last `size` tokens as each token of a batch sees them; rotary and mask as for a Layer."""
 
     def __init__(
-        self, size: int, batch: int, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastTokens | None
+        self, size: int, batch: int, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: SequenceCache | None
     ) -> None:
         time = rotary[0].shape[2]
         self.size = size
-        self.cache: Past | None
+        self.cache: PastKeyValues | None
         self.in_blocks = cache is None and time > size and time % size == 0
         if self.in_blocks:
             blocks = time // size

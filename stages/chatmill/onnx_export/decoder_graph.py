@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from chatmill.onnx_export.quantization import BLOCK, Bits, quantize
+from chatmill.onnx_export.quantization import BLOCK, BitWidth, quantize
 
-Weights = Mapping[str, NDArray[np.float32]]
+NumpyWeights = Mapping[str, NDArray[np.float32]]
 
 FORMAT = 1
 CONTRIB = "com.microsoft"  # operators that ONNX Runtime alone has
@@ -23,13 +23,13 @@ _ACCURACY = 4  # MatMulNBits multiplies in int8; in float32 (1) decoding takes 2
 _EMBEDDING = "model.embed_tokens"
 
 
-class Decoder(ABC):
+class DecoderBuilder(ABC):
     """A decoder under construction. Methods add operators and return the name of what comes out.
 
     Norms of queries and keys, biases and a head of its own are there where the weights have them.
     """
 
-    def __init__(self, weights: Weights, config: Mapping[str, Any], bits: Bits | None = None) -> None:
+    def __init__(self, weights: NumpyWeights, config: Mapping[str, Any], bits: BitWidth | None = None) -> None:
         size = sum(weight.nbytes for weight in weights.values())
         if bits is None and size > MAX_BYTES:
             raise ValueError(
@@ -47,7 +47,7 @@ class Decoder(ABC):
         self.outputs: list[ValueInfoProto] = []
 
     @abstractmethod
-    def declare(self) -> None:
+    def declare_inputs(self) -> None:
         """Add the inputs, and what all layers share."""
 
     @abstractmethod
@@ -62,17 +62,17 @@ class Decoder(ABC):
     def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
         """The normalised sum, and the sum."""
 
-    def model(self, metadata: Mapping[str, str]) -> ModelProto:
+    def build(self, metadata: Mapping[str, str]) -> ModelProto:
         """The finished model."""
-        self.declare()
+        self.declare_inputs()
         logits = self.head(self.layers())
         self.outputs.insert(0, tensor(logits, TensorProto.FLOAT, ["batch", "kept", self.config["vocab_size"]]))
         graph = helper.make_graph(self.nodes, "chatmill", self.inputs, self.outputs, self.initializers)
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=11, producer_name="chatmill")
-        told = {"config": json.dumps(self.config), "context": str(self.config["max_position_embeddings"])}
-        told |= {"format": str(FORMAT), **metadata}
-        helper.set_model_props(model, {f"chatmill.{key}": value for key, value in told.items()})
+        properties = {"config": json.dumps(self.config), "context": str(self.config["max_position_embeddings"])}
+        properties |= {"format": str(FORMAT), **metadata}
+        helper.set_model_props(model, {f"chatmill.{key}": value for key, value in properties.items()})
         return model
 
     def layers(self) -> str:
@@ -152,7 +152,7 @@ class Decoder(ABC):
         shape = {"N": rows, "K": columns, "bits": self.bits, "block_size": BLOCK, "accuracy_level": _ACCURACY}
         return self.node("MatMulNBits", [x, *self.quantized(name, self.bits)], output, domain=CONTRIB, **shape)
 
-    def quantized(self, name: str, bits: Bits) -> list[str]:
+    def quantized(self, name: str, bits: BitWidth) -> list[str]:
         """The names of a matrix in few bits and of its scales, which are once in the file."""
         names = [f"{name}.{bits}_bits", f"{name}.scales"]
         if not self.has(names[0]):
@@ -166,7 +166,7 @@ class Decoder(ABC):
         exponents = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
         frequencies = np.float32(1) / np.float32(self.config["rope_theta"]) ** exponents
         if scaling := self.config.get("rope_scaling"):
-            frequencies = slowed(frequencies, scaling)
+            frequencies = scale_rope_frequencies(frequencies, scaling)
         positions = np.arange(self.config["max_position_embeddings"], dtype=np.float32)
         angles = np.outer(positions, frequencies)
         return [self.constant("cosines", np.cos(angles)), self.constant("sines", np.sin(angles))]
@@ -191,14 +191,14 @@ class Decoder(ABC):
         return any(array.name == name for array in self.initializers)
 
 
-def slowed(frequencies: NDArray[np.floating], scaling: Mapping[str, Any]) -> NDArray[np.floating]:
+def scale_rope_frequencies(frequencies: NDArray[np.floating], scaling: Mapping[str, Any]) -> NDArray[np.floating]:
     """(D/2,) -> (D/2,) in radians a position, as chatmill.checkpoints.configuration.RopeScaling slows them."""
-    kept = np.float32(0)
+    unscaled = np.float32(0)
     if scaling["rope_type"] == "llama3":
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         turns = scaling["original_max_position_embeddings"] * frequencies / np.float32(2 * np.pi)
-        kept = np.clip((turns - np.float32(low)) / np.float32(high - low), 0, 1)
-    return (1 - kept) * frequencies / np.float32(scaling["factor"]) + kept * frequencies
+        unscaled = np.clip((turns - np.float32(low)) / np.float32(high - low), 0, 1)
+    return (1 - unscaled) * frequencies / np.float32(scaling["factor"]) + unscaled * frequencies
 
 
 def tensor(name: str, kind: int, shape: Sequence[int | str]) -> ValueInfoProto:

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-NAME = "genai_config.json"
-GRAPH = "model_genai.onnx"
+CONFIG_FILE = "genai_config.json"
+GRAPH_FILE = "model_genai.onnx"
 INLINE = 1024  # bytes of a tensor that the graph holds itself
 _REPLACED = ("seqlens_k", "total_sequence_length", "logits_to_keep")
 _SHAPE = ("hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
@@ -26,8 +26,8 @@ def graph(file: Path) -> ModelProto:
     to stand.
     """
     model = onnx.load(file)
-    _take_inputs(model.graph)
-    _point_to(file, model.graph.initializer)
+    _replace_inputs(model.graph)
+    _reference_weights(file, model.graph.initializer)
     return model
 
 
@@ -37,7 +37,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     parts = ("key", "value")
     decoder = {
         "session_options": {"provider_options": []},
-        "filename": GRAPH,
+        "filename": GRAPH_FILE,
         "head_size": config["head_dim"],
         **{name: config[name] for name in _SHAPE},
         "inputs": {
@@ -57,7 +57,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": model, "search": {"do_sample": False, "max_length": context, "past_present_share_buffer": True}}
 
 
-def _take_inputs(graph: onnx.GraphProto) -> None:
+def _replace_inputs(graph: onnx.GraphProto) -> None:
     """Compute the lengths from the mask, and keep the last position alone."""
     kept = [node for node in graph.input if node.name not in _REPLACED]
     mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"])
@@ -81,7 +81,7 @@ def _take_inputs(graph: onnx.GraphProto) -> None:
     graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1  # GenAI sees by it that one position is all there is
 
 
-def _point_to(file: Path, tensors: Iterable[TensorProto]) -> None:
+def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
     """Take the large tensors out of the graph, and say where in the file, which holds them in this order, they lie."""
     content, at = file.read_bytes(), 0
     for tensor in tensors:

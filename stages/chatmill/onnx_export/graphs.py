@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from chatmill.onnx_export.decoder_graph import CONTRIB, Decoder, Weights, tensor
-from chatmill.onnx_export.quantization import Bits, quantize_outputs
+from chatmill.onnx_export.decoder_graph import CONTRIB, DecoderBuilder, NumpyWeights, tensor
+from chatmill.onnx_export.quantization import BitWidth, quantize_outputs
 
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates as many channels of a head at a time
 
 
-def portable(weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+def portable(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
     """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
 
     P may be 0, and rows may be padded on the left where attention_mask is 0.
     """
-    return _Portable(weights, config).model(metadata)
+    return _Portable(weights, config).build(metadata)
 
 
 def shared(
-    weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str], bits: Bits | None = None
+    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], bits: BitWidth | None = None
 ) -> ModelProto:
     """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
 
@@ -38,15 +38,15 @@ def shared(
     last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator takes no more. With
     `bits` the matrices are quantized.
     """
-    return _Shared(weights, config, bits).model(metadata)
+    return _Shared(weights, config, bits).build(metadata)
 
 
-def dynamic(weights: Weights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+def dynamic(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
     """The `shared` graph in eight bits that reads long texts fastest.
 
     What one call reads shares a scale in each layer: the logits depend a little on what is read together.
     """
-    return _Dynamic(weights, config, 8).model(metadata)
+    return _Dynamic(weights, config, 8).build(metadata)
 
 
 def write(model: ModelProto, file: Path) -> None:
@@ -54,10 +54,10 @@ def write(model: ModelProto, file: Path) -> None:
     file.write_bytes(model.SerializeToString(deterministic=True))
 
 
-class _Portable(Decoder):
+class _Portable(DecoderBuilder):
     """Standard operators of opset 23."""
 
-    def declare(self) -> None:
+    def declare_inputs(self) -> None:
         """Add the inputs, the mask and the rotations."""
         names = {
             "input_ids": ["batch", "time"],
@@ -114,10 +114,10 @@ class _Portable(Decoder):
         return self.norm(total, name), total
 
 
-class _Shared(Decoder):
+class _Shared(DecoderBuilder):
     """ONNX Runtime's fused operators, and a cache that is written in place."""
 
-    def declare(self) -> None:
+    def declare_inputs(self) -> None:
         """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
         if self.head_dim % HEAD_MULTIPLE:
             raise ValueError(

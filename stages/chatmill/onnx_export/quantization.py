@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Bits = Literal[8, 4]
+BitWidth = Literal[8, 4]
 
 BLOCK = 32  # weights that share a scale; 16 took 18 % more space, 64 lost twice as much on one of three models
 
 
-def quantize(weight: NDArray[np.float32], bits: Bits) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def quantize(weight: NDArray[np.float32], bits: BitWidth) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """A matrix (N, C) for MatMulNBits and GatherBlockQuantized: bytes (N, K, BLOCK*bits/8) and scales (N, K).
 
     A weight is (q - 2^(bits-1)) * scale, and the largest of each block is kept. Four-bit values stand two to a byte,

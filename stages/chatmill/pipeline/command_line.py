@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from chatmill.pipeline.signatures import Signature
 
-MOST_IN_ORDER = 3  # files; of more, two could be taken for one another
+MAX_POSITIONAL = 3  # files; of more, two could be taken for one another
 
 
 class _Parser(argparse.ArgumentParser):
@@ -21,11 +21,11 @@ def parse_files(
 ) -> dict[str, Path]:
     """Every file that `main` takes. Raises ValueError where one is missing, or there is another."""
     parser = _Parser(prog=name, description=inspect.getdoc(main), allow_abbrev=False)
-    in_order = len(signature.files) <= MOST_IN_ORDER
+    positional = len(signature.files) <= MAX_POSITIONAL
     for file, is_output in signature.files.items():
         option, metavar = f"--{file.replace('_', '-')}", file.upper()
         purpose = "is written" if is_output else "is read"
-        if in_order:
+        if positional:
             parser.add_argument(file, metavar=metavar, type=Path, help=purpose)
         else:
             parser.add_argument(option, dest=file, metavar=metavar, type=Path, required=True, help=purpose)

@@ -7,16 +7,16 @@ import hashlib
 import json
 from pathlib import Path
 
-NAME = "manifest.json"
-FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
 
 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     """List the files of a finished folder; `fingerprint` is that of the tokenizer it belongs to."""
-    found = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != NAME]
+    found = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
     files = {str(file.relative_to(folder)): _sha256(file) for file in found}
-    content = {"format": FORMAT, "kind": kind, "fingerprint": fingerprint, "files": files}
-    (folder / NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files}
+    (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def check_manifest(folder: Path) -> str | None:
@@ -24,7 +24,7 @@ def check_manifest(folder: Path) -> str | None:
 
     Raises ValueError where a file is missing or is not what was written.
     """
-    manifest = folder / NAME
+    manifest = folder / MANIFEST_NAME
     if not manifest.exists():
         return None
     try:
@@ -32,8 +32,10 @@ def check_manifest(folder: Path) -> str | None:
         version, files, fingerprint = content["format"], content["files"].items(), content["fingerprint"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{manifest}: not a manifest: {error}") from error
-    if version != FORMAT:
-        raise ValueError(f"{manifest}: format {version}, but this chatmill reads {FORMAT}: make the folder anew")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{manifest}: format {version}, but this chatmill reads {FORMAT_VERSION}: make the folder anew"
+        )
     for name, expected in files:
         file = folder / name
         if not file.is_file():

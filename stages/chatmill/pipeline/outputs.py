@@ -12,7 +12,7 @@ SCRATCH = ".cache"  # ignored by git and by DVC, in whatever folder it stands
 
 
 @contextmanager
-def locked(name: str, outputs: list[Path]) -> Iterator[None]:
+def stage_lock(name: str, outputs: list[Path]) -> Iterator[None]:
     """Hold the lock of a stage that writes these outputs; wait for whoever has it."""
     file = Path(SCRATCH, "locks", "-".join([name, *(output.stem for output in outputs[:1])]))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def locked(name: str, outputs: list[Path]) -> Iterator[None]:
 def atomic_output(output: Path) -> Iterator[Path]:
     """A place to write a file or folder; it is renamed to `output` when the block ends well, and removed otherwise."""
     scratch = output.parent / SCRATCH
-    _sweep(scratch)
+    _remove_stale(scratch)
     folder = scratch / str(os.getpid())
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / output.name
@@ -50,7 +50,7 @@ def atomic_output(output: Path) -> Iterator[Path]:
                 empty.rmdir()
 
 
-def _sweep(scratch: Path) -> None:
+def _remove_stale(scratch: Path) -> None:
     """Remove what processes left that are no more."""
     if not scratch.is_dir():
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCE = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and of the package
+SOURCE_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and of the package
 _PR_SET_PDEATHSIG = 1
 
 
@@ -41,20 +41,20 @@ def hide_scripts() -> None:
 
     The modules of the package are found all the same: it is imported, and knows its own folder.
     """
-    sys.path[:] = _others()
+    sys.path[:] = _path_without_scripts()
 
 
 @contextmanager
 def scripts_on_path() -> Iterator[None]:
     """Let processes that are started meanwhile find the scripts and the package: they inherit the path."""
     before = sys.path[:]
-    sys.path[:] = [SOURCE, *_others()]
+    sys.path[:] = [SOURCE_ROOT, *_path_without_scripts()]
     try:
         yield
     finally:
         sys.path[:] = before
 
 
-def _others() -> list[str]:
+def _path_without_scripts() -> list[str]:
     """The path without the folder of the scripts, in whatever way that is written."""
-    return [folder for folder in sys.path if not folder or Path(folder).resolve() != Path(SOURCE)]
+    return [folder for folder in sys.path if not folder or Path(folder).resolve() != Path(SOURCE_ROOT)]

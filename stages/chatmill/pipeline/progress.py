@@ -14,7 +14,7 @@ def progress(items: Iterable[T], description: str, *, total: int | None = None, 
     return tqdm(items, desc=description, total=total, unit=unit, **_quiet())
 
 
-def bar(total: int, description: str, *, unit: str = "it", scale: bool = False) -> "tqdm[Any]":
+def progress_bar(total: int, description: str, *, unit: str = "it", scale: bool = False) -> "tqdm[Any]":
     """A bar that is moved by hand with `update`."""
     return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, **_quiet())
 

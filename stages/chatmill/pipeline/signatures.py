@@ -1,12 +1,12 @@
 """What the script of a stage takes: files on its command line, and a section of params.yaml.
 
     @stage
-    def main(chat: Path, tokens: Output, *, template: Template) -> None:
+    def main(chat: Path, tokens: Output, *, template: TemplateName) -> None:
 
 Positional parameters are files and folders, `Output` those that are written. Keyword-only ones are the section that is
 named after the script, or, as a whole, those sections that are annotated as `Section`; a keyword `parameters` is a
-model of all of its own section. A script with `@stage(each="out")` is run once for each entry of its section, the one
-that has the name of the file `out`.
+model of all of its own section. A script with `@stage(foreach="out")` runs once for each entry of its section, the
+one that has the name of the file `out`.
 """
 
 import ast
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 Output = Annotated[Path, "output"]
 Section = Annotated[dict[str, Any], "section"]
-MODEL = "parameters"
+MODEL_KEYWORD = "parameters"
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,25 @@ class Signature:
     """What `main` takes, and which of its files is named as the section, if it has a section for each."""
 
     files: dict[str, bool]  # in the order of the command line: whether it is an output
-    others: tuple[str, ...]  # sections that are read as a whole, beside its own
+    other_sections: tuple[str, ...]  # sections that are read as a whole, beside its own
     model: type[BaseModel]  # of its own section
-    is_whole: bool  # the model is what `main` takes, and not its single keys
-    each: str
+    takes_model: bool  # the model is what `main` takes, and not its single keys
+    foreach: str
 
 
-def signature_of(main: Callable[..., None], each: str = "") -> Signature:
+def signature_of(main: Callable[..., None], foreach: str = "") -> Signature:
     """The signature of a function."""
     parameters = inspect.signature(main).parameters.values()
     files = {p.name: _is(p.annotation, "output") for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     others = tuple(p.name for p in keywords if _is(p.annotation, "section"))
     for parameter in keywords:
-        if parameter.name == MODEL:
-            return Signature(files, others, parameter.annotation, True, each)
+        if parameter.name == MODEL_KEYWORD:
+            return Signature(files, others, parameter.annotation, True, foreach)
     fields = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in keywords}
     own: dict[str, Any] = {name: field for name, field in fields.items() if name not in others}
     model = create_model("Section", __config__=ConfigDict(extra="forbid"), **own)
-    return Signature(files, others, model, False, each)
+    return Signature(files, others, model, False, foreach)
 
 
 def _is(annotation: Any, mark: str) -> bool:
@@ -65,20 +65,20 @@ def read_signature(script: Path) -> Signature:
         raise ValueError(f"{script}: a stage has a function main")
     main, namespace = mains[0], dict[str, Any](__name__=script.stem)
     options = [option for call in main.decorator_list if isinstance(call, ast.Call) for option in call.keywords]
-    each = next((ast.literal_eval(option.value) for option in options if option.arg == "each"), "")
+    foreach = next((ast.literal_eval(option.value) for option in options if option.arg == "foreach"), "")
     main.body, main.decorator_list = ast.parse("pass").body, []
-    kept: list[ast.stmt] = [main]
-    wanted = _names(main)
+    statements: list[ast.stmt] = [main]
+    needed = _names(main)
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                if alias.name in wanted:
+                if alias.name in needed:
                     namespace[alias.name] = getattr(importlib.import_module(str(node.module)), alias.name)
-        elif isinstance(node, ast.Assign) and _names(node) & wanted:
-            kept.insert(0, node)
-            wanted |= _names(node)
-    exec(compile(ast.Module(kept, []), script, "exec"), namespace)
-    return signature_of(namespace["main"], each)
+        elif isinstance(node, ast.Assign) and _names(node) & needed:
+            statements.insert(0, node)
+            needed |= _names(node)
+    exec(compile(ast.Module(statements, []), script, "exec"), namespace)
+    return signature_of(namespace["main"], foreach)
 
 
 def _names(tree: ast.AST) -> set[str]:

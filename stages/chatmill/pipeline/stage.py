@@ -1,7 +1,7 @@
 """How every stage script starts.
 
     @stage
-    def main(chat: Path, tokens: Output, *, template: Template) -> None:
+    def main(chat: Path, tokens: Output, *, template: TemplateName) -> None:
 
 The script's name is that of its section of params.yaml; see chatmill.pipeline.signatures for what its `main` takes.
 """
@@ -16,67 +16,67 @@ from typing import overload
 from pydantic import ConfigDict, validate_call
 
 from chatmill.pipeline.command_line import parse_files
-from chatmill.pipeline.errors import sentence
-from chatmill.pipeline.outputs import atomic_output, locked
-from chatmill.pipeline.parameters import check_params, read_params, section_of
+from chatmill.pipeline.outputs import atomic_output, stage_lock
+from chatmill.pipeline.params_file import check_params, read_params, section_of
 from chatmill.pipeline.processes import die_with_parent, hide_scripts
-from chatmill.pipeline.signatures import MODEL, signature_of
+from chatmill.pipeline.signatures import MODEL_KEYWORD, signature_of
+from chatmill.pipeline.user_errors import error_line
 
 Main = Callable[..., None]
-_running: list[list[Callable[[], None]]] = []  # the stage of this process, if any: what to do when it has succeeded
+_on_success: list[list[Callable[[], None]]] = []  # the stage of this process, if any: what to do when it has succeeded
 
 
 @overload
 def stage(main: Main, /) -> Main: ...
 @overload
-def stage(*, each: str) -> Callable[[Main], Main]: ...
-def stage(main: Main | None = None, /, *, each: str = "") -> Main | Callable[[Main], Main]:
+def stage(*, foreach: str) -> Callable[[Main], Main]: ...
+def stage(main: Main | None = None, /, *, foreach: str = "") -> Main | Callable[[Main], Main]:
     """Check what `main` is called with; where its script is what Python runs, run it as a stage.
 
-    With `each` there is one run for each entry of the section, named as that file of the command line.
+    With `foreach` there is one run for each entry of the section, named as that file of the command line.
     """
     if main is None:
-        return lambda main: _stage(main, each)
-    return _stage(main, each)
+        return lambda main: _decorate(main, foreach)
+    return _decorate(main, foreach)
 
 
-def _stage(main: Main, each: str) -> Main:
+def _decorate(main: Main, foreach: str) -> Main:
     checked = validate_call(config=ConfigDict(extra="forbid"))(main)
     if main.__module__ == "__main__":
-        sys.exit(_run(main, checked, each))
+        sys.exit(_run(main, checked, foreach))
     return checked
 
 
-def on_success(act: Callable[[], None]) -> None:
+def on_success(callback: Callable[[], None]) -> None:
     """Call this when the outputs of the stage stand in their places, and never where it fails; at once without one."""
-    if _running:
-        _running[-1].append(act)
+    if _on_success:
+        _on_success[-1].append(callback)
     else:
-        act()
+        callback()
 
 
-def _run(main: Main, checked: Main, each: str) -> int:
+def _run(main: Main, checked: Main, foreach: str) -> int:
     script = Path(sys.argv[0])
     die_with_parent()
     hide_scripts()
     try:
-        signature = signature_of(main, each)
+        signature = signature_of(main, foreach)
         files = parse_files(main, signature, script.stem, sys.argv[1:])
         params = read_params()
         check_params(params, script.parent)
-        section = section_of(params, script.stem, signature, files[each].stem if each else "")
-        others = {name: params.get(name) or {} for name in signature.others}
-        _running.append([])
+        section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
+        others = {name: params.get(name) or {} for name in signature.other_sections}
+        _on_success.append([])
         with ExitStack() as held:
             if os.environ.get("RANK", "0") == "0":  # of processes that torchrun started, the first alone writes
                 outputs = {name: file for name, file in files.items() if signature.files[name]}
-                held.enter_context(locked(script.stem, [*outputs.values()]))
+                held.enter_context(stage_lock(script.stem, [*outputs.values()]))
                 files |= {name: held.enter_context(atomic_output(file)) for name, file in outputs.items()}
-            checked(*files.values(), **({MODEL: section} if signature.is_whole else section), **others)
-        for act in _running.pop():
-            act()
+            checked(*files.values(), **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
+        for callback in _on_success.pop():
+            callback()
     except (ValueError, OSError) as error:
-        print(f"{script.stem}: {sentence(error)}", file=sys.stderr)
+        print(f"{script.stem}: {error_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

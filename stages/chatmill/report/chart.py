@@ -30,10 +30,10 @@ class Axis:
     name: str
     low: float
     high: float
-    marks: Sequence[float]
+    ticks: Sequence[float]
     log: bool = False
 
-    def share(self, value: float) -> float:
+    def fraction(self, value: float) -> float:
         """Where a value lies between the ends, from 0 to 1."""
         low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return (at - low) / (high - low)
@@ -73,7 +73,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
     """A figure under its title; the drawing is described in words for those who do not see it."""
     lines = [line for line in lines if line.points]
     right = WIDTH - 10 - LETTER * max((len(line.name) for line in lines), default=0)
-    place = _Place(x, y, right)
+    place = _Projection(x, y, right)
     svg = tag(
         "svg",
         tag("title", title),
@@ -88,7 +88,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Projection:
     """Where a point stands in the drawing."""
 
     x: Axis
@@ -96,28 +96,28 @@ class _Place:
     right: float
 
     def __call__(self, x: float, y: float) -> tuple[float, float]:
-        across = LEFT + self.x.share(x) * (self.right - LEFT)
-        return round(across, 1), round(HEIGHT - BOTTOM - self.y.share(y) * (HEIGHT - BOTTOM - TOP), 1)
+        across = LEFT + self.x.fraction(x) * (self.right - LEFT)
+        return round(across, 1), round(HEIGHT - BOTTOM - self.y.fraction(y) * (HEIGHT - BOTTOM - TOP), 1)
 
 
 def _in_words(line: Line, y: Axis) -> str:
     return f"{line.name}: {y.name} from {number(line.points[0][1])} to {number(line.points[-1][1])}"
 
 
-def _axes(place: _Place) -> Iterator[Html]:
+def _axes(place: _Projection) -> Iterator[Html]:
     x, y, right = place.x, place.y, round(place.right, 1)
-    for mark in y.marks:
+    for mark in y.ticks:
         _, height = place(x.low, mark)
         yield tag("line", x1=LEFT, x2=right, y1=height, y2=height, class_="grid")
         yield tag("text", number(mark), x=LEFT - 6, y=height + 4, text_anchor="end")
-    for mark in x.marks:
+    for mark in x.ticks:
         across, _ = place(mark, y.low)
         yield tag("text", number(mark), x=across, y=HEIGHT - BOTTOM + 16, text_anchor="middle")
     yield tag("text", y.name, x=0, y=LINE)
     yield tag("text", x.name, x=right, y=HEIGHT - 5, text_anchor="end")
 
 
-def _drawn(line: Line, place: _Place) -> Html:
+def _drawn(line: Line, place: _Projection) -> Html:
     points = [place(*point) for point in line.points]
     ranges = [
         tag("line", x1=across, x2=across, y1=height, y2=place(x, upper)[1], class_="range")

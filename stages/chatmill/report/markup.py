@@ -17,7 +17,7 @@ class Html(str):
     """Markup. A string that is none is text."""
 
 
-def text(content: object) -> Html:
+def to_html(content: object) -> Html:
     """`content` as markup; what would be invisible, or turn the direction of what follows, is shown as its code."""
     if isinstance(content, Html):
         return content
@@ -28,7 +28,7 @@ def text(content: object) -> Html:
 def tag(name: str, /, *content: object, **attributes: object) -> Html:
     """One element; an attribute of None is left out, `class_` is class and `stroke_width` is stroke-width."""
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{to_html(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -37,7 +37,7 @@ def tag(name: str, /, *content: object, **attributes: object) -> Html:
 
 def join(content: Iterable[object]) -> Html:
     """All of it, one after another."""
-    return Html("".join(map(text, content)))
+    return Html("".join(map(to_html, content)))
 
 
 def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]) -> Html:

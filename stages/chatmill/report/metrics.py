@@ -6,7 +6,7 @@ from typing import Any
 Metrics = dict[str, Any]
 
 
-def at(metrics: Any, *keys: str, default: Any = None) -> Any:
+def get_nested(metrics: Any, *keys: str, default: Any = None) -> Any:
     """What stands under a path of keys; `default` where a run did not measure it."""
     for key in keys:
         metrics = metrics.get(key) if isinstance(metrics, dict) else None

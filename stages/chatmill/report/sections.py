@@ -4,23 +4,23 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from chatmill.report.chart import Line, bar, line_chart, linear_axis
 from chatmill.report.markup import Html, section, table, tag
-from chatmill.report.metrics import Metrics, at, in_bits, number, percent
+from chatmill.report.metrics import Metrics, get_nested, in_bits, number, percent
 from chatmill.report.speed import fastest
-from chatmill.report.token_view import chunked
+from chatmill.report.token_view import chunk_list
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
-AGREEMENT = 1e-3  # bits per byte by which engines of full precision may differ
+ENGINE_TOLERANCE = 1e-3  # bits per byte by which engines of full precision may differ
 BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
-CHUNKED = 3  # answers that are shown in chunks
-LEARNT = {"kept": "learnt", "held_out": "held out", "all": "all, learnt"}  # tokens of the soft tokenizer
-ROWS = {
+MAX_CHUNKED_ANSWERS = 3  # answers that are shown in chunks
+TOKEN_SUBSETS = {"kept": "learnt", "held_out": "held out", "all": "all, learnt"}  # tokens of the soft tokenizer
+EMBEDDING_TITLES = {
     "table": "the model's own rows",
     "plugged_in": "rows made from bytes",
     "held_out": "own rows, but made from bytes for tokens held out",
     "held_out_mean": "own rows, but their mean for tokens held out",
     "tuned": "rows made from bytes, and trained on",
 }
-STOPS = 0.99  # share of answers that should end by themselves
+MIN_STOPS_RATE = 0.99  # share of answers that should end by themselves
 
 Points = list[tuple[float, float]]
 Curve = dict[str, Points]  # (step, value) of each column
@@ -28,14 +28,18 @@ Curve = dict[str, Points]  # (step, value) of each column
 
 def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
     """The figures that say most."""
-    bits = at(evaluation, "bits_per_byte")
+    bits = get_nested(evaluation, "bits_per_byte")
     engine, prompt, milliseconds = fastest(benchmark)
     figures = [
-        ("Bits per byte", in_bits(at(bits, "all")), f"all text; xz: {in_bits(at(bits, 'baselines', 'xz'))}"),
-        ("Bits per byte", in_bits(at(bits, "assistant")), "assistant's text"),
-        ("Skills", percent(at(evaluation, "skills", "macro")), "on known phrasings"),
-        ("Skills, held back", percent(at(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
-        ("Answers that end", percent(at(evaluation, "stops_rate")), "by themselves"),
+        (
+            "Bits per byte",
+            in_bits(get_nested(bits, "all")),
+            f"all text; xz: {in_bits(get_nested(bits, 'baselines', 'xz'))}",
+        ),
+        ("Bits per byte", in_bits(get_nested(bits, "assistant")), "assistant's text"),
+        ("Skills", percent(get_nested(evaluation, "skills", "macro")), "on known phrasings"),
+        ("Skills, held back", percent(get_nested(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
+        ("Answers that end", percent(get_nested(evaluation, "stops_rate")), "by themselves"),
         ("Time per token", f"{number(milliseconds)} ms", f"{engine}, prompt of {prompt}" if engine else ""),
     ]
     tiles = (tag("div", tag("dt", name), tag("dd", value, tag("small", note))) for name, value, note in figures)
@@ -53,16 +57,19 @@ def checks(evaluation: Metrics) -> Html:
 
 def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
     """Whether each check holds, and what it says; of what was measured."""
-    bits, xz = at(evaluation, "bits_per_byte", "all"), at(evaluation, "bits_per_byte", "baselines", "xz")
+    bits, xz = (
+        get_nested(evaluation, "bits_per_byte", "all"),
+        get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
+    )
     if bits is not None and xz is not None:
         yield bits < xz, f"All text takes fewer bits per byte than with xz: {in_bits(bits)} against {in_bits(xz)}."
-    exact = [at(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
+    exact = [get_nested(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
     measured = [value for value in exact if value is not None]
     if len(measured) > 1:
         apart = max(measured) - min(measured)
-        yield apart <= AGREEMENT, f"Engines of full precision agree: {apart:.6f} bits per byte apart at most."
-    if (stops := at(evaluation, "stops_rate")) is not None:
-        yield stops >= STOPS, f"Answers end by themselves: {percent(stops)}."
+        yield apart <= ENGINE_TOLERANCE, f"Engines of full precision agree: {apart:.6f} bits per byte apart at most."
+    if (stops := get_nested(evaluation, "stops_rate")) is not None:
+        yield stops >= MIN_STOPS_RATE, f"Answers end by themselves: {percent(stops)}."
 
 
 def training(curve: Curve) -> Html:
@@ -80,13 +87,13 @@ def training(curve: Curve) -> Html:
 
 def training_chart(title: str, unit: str, columns: dict[str, Points | None]) -> Html:
     """One line for each column that was written."""
-    lines = [Line(name, averaged(points), color) for color, (name, points) in enumerate(columns.items()) if points]
+    lines = [Line(name, downsample(points), color) for color, (name, points) in enumerate(columns.items()) if points]
     points = [point for line in lines for point in line.points]
     x, y = linear_axis("step", [step for step, _ in points]), linear_axis(unit, [value for _, value in points])
     return line_chart(title, lines, x, y) if lines else Html()
 
 
-def averaged(points: Points) -> Points:
+def downsample(points: Points) -> Points:
     """At most MAX_POINTS points: each the mean of those that follow one another, at the last one's place."""
     size = -(-len(points) // MAX_POINTS)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
@@ -95,13 +102,16 @@ def averaged(points: Points) -> Points:
 
 def compression(evaluation: Metrics) -> Html:
     """Bits per byte beside what knows nothing of chats, and by source."""
-    bits = at(evaluation, "bits_per_byte")
+    bits = get_nested(evaluation, "bits_per_byte")
     if bits is None:
         return Html()
-    bases = at(bits, "baselines", default={})
+    bases = get_nested(bits, "baselines", default={})
     values = [(name, bases.get(key), 4) for key, name in BASELINES.items()]
-    values += [("this model, all text", at(bits, "all"), 0), ("this model, answers", at(bits, "assistant"), 2)]
-    sources = [(name, value, 0) for name, value in at(bits, "by_source", default={}).items()]
+    values += [
+        ("this model, all text", get_nested(bits, "all"), 0),
+        ("this model, answers", get_nested(bits, "assistant"), 2),
+    ]
+    sources = [(name, value, 0) for name, value in get_nested(bits, "by_source", default={}).items()]
     note = f"Lower is better; control tokens are not counted. Baselines compress the same bytes. {bits.get('note', '')}"
     tables = bars("Beside methods that know nothing of chats", values), bars("By source", sources)
     return section(
@@ -120,7 +130,10 @@ def bars(caption: str, values: Sequence[tuple[str, float | None, int]]) -> Html:
 
 def skills(evaluation: Metrics) -> Html:
     """Accuracy by skill, on known and on held-back phrasings."""
-    known, held_back = at(evaluation, "skills", default={}), at(evaluation, "skills", "held_back", default={})
+    known, held_back = (
+        get_nested(evaluation, "skills", default={}),
+        get_nested(evaluation, "skills", "held_back", default={}),
+    )
     names = sorted({*known, *held_back} - {"macro", "held_back"})
     if not names:
         return Html()
@@ -151,50 +164,56 @@ def chats(samples: Iterable[Metrics]) -> Html:
 
 def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:
     """Where a model whose inner layers work on chunks of tokens begins them."""
-    values = at(evaluation, "chunks", default={})
+    values = get_nested(evaluation, "chunks", default={})
     shown = [
-        chunked(f"{sample['prompt']}\n{sample['answer']}", sample["chunk_bytes"])
+        chunk_list(f"{sample['prompt']}\n{sample['answer']}", sample["chunk_bytes"])
         for sample in samples
         if "chunk_bytes" in sample
     ]
     if not values:
         return Html()
     rows = [
-        ("tokens of a chunk, on average", number(at(values, "tokens"), decimals=2)),
-        ("spread of that, as a share of it", number(at(values, "spread"), decimals=2)),
-        ("begin where a word begins or ends", percent(at(values, "at_word_edges"))),
-        ("of all tokens, so many are there", percent(at(values, "chance"))),
+        ("tokens of a chunk, on average", number(get_nested(values, "tokens"), decimals=2)),
+        ("spread of that, as a share of it", number(get_nested(values, "spread"), decimals=2)),
+        ("begin where a word begins or ends", percent(get_nested(values, "at_word_edges"))),
+        ("of all tokens, so many are there", percent(get_nested(values, "chance"))),
     ]
-    return section("Chunks", *shown[:CHUNKED], table("On held-out text", ("", ""), rows))
+    return section("Chunks", *shown[:MAX_CHUNKED_ANSWERS], table("On held-out text", ("", ""), rows))
 
 
 def soft_tokenizer(measured: Metrics) -> Html:
     """How well the embeddings are made from bytes, and what the model is worth with them."""
     if reason := measured.get("left_out"):
         return section("Soft tokenizer", tag("p", f"Left out: {reason}.", class_="note"))
-    learnt = [(title, measured[key]) for key, title in LEARNT.items() if key in measured]
-    texts = {"": at(measured, "bits_per_byte", default={}), **at(measured, "noisy", default={})}
-    texts["another tokenizer"] = at(measured, "other_tokenizer", default={})
+    subsets = [(title, measured[key]) for key, title in TOKEN_SUBSETS.items() if key in measured]
+    texts = {"": get_nested(measured, "bits_per_byte", default={}), **get_nested(measured, "noisy", default={})}
+    texts["another tokenizer"] = get_nested(measured, "other_tokenizer", default={})
     bits = [
-        (f"{text.replace('_', ' ')}: {ROWS.get(name, name)}".removeprefix(": "), values)
+        (f"{text.replace('_', ' ')}: {EMBEDDING_TITLES.get(name, name)}".removeprefix(": "), values)
         for text, tables in texts.items()
         for name, values in tables.items()
     ]
-    if not learnt:
+    if not subsets:
         return Html()
     rows = [
-        ("nearest row by cosine", *(percent(at(values, "nearest", "cosine")) for _, values in learnt)),
-        ("variance explained", *(number(at(values, "variance_explained", "plain"), 3) for _, values in learnt)),
-        ("mean cosine", *(number(at(values, "mean_cosine"), 3) for _, values in learnt)),
+        ("nearest row by cosine", *(percent(get_nested(values, "nearest", "cosine")) for _, values in subsets)),
+        (
+            "variance explained",
+            *(number(get_nested(values, "variance_explained", "plain"), 3) for _, values in subsets),
+        ),
+        ("mean cosine", *(number(get_nested(values, "mean_cosine"), 3) for _, values in subsets)),
     ]
     note = "A small network reads a token's bytes and gives its embedding; the model is then used with its rows."
     warning = " It has collapsed: every token has nearly the same row." if measured.get("collapsed") else ""
     tables = (
-        table("Rows made from bytes", ("tokens", *(title for title, _ in learnt)), rows),
+        table("Rows made from bytes", ("tokens", *(title for title, _ in subsets)), rows),
         table(
             "Bits per byte with them",
             ("", "all text", "answers"),
-            [(name, in_bits(at(values, "all")), in_bits(at(values, "assistant"))) for name, values in bits],
+            [
+                (name, in_bits(get_nested(values, "all")), in_bits(get_nested(values, "assistant")))
+                for name, values in bits
+            ],
         ),
     )
     return section("Soft tokenizer", tag("p", note + warning, class_="note"), tag("div", *tables, class_="columns"))
@@ -202,16 +221,19 @@ def soft_tokenizer(measured: Metrics) -> Html:
 
 def data(mix: Metrics) -> Html:
     """What the sources gave, and what was left out and why."""
-    splits = list(at(mix, "conversations", default={}))
-    rows = [(name, number(at(mix, "conversations", name)), number(at(mix, "bytes", name))) for name in splits]
+    splits = list(get_nested(mix, "conversations", default={}))
+    rows = [
+        (name, number(get_nested(mix, "conversations", name)), number(get_nested(mix, "bytes", name)))
+        for name in splits
+    ]
     dropped = [
         (f"{source}: {reason.replace('_', ' ')}", number(count))
-        for source, reasons in at(mix, "rejected", default={}).items()
+        for source, reasons in get_nested(mix, "rejected", default={}).items()
         for reason, count in reasons.items()
     ]
     dropped += [
-        ("duplicates of another conversation", number(at(mix, "duplicates"))),
-        ("in training, but equal to held-out text", number(at(mix, "leaked"))),
+        ("duplicates of another conversation", number(get_nested(mix, "duplicates"))),
+        ("in training, but equal to held-out text", number(get_nested(mix, "leaked"))),
     ]
     return section(
         "Data",
@@ -226,14 +248,15 @@ def data(mix: Metrics) -> Html:
 
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
     """How the tokenizer cuts text, and how fast."""
-    values = at(evaluation, "tokenizer", default={})
-    sizes = [("bytes per token", number(at(values, "bytes_per_token")))]
+    values = get_nested(evaluation, "tokenizer", default={})
+    sizes = [("bytes per token", number(get_nested(values, "bytes_per_token")))]
     sizes += [
-        (f"bytes per token of {name}", number(value)) for name, value in at(values, "compared", default={}).items()
+        (f"bytes per token of {name}", number(value))
+        for name, value in get_nested(values, "compared", default={}).items()
     ]
     sizes += [
         (f"tokens per message, {name}", number(value))
-        for name, value in at(values, "tokens_per_message", default={}).items()
+        for name, value in get_nested(values, "tokens_per_message", default={}).items()
     ]
     units = {
         "encode_mb_per_s": "encoding, MB/s",
@@ -242,7 +265,9 @@ def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
         "open_ms": "opening tokenizer.bin, ms",
     }
     speeds = [
-        (units[key], number(value)) for key, value in at(benchmark, "tokenizer", default={}).items() if key in units
+        (units[key], number(value))
+        for key, value in get_nested(benchmark, "tokenizer", default={}).items()
+        if key in units
     ]
     tables = table("On held-out text", ("", ""), sizes), table("Speed", ("", ""), speeds)
     return section("Tokenizer", *shown, tag("div", *tables, class_="columns"))

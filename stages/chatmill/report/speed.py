@@ -4,24 +4,24 @@ from collections.abc import Iterator
 
 from chatmill.report.chart import Line, category_axis, line_chart, log_axis
 from chatmill.report.markup import Html, section, table, tag
-from chatmill.report.metrics import Metrics, at, in_bits, number, percent
+from chatmill.report.metrics import Metrics, get_nested, in_bits, number, percent
 
 Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, cache or recompute, and times by prompt length
 
 
-def latencies(benchmark: Metrics) -> Iterator[Latency]:
+def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
     """All that was measured."""
     for engine, content in benchmark.items():
         for mode in ("cache", "recompute"):
-            if isinstance(measured := at(content, mode), dict) and measured:
+            if isinstance(measured := get_nested(content, mode), dict) and measured:
                 yield engine, mode, sorted((int(prompt), values) for prompt, values in measured.items())
 
 
 def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
     """(engine, prompt tokens, ms) of the engine with the least time per token after its longest prompt."""
     times = [
-        (at(values, "token_ms", "p50"), engine, prompt)
-        for engine, mode, measured in latencies(benchmark)
+        (get_nested(values, "token_ms", "p50"), engine, prompt)
+        for engine, mode, measured in measured_latencies(benchmark)
         if mode == "cache"
         for prompt, values in measured[-1:]
     ]
@@ -31,14 +31,14 @@ def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
 
 def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
     """Latency by prompt length, engines beside one another, and the machine."""
-    measured = list(latencies(benchmark))
+    measured = list(measured_latencies(benchmark))
     if not measured:
         return Html()
     charts = [
-        latency_chart("Time per token", "token_ms", measured, at(benchmark, "limit", "token_ms")),
+        latency_chart("Time per token", "token_ms", measured, get_nested(benchmark, "limit", "token_ms")),
         latency_chart("Time to the first token", "ttft_ms", measured, None),
     ]
-    machine = "; ".join(f"{key} {value}" for key, value in at(benchmark, "machine", default={}).items())
+    machine = "; ".join(f"{key} {value}" for key, value in get_nested(benchmark, "machine", default={}).items())
     note = (
         "Median of repeated runs; thin lines reach up to the 95th percentile. Dashed: without a cache, everything is "
         "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can; a first "
@@ -81,7 +81,7 @@ def latency_table(measured: list[Latency]) -> Html:
             f"{engine}, {mode}",
             number(prompt),
             *(number(values[key][rank]) for key in ("ttft_ms", "token_ms") for rank in ("p50", "p95")),
-            *(percent(at(values, "reached", key)) for key in ("ttft", "token")),
+            *(percent(get_nested(values, "reached", key)) for key in ("ttft", "token")),
         )
         for engine, mode, by_prompt in measured
         for prompt, values in by_prompt
@@ -104,13 +104,13 @@ def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:
     rows = [
         (
             name,
-            in_bits(at(values, "bits_per_byte")),
-            percent(at(values, "skills_macro")),
-            number(at(values, "size_mb"), decimals=1),
-            number(at(benchmark, name, "peak_memory_mb"), decimals=0),
-            percent(at(benchmark, "limit", "reached", name)),
+            in_bits(get_nested(values, "bits_per_byte")),
+            percent(get_nested(values, "skills_macro")),
+            number(get_nested(values, "size_mb"), decimals=1),
+            number(get_nested(benchmark, name, "peak_memory_mb"), decimals=0),
+            percent(get_nested(benchmark, "limit", "reached", name)),
         )
-        for name, values in at(evaluation, "engines", default={}).items()
+        for name, values in get_nested(evaluation, "engines", default={}).items()
     ]
     head = ("engine", "bits per byte", "skills", "file, MB", "peak memory, MB", "of memory limit")
     return table("Engines (skills on a sample of the questions; the memory limit on the longest prompt)", head, rows)

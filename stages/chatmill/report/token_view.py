@@ -7,16 +7,16 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.conversation.template import Loss, Template, segments
+from chatmill.conversation.template import LossKind, TemplateName, conversation_segments
 from chatmill.report.markup import Html, join, table, tag
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 MARKS = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
-COUNTS = {Loss.TRAINED: "trained", Loss.PROMPT: "prompt", Loss.IGNORED: "ignored"}
+LOSS_NAMES = {LossKind.TRAINED: "trained", LossKind.PROMPT: "prompt", LossKind.IGNORED: "ignored"}
 COLORS = 5  # of the page's palette for tokens
 
 _PIECES = re.compile(r"[\udc80-\udcff]+|[\s\S]")  # bytes that make no character, as `surrogateescape` reads them
-_SELECTORS = range(0xFE00, 0xFE10)  # of a character's variant: they pass for printable, but have no shape
+_VARIATION_SELECTORS = range(0xFE00, 0xFE10)  # of a character's variant: they pass for printable, but have no shape
 
 
 class Token(NamedTuple):
@@ -25,7 +25,7 @@ class Token(NamedTuple):
     id: int
     content: bytes  # its exact bytes; of a control token, its name
     is_control: bool = False
-    loss: Loss | None = None  # None in a text that is no conversation
+    loss: LossKind | None = None  # None in a text that is no conversation
 
 
 def text_tokens(text: str, tokenizer: ChatTokenizer) -> list[Token]:
@@ -33,9 +33,9 @@ def text_tokens(text: str, tokenizer: ChatTokenizer) -> list[Token]:
     return [Token(i, tokenizer.token_bytes[i]) for i in tokenizer.encode(text)]
 
 
-def conversation_tokens(conversation: Conversation, tokenizer: ChatTokenizer, template: Template) -> list[Token]:
+def conversation_tokens(conversation: Conversation, tokenizer: ChatTokenizer, template: TemplateName) -> list[Token]:
     """The tokens of a conversation; their contents joined are the bytes of the text that a model reads."""
-    ids, losses = tokenizer.encode_segments(segments(conversation, template))
+    ids, losses = tokenizer.encode_segments(conversation_segments(conversation, template))
     controls = set(tokenizer.special.values())
     return [Token(i, tokenizer.token_bytes[i], i in controls, loss) for i, loss in zip(ids, losses, strict=True)]
 
@@ -53,10 +53,10 @@ def _visible_piece(match: re.Match[str]) -> str:
         return f"⟨{piece.encode(errors='surrogateescape').hex(' ')}⟩"
     if piece in MARKS:
         return MARKS[piece]
-    return piece if piece.isprintable() and ord(piece) not in _SELECTORS else f"⟨U+{ord(piece):04X}⟩"
+    return piece if piece.isprintable() and ord(piece) not in _VARIATION_SELECTORS else f"⟨U+{ord(piece):04X}⟩"
 
 
-def sentence(tokens: Sequence[Token]) -> Html:
+def token_list(tokens: Sequence[Token]) -> Html:
     """Each token of a text with its id and its bytes."""
     items = [
         _item(token, f"t{index % COLORS}", tag("small", token.id), tag("small", token.content.hex(" ")))
@@ -65,7 +65,7 @@ def sentence(tokens: Sequence[Token]) -> Html:
     return tag("ol", *items, class_="tokens", aria_label=f"{len(tokens)} tokens, each with its id and its bytes")
 
 
-def chunked(text: str, sizes: Sequence[int]) -> Html:
+def chunk_list(text: str, sizes: Sequence[int]) -> Html:
     """A text in chunks of so many bytes each."""
     content, ends = text.encode(), list(accumulate(sizes, initial=0))
     items = [
@@ -75,12 +75,12 @@ def chunked(text: str, sizes: Sequence[int]) -> Html:
     return tag("ol", *items, class_="tokens", aria_label=f"{len(sizes)} chunks")
 
 
-def masked(tokens: Sequence[Token]) -> Html:
+def loss_mask_view(tokens: Sequence[Token]) -> Html:
     """A conversation's tokens with their ids, marked by how they count in training; the same as a table below."""
     items = [_item(token, _count(token), tag("small", token.id)) for token in tokens]
     legend = [
         tag("span", f"{name} {sum(token.loss == loss for token in tokens)}", class_=f"token {name}")
-        for loss, name in COUNTS.items()
+        for loss, name in LOSS_NAMES.items()
     ]
     rows = [(visible(token.content), token.id, _count(token)) for token in tokens]
     as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
@@ -96,7 +96,7 @@ def masked(tokens: Sequence[Token]) -> Html:
 def _count(token: Token) -> str:
     """How a token of a conversation counts in training."""
     assert token.loss is not None, "the token of a text"
-    return COUNTS[token.loss]
+    return LOSS_NAMES[token.loss]
 
 
 def _item(token: Token, color: str, *details: Html) -> Html:

@@ -14,29 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.soft_tokenizer.learning import FOR_ALL, FOR_STRANGERS, learn, predict, solve
-from chatmill.soft_tokenizer.measures import has_collapsed, measure
-from chatmill.soft_tokenizer.pairs import Pairs
+from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
+from chatmill.soft_tokenizer.embedding_metrics import compute_metrics, has_collapsed
+from chatmill.soft_tokenizer.encoder_training import RIDGE_ALL, RIDGE_HELD_OUT, fit_encoder, fit_last_layer, predict
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedEncoder:
     """Pairs of tokens and rows, and what the network makes of them."""
 
-    pairs: Pairs
+    dataset: EmbeddingDataset
     predicted: Tensor  # (N, R), by the network that has not seen the held-out pairs
     encoder: ByteEncoder  # whose last matrix is solved for with all of them
-    rows: Tensor  # (N, R), by that one
+    predicted_with_all: Tensor  # (N, R), by that one
 
-    def measures(self) -> dict[str, dict[str, Any]]:
+    def metrics(self) -> dict[str, dict[str, Any]]:
         """How good the rows are: of the kept and the held-out tokens, and of all, solved for with all."""
-        kept, everything = ~self.pairs.held_out, torch.ones_like(self.pairs.held_out)
+        trained, everything = ~self.dataset.held_out, torch.ones_like(self.dataset.held_out)
         return {
-            "kept": measure(self.predicted, self.pairs, kept, kept),
-            "held_out": measure(self.predicted, self.pairs, kept, self.pairs.held_out),
-            "all": measure(self.rows, self.pairs, everything, everything),
+            "kept": compute_metrics(self.predicted, self.dataset, trained, trained),
+            "held_out": compute_metrics(self.predicted, self.dataset, trained, self.dataset.held_out),
+            "all": compute_metrics(self.predicted_with_all, self.dataset, everything, everything),
         }
 
 
@@ -50,16 +50,22 @@ def train_encoders(
     steps: int,
     contrast: float,
     seed: int,
-) -> Trained:
+) -> TrainedEncoder:
     """Train a network on a model's table (V, R), whose tokens occur `counts` (V,) times in what it was trained on.
 
     Raises ValueError where there is nothing to learn from, or nothing is held out.
     """
-    pairs = Pairs.of(vocabulary, table, counts, longest=shape.longest, held_out=held_out, seed=seed)
-    without = learn(shape, pairs, ~pairs.held_out, ridge=FOR_STRANGERS, steps=steps, contrast=contrast, seed=seed)
-    encoder = deepcopy(without)
-    solve(encoder, pairs, torch.ones_like(pairs.held_out), FOR_ALL)
-    return Trained(pairs, predict(without, pairs.spelled), encoder, predict(encoder, pairs.spelled))
+    dataset = EmbeddingDataset.from_table(
+        vocabulary, table, counts, longest=shape.longest, held_out=held_out, seed=seed
+    )
+    held_out_encoder = fit_encoder(
+        shape, dataset, ~dataset.held_out, ridge=RIDGE_HELD_OUT, steps=steps, contrast=contrast, seed=seed
+    )
+    encoder = deepcopy(held_out_encoder)
+    fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), RIDGE_ALL)
+    return TrainedEncoder(
+        dataset, predict(held_out_encoder, dataset.byte_ids), encoder, predict(encoder, dataset.byte_ids)
+    )
 
 
 def collapsed(measures: dict[str, dict[str, Any]]) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from chatmill.conversation.chatml import Conversation, Part, render
 
 Noise = Literal["typos", "case", "rare_words"]
-KINDS: tuple[Noise, ...] = get_args(Noise)
+NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)
 TYPOS, CASES, RARE = 0.1, 0.15, 0.15  # shares of the words
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -47,12 +47,12 @@ Change = Callable[[str], str]
 """From a word to what stands in its place."""
 
 
-def noisy(conversations: Iterable[Conversation], kind: Noise) -> list[Conversation]:
+def add_noise(conversations: Iterable[Conversation], kind: Noise) -> list[Conversation]:
     """The conversations with some words of what is said changed; calls of tools and their outputs stay."""
-    return [_noisy(conversation, _CHANGES[kind]) for conversation in conversations]
+    return [_add_noise(conversation, _CHANGES[kind]) for conversation in conversations]
 
 
-def _noisy(conversation: Conversation, changes: Callable[[random.Random], Change]) -> Conversation:
+def _add_noise(conversation: Conversation, changes: Callable[[random.Random], Change]) -> Conversation:
     text = hashlib.sha256(render(conversation).encode()).digest()
     change = changes(random.Random(text))
     return [replace(message, parts=tuple(_changed(part, change) for part in message.parts)) for message in conversation]
@@ -64,36 +64,36 @@ def _changed(part: Part, change: Change) -> Part:
     return replace(part, text=_WORD.sub(lambda word: change(word[0]), part.text))
 
 
-def _typos(chance: random.Random) -> Change:
+def _typos(rng: random.Random) -> Change:
     """In one word of ten two neighbours change places, or a letter is left out or stands twice."""
 
     def change(word: str) -> str:
-        if chance.random() >= TYPOS:
+        if rng.random() >= TYPOS:
             return word
-        i = chance.randrange(len(word) - 1)
+        i = rng.randrange(len(word) - 1)
         slips = (word[:i] + word[i + 1] + word[i] + word[i + 2 :], word[:i] + word[i + 1 :], word[: i + 1] + word[i:])
-        return chance.choice(slips)
+        return rng.choice(slips)
 
     return change
 
 
-def _case(chance: random.Random) -> Change:
+def _case(rng: random.Random) -> Change:
     """Some words are written in capitals, with one at their beginning, or with the case of each letter turned."""
 
     def change(word: str) -> str:
-        return chance.choice((word.upper(), word.capitalize(), word.swapcase())) if chance.random() < CASES else word
+        return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
 
     return change
 
 
-def _rare_words(chance: random.Random) -> Change:
+def _rare_words(rng: random.Random) -> Change:
     """Some words are replaced, wherever they stand in the conversation, by words that are in no dictionary."""
     replaced: dict[str, str] = {}
 
     def change(word: str) -> str:
         known = word.lower()
         if known not in replaced:
-            replaced[known] = _invented(chance) if chance.random() < RARE else known
+            replaced[known] = _invented(rng) if rng.random() < RARE else known
         if replaced[known] == known:
             return word
         return replaced[known].capitalize() if word[0].isupper() else replaced[known]
@@ -101,10 +101,10 @@ def _rare_words(chance: random.Random) -> Change:
     return change
 
 
-def _invented(chance: random.Random) -> str:
+def _invented(rng: random.Random) -> str:
     """A word of two or three syllables."""
-    syllables = (chance.choice(_ONSETS) + chance.choice(_VOWELS) for _ in range(chance.choice((2, 3))))
-    return "".join(syllables) + chance.choice(_ENDS)
+    syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
+    return "".join(syllables) + rng.choice(_ENDS)
 
 
 _CHANGES: dict[Noise, Callable[[random.Random], Change]] = {

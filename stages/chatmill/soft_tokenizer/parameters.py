@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, NonNegativeFloat
 
-from chatmill.pipeline.parameters import NonNegativeInt, PositiveInt
+from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
 
 class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):

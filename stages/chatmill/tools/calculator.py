@@ -22,18 +22,18 @@ def calculate(expression: str) -> str:
     if len(expression) > MAX_LENGTH:
         return f"error: longer than {MAX_LENGTH} characters"
     try:
-        return _format(_Reader(expression).read())
+        return _format(_Parser(expression).parse())
     except ZeroDivisionError:
         return "error: division by zero"
-    except _NotArithmetic:
+    except _ExpressionError:
         return "error: not arithmetic"
 
 
-class _NotArithmetic(Exception):
+class _ExpressionError(Exception):
     """The text is no expression."""
 
 
-class _Reader:
+class _Parser:
     """Recursive descent over the tokens of one expression."""
 
     def __init__(self, expression: str) -> None:
@@ -47,18 +47,18 @@ class _Reader:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                raise _NotArithmetic
+                raise _ExpressionError
             tokens.append(Fraction(match[1]) if match[1] else match[2])
             position = match.end()
         return tokens[::-1]
 
-    def read(self) -> Fraction:
+    def parse(self) -> Fraction:
         value = self._sum()
         if self.tokens:
-            raise _NotArithmetic
+            raise _ExpressionError
         return value
 
-    def _next_of(self, *symbols: str) -> str | None:
+    def _accept(self, *symbols: str) -> str | None:
         token = self.tokens[-1] if self.tokens else None
         if not isinstance(token, str) or token not in symbols:
             return None
@@ -67,34 +67,34 @@ class _Reader:
 
     def _sum(self) -> Fraction:
         value = self._product()
-        while symbol := self._next_of("+", "-"):
+        while symbol := self._accept("+", "-"):
             value = value + self._product() if symbol == "+" else value - self._product()
         return value
 
     def _product(self) -> Fraction:
         value = self._factor()
-        while symbol := self._next_of("*", "/"):
+        while symbol := self._accept("*", "/"):
             value = value * self._factor() if symbol == "*" else value / self._factor()
         return value
 
     def _factor(self) -> Fraction:
         sign = 1
-        while symbol := self._next_of("+", "-"):
+        while symbol := self._accept("+", "-"):
             sign = -sign if symbol == "-" else sign
-        if self._next_of("("):
+        if self._accept("("):
             return sign * self._parenthesis()
         token = self.tokens.pop() if self.tokens else ""
         if isinstance(token, str):
-            raise _NotArithmetic
+            raise _ExpressionError
         return sign * token
 
     def _parenthesis(self) -> Fraction:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _NotArithmetic
+            raise _ExpressionError
         value = self._sum()
-        if not self._next_of(")"):
-            raise _NotArithmetic
+        if not self._accept(")"):
+            raise _ExpressionError
         self.depth -= 1
         return value
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
-from chatmill.model.ngrams import mixed
+from chatmill.model.ngrams import mix_bits
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 START = 256  # and what kind of token it is: normal, continuation, fallback
-END, FILL = START + 3, START + 4
+TOKEN_END, PAD_SYMBOL = START + 3, START + 4
 SYMBOLS = START + 5
 _SALTS = (1 << 20, 1 << 21, 1 << 22)  # which tell n-grams of different kinds apart
 GROUPS = 3  # of tokens of like length, so that few places are filled up
@@ -45,7 +45,7 @@ class ByteEncoderShape:
         )
 
 
-def spell(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -> Tensor:
+def spell_tokens(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -> Tensor:
     """(N, L) int64: `b"ab"` is `[START, 97, 98, END]`, and FILL up to the longest of them.
 
     Raises ValueError for an empty token: nothing can be read from it.
@@ -53,9 +53,9 @@ def spell(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -> Tenso
     if b"" in tokens:
         raise ValueError(f"{tokens.count(b'')} of {len(tokens)} tokens of the vocabulary are empty: no bytes to read")
     read = [token[:longest] for token in tokens]
-    spelled = torch.full((len(read), 2 + max(map(len, read), default=0)), FILL)
+    spelled = torch.full((len(read), 2 + max(map(len, read), default=0)), PAD_SYMBOL)
     for row, token, kind in zip(spelled, read, kinds, strict=True):
-        row[: len(token) + 2] = torch.tensor([START + kind, *token, END])
+        row[: len(token) + 2] = torch.tensor([START + kind, *token, TOKEN_END])
     return spelled
 
 
@@ -82,9 +82,9 @@ class ByteEncoder(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def read(self, spelled: Tensor) -> Tensor:
+    def encode(self, spelled: Tensor) -> Tensor:
         """(N, L) int64 -> (N, W) or, where there are features, (N, features + 1), of which the last is always 1."""
-        is_read = spelled != FILL
+        is_read = spelled != PAD_SYMBOL
         rotary = self.cos[: spelled.shape[1]], self.sin[: spelled.shape[1]]  # (L, D/2)
         x = self.embed_bytes(spelled)
         for layer in self.layers:
@@ -98,37 +98,37 @@ class ByteEncoder(nn.Module):
 
     def forward(self, spelled: Tensor) -> Tensor:
         """(N, L) int64 -> (N, C)."""
-        x: Tensor = self.embed_out(self.read(spelled))
+        x: Tensor = self.embed_out(self.encode(spelled))
         if self.shape.ngrams:
-            hashes, count = hashed(spelled, self.shape.ngrams)
+            hashes, count = hash_byte_ngrams(spelled, self.shape.ngrams)
             shares = (hashes >= 0) * count[:, None] ** -0.5
             slots, table = hashes.clamp(min=0) % self.shape.slots, self.embed_ngrams.weight
             x = x + F.embedding_bag(slots, table, mode="sum", per_sample_weights=shares.to(table.dtype))
         return x
 
 
-def hashed(spelled: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+def hash_byte_ngrams(spelled: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """(N, L) int64 -> (N, G) int64, the hash of each n-gram or -1, and (N,) how many there are.
 
     N-grams are of small letters, so that a word in capitals is known from the same word without; as they are, there are
     the single symbols and the whole token.
     """
     small = torch.where((spelled >= ord("A")) & (spelled <= ord("Z")), spelled + 32, spelled)
-    is_read = spelled != FILL
-    found, state = [torch.where(is_read, mixed(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
+    is_read = spelled != PAD_SYMBOL
+    found, state = [torch.where(is_read, mix_bits(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
     for length in range(1, longest + 1):
-        state = mixed(state[:, : spelled.shape[1] - length + 1] + small[:, length - 1 :])
+        state = mix_bits(state[:, : spelled.shape[1] - length + 1] + small[:, length - 1 :])
         found.append(torch.where(is_read[:, length - 1 :], state, -1))
-    found += [_whole(small, _SALTS[1]), _whole(spelled, _SALTS[2])]
+    found += [_hash_token(small, _SALTS[1]), _hash_token(spelled, _SALTS[2])]
     hashes = torch.cat(found, dim=1)
     return hashes, (hashes >= 0).sum(dim=1)
 
 
-def _whole(spelled: Tensor, salt: int) -> Tensor:
+def _hash_token(spelled: Tensor, salt: int) -> Tensor:
     """(N, L) -> (N, 1): the hash of all symbols."""
     state = torch.full_like(spelled[:, 0], salt)
     for symbol in spelled.unbind(dim=1):
-        state = torch.where(symbol != FILL, mixed(state + symbol), state)
+        state = torch.where(symbol != PAD_SYMBOL, mix_bits(state + symbol), state)
     return state[:, None]
 
 
@@ -148,7 +148,7 @@ class ByteEmbedding(nn.Module):
         for group in range(GROUPS):
             part = text[group * len(text) // GROUPS : (group + 1) * len(text) // GROUPS]
             entries = [vocabulary.tokens[i] for i in part], [vocabulary.kinds[i] for i in part]
-            self.register_buffer(f"spelled_{group}", spell(*entries, encoder.shape.longest), persistent=False)
+            self.register_buffer(f"spelled_{group}", spell_tokens(*entries, encoder.shape.longest), persistent=False)
 
     @property
     def weight(self) -> Tensor:
@@ -157,7 +157,7 @@ class ByteEmbedding(nn.Module):
         return torch.cat([*text, self.embed_other])[self.order]
 
 
-def plug(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
+def use_byte_embedding(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
     """Have a model's embeddings made from bytes; tokens that are no text keep their rows. `tabulate` inverts it."""
     embedding = ByteEmbedding(encoder, vocabulary)
     with torch.no_grad():
@@ -165,7 +165,7 @@ def plug(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocabulary) -> None
     model.model.embed_tokens = embedding
 
 
-def tabulate(model: ChatModel) -> ByteEncoder | None:
+def use_embedding_table(model: ChatModel) -> ByteEncoder | None:
     """Put the table in the place of embeddings made from bytes; gives the network that made them, if one did."""
     embedding = model.model.embed_tokens
     if not isinstance(embedding, ByteEmbedding):

@@ -26,14 +26,14 @@ import torch
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 
-TERMINATED = 128 + signal.SIGTERM  # the exit code of a process that ended because it was asked to
-_KEPT = 2
-_FORGOTTEN_AFTER = 7 * 24 * 3600  # seconds without a save, after which a run is not expected to go on
-log_alone = partial(log, "checkpoint")  # of a state that no stage saves
+SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that ended because it was asked to
+_MAX_TO_KEEP = 2
+_MAX_AGE = 7 * 24 * 3600  # seconds without a save, after which a run is not expected to go on
+default_log = partial(log, "checkpoint")  # of a state that no stage saves
 _NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.pt")
 
 
-def fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
+def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
     """sha256 of all that a run's result follows from: parameters, input files, loaded code and the kind of machine."""
     loaded = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
     code = sorted({file for name, file in loaded.items() if file and name.split(".")[0] in ("__main__", "chatmill")})
@@ -56,7 +56,7 @@ class Checkpoint:
     What goes wrong with one is logged in a sentence, and the run goes on.
     """
 
-    def __init__(self, name: str, log: Callable[[str], None] = log_alone) -> None:
+    def __init__(self, name: str, log: Callable[[str], None] = default_log) -> None:
         self.folder = Path(os.environ.get("DVC_ROOT", "."), SCRATCH, "resume", name)
         self.log = log
         self.failed = False
@@ -70,7 +70,7 @@ class Checkpoint:
             files = self._files()
             part.replace(self.folder / f"{_number(files[-1]) + 1 if files else 1}-{sha256}.pt")
             _flush(self.folder)
-            for file in files[: 1 - _KEPT]:
+            for file in files[: 1 - _MAX_TO_KEEP]:
                 file.unlink(missing_ok=True)
         except OSError as error:
             self._log_once(error)
@@ -96,7 +96,7 @@ class Checkpoint:
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # another run may do the same, or still need the folder
             for folder in self.folder.parent.iterdir():
-                if folder.stat().st_mtime < time.time() - _FORGOTTEN_AFTER:
+                if folder.stat().st_mtime < time.time() - _MAX_AGE:
                     shutil.rmtree(folder, ignore_errors=True)
             self.folder.parent.rmdir()
 
@@ -112,7 +112,7 @@ class Checkpoint:
         self.failed = True
 
 
-class _Digested:
+class _HashingWriter:
     """A file that is hashed as it is written; what fails is kept, as torch buries an error under one of its own."""
 
     def __init__(self, file: FileIO) -> None:
@@ -139,7 +139,7 @@ class _Digested:
 def _write(state: Any, place: Path) -> str:
     """The sha256 of what is then on disk. Raises OSError where there is no room."""
     with place.open("wb", buffering=0) as file:
-        digested = _Digested(file)
+        digested = _HashingWriter(file)
         torch.save(state, digested)  # type: ignore[arg-type]  # it takes whatever can be written to
         if digested.error:
             reason = f"{digested.error.strerror} for a state of {digested.size / 1e6:,.1f} MB"
@@ -162,7 +162,7 @@ def _flush(folder: Path) -> None:
 
 
 @contextmanager
-def asked_to_end() -> Iterator[threading.Event]:
+def catch_sigterm() -> Iterator[threading.Event]:
     """An event that is set by SIGTERM, so that a step can be finished and saved; a second one ends the process."""
     asked = threading.Event()
 

@@ -3,9 +3,9 @@
 import time
 from functools import cached_property
 
-from chatmill.pipeline.progress import bar
+from chatmill.pipeline.progress import progress_bar
 from chatmill.training.estimate import flops_per_token, peak_flops
-from chatmill.training.trainer import Sums, Trainer
+from chatmill.training.trainer import LossTotals, Trainer
 
 
 class Display:
@@ -13,12 +13,12 @@ class Display:
 
     def __init__(self, trainer: Trainer, rows: int, row_length: int) -> None:
         self.trainer, self.rows, self.row_length = trainer, rows, row_length
-        self.bar = bar(trainer.steps, "train", unit=" steps") if trainer.group.leads else None
+        self.bar = progress_bar(trainer.steps, "train", unit=" steps") if trainer.group.is_main_process else None
 
     def __enter__(self) -> "Display":
         if self.bar is not None:
-            self.bar.update(self.trainer.done)
-        self.first, self.start = self.trainer.done, time.monotonic()
+            self.bar.update(self.trainer.completed_steps)
+        self.first, self.start = self.trainer.completed_steps, time.monotonic()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -30,10 +30,10 @@ class Display:
         if self.bar is not None:
             self.bar.update()
 
-    def describe(self, sums: Sums) -> None:
+    def describe(self, sums: LossTotals) -> None:
         """Show what was reached since the last time."""
         if self.bar is not None and not self.bar.disable:
-            tokens = (self.trainer.done - self.first) * self.rows * self.row_length
+            tokens = (self.trainer.completed_steps - self.first) * self.rows * self.row_length
             speed = tokens / (time.monotonic() - self.start)
             bits = "" if sums.bits_per_byte is None else f"{sums.bits_per_byte:.3f} bits/byte, "
             share = f", MFU {self.flops * speed / self.peak:.0%}" if self.peak else ""

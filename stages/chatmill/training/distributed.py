@@ -28,7 +28,7 @@ from tqdm import tqdm
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
-from chatmill.training.checkpoint import TERMINATED
+from chatmill.training.checkpoint import SIGTERM_EXIT_CODE
 
 DeviceKind = Literal["cpu", "cuda"]
 _LOST = ("gloo", "Connection", "Socket", "NCCL")  # what errors of a broken connection name
@@ -45,14 +45,14 @@ class Group:
     device: torch.device
     rank: int = 0
     size: int = 1
-    beside: int = 1  # processes that share the device's memory, this one included
+    processes_per_device: int = 1  # processes that share the device's memory, this one included
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process writes and shows what all have."""
         return self.rank == 0
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum of what all processes have, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
@@ -61,57 +61,59 @@ class Group:
     def total(self, number: float) -> float:
         """The sum of one number of each process."""
         return (
-            self.sum(torch.tensor(number, dtype=torch.float64, device=self.device)).item() if self.size > 1 else number
+            self.all_reduce(torch.tensor(number, dtype=torch.float64, device=self.device)).item()
+            if self.size > 1
+            else number
         )
 
-    def sum_gradients(self, weights: Iterable[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, weights: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of all processes, at once; those of sharded weights were added up on their way."""
         plain = [weight.grad for weight in weights if not isinstance(weight, DTensor)]
         gradients = [gradient for gradient in plain if gradient is not None]
         if self.size == 1 or not gradients:
             return
-        flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        flat = self.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process has, in all; its tensors, one after another, on the CPU."""
         if self.size == 1:
             return value
-        outline = [tree_map_only(Tensor, lambda x: x.to("meta"), value) if self.leads else None]
+        outline = [tree_map_only(Tensor, lambda x: x.to("meta"), value) if self.is_main_process else None]
         dist.broadcast_object_list(outline, device=self.device)
-        return tree_map_only(Tensor, self._share_tensor, value if self.leads else outline[0])
+        return tree_map_only(Tensor, self._broadcast_tensor, value if self.is_main_process else outline[0])
 
-    def whole(self, value: Any) -> Any:
+    def gather_full(self, value: Any) -> Any:
         """The same with its tensors on the CPU, whole in the first process, where each process has parts of them."""
-        return tree_map_only(Tensor, self._whole_tensor, value)
+        return tree_map_only(Tensor, self._gather_tensor, value)
 
-    def _share_tensor(self, tensor: Tensor) -> Tensor:
-        place = tensor.to(self.device) if self.leads else torch.empty_like(tensor, device=self.device)
+    def _broadcast_tensor(self, tensor: Tensor) -> Tensor:
+        place = tensor.to(self.device) if self.is_main_process else torch.empty_like(tensor, device=self.device)
         dist.broadcast(place, 0)
         return place.cpu()
 
-    def _whole_tensor(self, tensor: Tensor) -> Tensor | None:
+    def _gather_tensor(self, tensor: Tensor) -> Tensor | None:
         tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return tensor.cpu() if self.leads else None
+        return tensor.cpu() if self.is_main_process else None
 
 
-ALONE = Group(torch.device("cpu"))
+SINGLE_PROCESS = Group(torch.device("cpu"))
 
 
-def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
+def choose_device_kind(requested: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
     """What was asked for; for `auto` the GPU, where there is one."""
     able = torch.cuda.is_available()
-    if asked == "cuda" and not able:
+    if requested == "cuda" and not able:
         raise ValueError("train_model.device = cuda: PyTorch finds no GPU: set cpu, or auto")
-    return "cuda" if able and asked != "cpu" else "cpu"
+    return "cuda" if able and requested != "cpu" else "cpu"
 
 
-def choose_processes(asked: int | Literal["auto"], device: DeviceKind) -> int:
+def choose_processes(requested: int | Literal["auto"], device: DeviceKind) -> int:
     """How many processes to start: for `auto` one for each GPU, or one."""
-    if asked == "auto":
+    if requested == "auto":
         return torch.cuda.device_count() if device == "cuda" else 1
-    return asked
+    return requested
 
 
 def is_launched() -> bool:
@@ -120,7 +122,7 @@ def is_launched() -> bool:
 
 
 @contextmanager
-def joined(kind: DeviceKind) -> Iterator[Group]:
+def join_process_group(kind: DeviceKind) -> Iterator[Group]:
     """The group of which the environment says that this process belongs to it, or this process alone.
 
     Raises LostContactError where another one ends before its time.
@@ -166,7 +168,7 @@ def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
     register_fsdp_forward_method(model, "nats")  # gathers the weights, too
 
 
-def part_like(whole: Tensor, weight: Tensor) -> Tensor:
+def shard_like(whole: Tensor, weight: Tensor) -> Tensor:
     """The part of a whole tensor that a process holds that holds a part of `weight`; of weights in a stack likewise."""
     if not isinstance(weight, DTensor) or not whole.ndim:
         return whole
@@ -175,9 +177,9 @@ def part_like(whole: Tensor, weight: Tensor) -> Tensor:
     return distribute_tensor(whole.to(weight.device), weight.device_mesh, placements, src_data_rank=None)
 
 
-def load_weights(model: ChatModel, weights: Mapping[str, Tensor]) -> None:
+def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor]) -> None:
     """Set a model's weights, which may be sharded, from whole ones."""
-    model.load_state_dict({name: part_like(weights[name], weight) for name, weight in model.state_dict().items()})
+    model.load_state_dict({name: shard_like(weights[name], weight) for name, weight in model.state_dict().items()})
 
 
 def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) -> None:
@@ -196,7 +198,7 @@ def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) 
             "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # the one above; else the first process would open another
         }
-        worker = context.Process(target=_work, args=(sender, environment, work, arguments), daemon=True)
+        worker = context.Process(target=_worker_main, args=(sender, environment, work, arguments), daemon=True)
         with scripts_on_path():
             worker.start()
         sender.close()
@@ -210,7 +212,9 @@ def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) 
             process.join()
 
 
-def _work(sender: Connection, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _worker_main(
+    sender: Connection, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]
+) -> None:
     """A process of `launch`; it tells the parent of a mistake and stays, so that no other sees a broken contact."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
@@ -254,10 +258,10 @@ def _wait_for(workers: dict[Connection, BaseProcess]) -> None:
                 worker.join()
             else:
                 raise error
-            if worker.exitcode not in (0, TERMINATED):
+            if worker.exitcode not in (0, SIGTERM_EXIT_CODE):
                 raise ValueError(_ended(list(workers.values()).index(worker), len(workers), worker.exitcode))
     if any(worker.exitcode for worker in workers.values()):
-        sys.exit(TERMINATED)
+        sys.exit(SIGTERM_EXIT_CODE)
 
 
 def _ended(rank: int, size: int, code: int | None) -> str:

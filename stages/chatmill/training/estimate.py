@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.training.parameters import Precision
-from chatmill.training.precision import FORMATS
+from chatmill.training.precision import NUMBER_FORMATS
+from chatmill.training.train_parameters import Precision
 
-_PEAKS = {  # 1e12 operations a second, as makers tell them for dense products: of bfloat16, of float32
+_GPU_PEAK_TFLOPS = {  # 1e12 operations a second, as makers tell them for dense products: of bfloat16, of float32
     "GB200": (2500, 80),
     "B200": (2250, 75),
     "GH200": (989, 67),
@@ -33,10 +33,10 @@ _PEAKS = {  # 1e12 operations a second, as makers tell them for dense products: 
 _TRIALS, _SIDE = 5, 1024  # products of square matrices that a processor is measured by
 
 _LIBRARIES = 90e6  # bytes that the first step loads and keeps, whatever the model
-_A_TOKEN = 21  # numbers of C channels that a layer keeps of a token for its gradient
-_FORWARD = 4  # and of I channels
+_ACTIVATIONS_PER_TOKEN = 21  # numbers of C channels that a layer keeps of a token for its gradient
+_FEED_FORWARD_ACTIVATIONS = 4  # and of I channels
 _LOGITS = 12  # bytes for each logit: itself, its logarithm, its gradient
-_USED_UP = ("can't allocate memory", "bad_alloc", "out of memory")  # what torch's other errors say
+_OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory")  # what torch's other errors say
 
 
 def num_weights(config: ModelConfig) -> tuple[int, int]:
@@ -62,13 +62,13 @@ def flops_per_token(config: ModelConfig, context: int) -> int:
 def peak_flops(device: torch.device, precision: Precision) -> float | None:
     """The most operations a second: of a processor, as a matrix product reaches them; None of an unknown GPU."""
     if device.type == "cpu":
-        return _measured(FORMATS[precision].dtype)
+        return _measure_peak_flops(NUMBER_FORMATS[precision].dtype)
     name = torch.cuda.get_device_name(device)
-    peaks = next((peaks for known, peaks in _PEAKS.items() if known in name), None)
+    peaks = next((peaks for known, peaks in _GPU_PEAK_TFLOPS.items() if known in name), None)
     return peaks and 1e12 * peaks[precision == "float32"]
 
 
-def _measured(kind: torch.dtype) -> float:
+def _measure_peak_flops(kind: torch.dtype) -> float:
     """Of the best trial; the first, which prepares, is none."""
     matrix, times = torch.ones(_SIDE, _SIDE, dtype=kind), []
     for _ in range(_TRIALS):
@@ -84,13 +84,17 @@ def memory_needed(config: ModelConfig, rows: int, row_length: int, precision: Pr
     Weights, gradients and the optimiser's state are spread over `shards` processes.
     """
     matrices, others = num_weights(config)
-    kept = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
+    state = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
     size, width = config.head_dim, config.hidden_size
     layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
-    whitened = FORMATS[precision].whitened * config.num_hidden_layers * layer
-    activations = 4 * config.num_hidden_layers * (_A_TOKEN * width + _FORWARD * config.intermediate_size)
+    whitened = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer
+    activations = (
+        4
+        * config.num_hidden_layers
+        * (_ACTIVATIONS_PER_TOKEN * width + _FEED_FORWARD_ACTIVATIONS * config.intermediate_size)
+    )
     batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
-    return int(_LIBRARIES + kept + max(whitened, batch))
+    return int(_LIBRARIES + state + max(whitened, batch))
 
 
 def check_memory(needed: Callable[[int], int], depth: int, available: int) -> None:
@@ -113,7 +117,7 @@ def available_memory(device: torch.device) -> int:
     """Bytes that are free: of a GPU, or of the machine and the control groups that hold this process."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return min(_machine_memory(), *control_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+    return min(_machine_memory(), *cgroup_memory(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
 
 
 def _machine_memory() -> int:
@@ -125,7 +129,7 @@ def _machine_memory() -> int:
     return 1024 * int(lines["MemAvailable"].split()[0])
 
 
-def control_groups(process: Path, root: Path) -> Iterator[int]:
+def cgroup_memory(process: Path, root: Path) -> Iterator[int]:
     """Bytes that each memory limit above a process leaves, version 1 and 2; cached files count as free."""
     for line in process.read_text().splitlines() if process.exists() else ():
         _, controller, path = line.split(":", 2)
@@ -144,11 +148,11 @@ def _room(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def memory_told() -> Iterator[None]:
+def report_out_of_memory() -> Iterator[None]:
     """Raises ValueError where Python or torch finds that memory is used up."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _USED_UP):
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _OUT_OF_MEMORY):
             raise
         raise ValueError("memory is used up: lower train_model.depth, context or batch_size") from error

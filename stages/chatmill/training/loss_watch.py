@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
-from chatmill.training.packing import Feed
+from chatmill.training.packing import PackedDataset
 
-_REMEMBERED = 64  # steps that a loss is compared with
-_ENOUGH = 16  # of them; before, a loss is compared with the first
-_SPREADS = 8.0  # median deviations over the median; ordinary steps, of 1,000 tokens too, stayed below 5.4
-_NATS = 1.0  # and at least so much over it
+_HISTORY = 64  # steps that a loss is compared with
+_MIN_HISTORY = 16  # of them; before, a loss is compared with the first
+_MAX_DEVIATIONS = 8.0  # median deviations over the median; ordinary steps, of 1,000 tokens too, stayed below 5.4
+_MIN_RISE = 1.0  # and at least so much over it
 _PATIENCE = 10  # steps that a spike may last: most are one hard batch, and gone with it
 _NAMED, _QUOTED, _WORDS = 20, 3, 48  # conversations, those with their first words, and characters of these
 
@@ -23,7 +23,7 @@ class LossWatch:
     """Stops a run whose loss is no number, or rose suddenly and stays there."""
 
     def __init__(self) -> None:
-        self.losses: deque[float] = deque(maxlen=_REMEMBERED)
+        self.losses: deque[float] = deque(maxlen=_HISTORY)
         self.spike: list[tuple[int, float, str]] = []  # steps, losses and documents since it began
 
     def check(self, step: int, loss: float, documents: Callable[[], str]) -> None:
@@ -42,11 +42,11 @@ class LossWatch:
 
     def limit(self) -> float:
         """The loss above which a step is a spike."""
-        if len(self.losses) < _ENOUGH:
-            return self.losses[0] + _NATS if self.losses else math.inf
+        if len(self.losses) < _MIN_HISTORY:
+            return self.losses[0] + _MIN_RISE if self.losses else math.inf
         middle = median(self.losses)
         spread = median(abs(loss - middle) for loss in self.losses)
-        return middle + max(_NATS, _SPREADS * spread)
+        return middle + max(_MIN_RISE, _MAX_DEVIATIONS * spread)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` goes on from."""
@@ -62,18 +62,18 @@ def _advice(problem: str, documents: str) -> str:
     return f"{problem}: lower train_model.learning_rate, or look at what the step learnt from: {documents}"
 
 
-def name_documents(feed: Feed, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
+def describe_conversations(dataset: PackedDataset, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
     """The conversations of rows, longest first, by their lines in the split's file; the first also by what they say."""
     members = np.concatenate(rows)
-    members = members[np.argsort(-feed.pieces.lengths[members], kind="stable")]
-    numbers = np.searchsorted(feed.split.offsets, feed.pieces.starts[members], side="right") - 1
-    names = [f"{i + 1} {_first_words(feed, i, vocabulary)!r}" for i in numbers[:_QUOTED]]
+    members = members[np.argsort(-dataset.spans.lengths[members], kind="stable")]
+    numbers = np.searchsorted(dataset.split.offsets, dataset.spans.starts[members], side="right") - 1
+    names = [f"{i + 1} {_first_words(dataset, i, vocabulary)!r}" for i in numbers[:_QUOTED]]
     names += [f"{i + 1}" for i in numbers[_QUOTED:_NAMED]]
     more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
     return f"lines {', '.join(names)}{more} of train.jsonl"
 
 
-def _first_words(feed: Feed, number: int, vocabulary: Vocabulary) -> str:
+def _first_words(feed: PackedDataset, number: int, vocabulary: Vocabulary) -> str:
     begin, end = feed.split.offsets[number : number + 2]
     ids = feed.split.ids[begin : min(end, begin + _WORDS)]
     text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL)

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from chatmill.checkpoints.architectures import to_hugging_face
 from chatmill.checkpoints.weights import SUFFIXES
-from chatmill.conversation.chatml import BOS, END, PAD
+from chatmill.conversation.chatml import BOS, IM_END, PAD
 from chatmill.model.chat_model import ChatModel
-from chatmill.pipeline.manifest import NAME, write_manifest
+from chatmill.pipeline.manifest import MANIFEST_NAME, write_manifest
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 
-ENCODER = "byte_encoder.safetensors"
+ENCODER_FILE = "byte_encoder.safetensors"
 
 
 def write_model(
@@ -32,18 +32,20 @@ def write_model(
     model: ChatModel,
     tokenizer: Path,
     vocabulary: Vocabulary,
-    made: dict[str, Any],
+    metadata: dict[str, Any],
     encoder: ByteEncoder | None = None,
 ) -> None:
     """The model, with the tokenizer of that folder beside it; `made` says how it was trained, and by which template."""
     folder.mkdir()
-    write_huggingface(tokenizer, folder, made["template"])
-    ids = {f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", END), ("pad", PAD))}
-    made = {"fingerprint": vocabulary.fingerprint, **made}
+    write_huggingface(tokenizer, folder, metadata["template"])
+    ids = {
+        f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", IM_END), ("pad", PAD))
+    }
+    metadata = {"fingerprint": vocabulary.fingerprint, **metadata}
     if encoder is not None:
-        made["byte_encoder"] = asdict(encoder.shape)
-        save_weights(encoder.state_dict(), folder / ENCODER)
-    config = {**to_hugging_face(model.config), **ids, "chatmill": made}
+        metadata["byte_encoder"] = asdict(encoder.shape)
+        save_weights(encoder.state_dict(), folder / ENCODER_FILE)
+    config = {**to_hugging_face(model.config), **ids, "chatmill": metadata}
     for name, content in (("config.json", config), ("generation_config.json", ids)):
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     save_weights(model.state_dict(), folder / "model.safetensors")
@@ -54,14 +56,18 @@ def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabul
     """The model with all that lies beside the weights of the folder it came from, and the network of its embeddings."""
     folder.mkdir()
     for file in source.iterdir():
-        if file.is_file() and file.name != NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
+        if file.is_file() and file.name != MANIFEST_NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
             shutil.copyfile(file, folder / file.name)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    made = {"fingerprint": vocabulary.fingerprint, **config.get("chatmill", {}), "byte_encoder": asdict(encoder.shape)}
+    metadata = {
+        "fingerprint": vocabulary.fingerprint,
+        **config.get("chatmill", {}),
+        "byte_encoder": asdict(encoder.shape),
+    }
     config.pop("torch_dtype", None)  # the older name
-    config |= {"dtype": "float32", "tie_word_embeddings": model.config.tie_word_embeddings, "chatmill": made}
+    config |= {"dtype": "float32", "tie_word_embeddings": model.config.tie_word_embeddings, "chatmill": metadata}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    save_weights(encoder.state_dict(), folder / ENCODER)
+    save_weights(encoder.state_dict(), folder / ENCODER_FILE)
     save_weights(model.state_dict(), folder / "model.safetensors")
     write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
 
@@ -79,13 +85,13 @@ def read_byte_encoder(folder: Path) -> ByteEncoder | None:
 
     Raises ValueError where it is damaged.
     """
-    file = folder / ENCODER
+    file = folder / ENCODER_FILE
     if not file.exists():
         return None
     try:
-        made = json.loads((folder / "config.json").read_text(encoding="utf-8"))["chatmill"]
+        metadata = json.loads((folder / "config.json").read_text(encoding="utf-8"))["chatmill"]
         weights = load_file(file)
-        encoder = ByteEncoder(ByteEncoderShape(**made["byte_encoder"]), weights["embed_out.weight"].shape[0])
+        encoder = ByteEncoder(ByteEncoderShape(**metadata["byte_encoder"]), weights["embed_out.weight"].shape[0])
         encoder.load_state_dict(weights)
     except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(

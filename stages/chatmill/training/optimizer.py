@@ -17,17 +17,19 @@ from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
 from chatmill.model.routing import Projection
 from chatmill.training.byte_encoder import ByteEncoder
-from chatmill.training.distributed import part_like
+from chatmill.training.distributed import shard_like
 
 _MOMENTUM = 0.85  # 0.9 gave the same bits per byte after a million tokens; 0.95, with other rates, a tenth more
-_EMBEDDING_RATE = 0.9  # of the matrices' rate, at 256 channels; 1.3 took a tenth more bits per byte
-_BYTES_RATE = 0.6  # of the embedding's, for what makes embeddings from bytes; 1 took a thirtieth more bits per byte
-_POLYNOMIAL = (3.4445, -4.7750, 2.0315)  # pulls all singular values near 1 within five steps
+_EMBEDDING_RATE_FACTOR = 0.9  # of the matrices' rate, at 256 channels; 1.3 took a tenth more bits per byte
+_BYTE_ENCODER_RATE_FACTOR = (
+    0.6  # of the embedding's, for what makes embeddings from bytes; 1 took a thirtieth more bits per byte
+)
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # pulls all singular values near 1 within five steps
 
 
 def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
     """(…, M, N) -> (…, M, N): singular values brought to about 1 by Newton-Schulz steps."""
-    a, b, c = _POLYNOMIAL
+    a, b, c = _NEWTON_SCHULZ
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -74,7 +76,7 @@ def _on_whole(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return whole.redistribute(placements=x.placements)
 
 
-class Optimizer:
+class MuonAdamW:
     """Both together; `learning_rate` is that of the matrices."""
 
     def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
@@ -84,9 +86,9 @@ class Optimizer:
         others = _without(model.parameters(), matrices)
         encoders = [module for module in model.modules() if isinstance(module, ByteEncoder)]
         of_bytes = _without((weight for encoder in encoders for weight in encoder.parameters()), matrices)
-        rate = learning_rate * _EMBEDDING_RATE * (256 / model.config.hidden_size) ** 0.5
+        rate = learning_rate * _EMBEDDING_RATE_FACTOR * (256 / model.config.hidden_size) ** 0.5
         groups = [{"params": _without(others, of_bytes)}]
-        groups += [{"params": of_bytes, "lr": rate * _BYTES_RATE}] if of_bytes else []
+        groups += [{"params": of_bytes, "lr": rate * _BYTE_ENCODER_RATE_FACTOR}] if of_bytes else []
         adam = torch.optim.AdamW(groups, lr=rate, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
         self.optimizers = [Muon(matrices, learning_rate, precision), adam]
         self.full_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
@@ -96,11 +98,11 @@ class Optimizer:
         """The matrices' rate in the last step."""
         return float(self.optimizers[0].param_groups[0]["lr"])
 
-    def step(self, share: float) -> None:
+    def step(self, factor: float) -> None:
         """Change the weights at a share of the full rate, and forget the gradients."""
         for optimizer, full_rates in zip(self.optimizers, self.full_rates, strict=True):
             for group, full_rate in zip(optimizer.param_groups, full_rates, strict=True):
-                group["lr"] = share * full_rate
+                group["lr"] = factor * full_rate
             optimizer.step()
             optimizer.zero_grad()
 
@@ -113,7 +115,7 @@ class Optimizer:
         for optimizer, state in zip(self.optimizers, states, strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             of_weights = {
-                i: {name: part_like(value, weights[i]) for name, value in values.items()}
+                i: {name: shard_like(value, weights[i]) for name, value in values.items()}
                 for i, values in state["state"].items()
             }
             optimizer.load_state_dict({**state, "state": of_weights})
@@ -123,7 +125,7 @@ def _without(weights: Iterable[nn.Parameter], others: Sequence[nn.Parameter]) ->
     return [weight for weight in weights if not any(weight is other for other in others)]
 
 
-def rate_at(step: int, steps: int) -> float:
+def learning_rate_factor(step: int, steps: int) -> float:
     """The share of the full rate at a step, from 0 on: a short rise, then full, then a straight fall to the end."""
     warm_up, warm_down = max(1, steps // 50), max(1, steps // 2)
     return min(1.0, (step + 1) / warm_up, (steps - step) / warm_down)

@@ -10,26 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import BOS, END, PAD, START
-from chatmill.conversation.template import Loss, Template
-from chatmill.encoded.token_files import Split
+from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
+from chatmill.conversation.template import LossKind, TemplateName
+from chatmill.encoded.token_files import EncodedSplit
 
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class ConversationSpans:
     """What of each conversation is packed: tokens [start, start + length), those of a cut one behind `<|bos|>`."""
 
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int64
-    cut: np.ndarray  # (N,) bool
+    truncated: np.ndarray  # (N,) bool
     rejected: int  # conversations without a trained token, which are in none of the above
 
     @property
-    def room(self) -> np.ndarray:
+    def packed_lengths(self) -> np.ndarray:
         """(N,) tokens that each takes of a row."""
-        return np.asarray(self.lengths + self.cut)
+        return np.asarray(self.lengths + self.truncated)
 
 
 class Batch(NamedTuple):
@@ -37,18 +37,20 @@ class Batch(NamedTuple):
 
     ids: np.ndarray  # int64
     positions: np.ndarray  # int64, from 0 in each conversation
-    conversations: np.ndarray  # int64, which of the row's conversations a token belongs to
+    conversation_ids: np.ndarray  # int64, which of the row's conversations a token belongs to
     targets: np.ndarray  # int64, the next token of the same conversation
-    loss: np.ndarray  # int64, the target's chatmill.conversation.template.Loss; IGNORED where there is none
+    loss: np.ndarray  # int64, the target's chatmill.conversation.template.LossKind; IGNORED where there is none
 
 
-def cut_to_fit(split: Split, context: int, template: Template, special: Mapping[str, int]) -> Pieces:
+def truncate_conversations(
+    split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int]
+) -> ConversationSpans:
     """The conversations that have something to train, each as much of its end as fits into `context` tokens."""
     if context < 2:
         raise ValueError(f"a context of {context} tokens predicts nothing: it takes 2 or more")
     starts, lengths = np.array(split.offsets[:-1]), np.diff(split.offsets)
     if len(starts):
-        trained = np.logical_or.reduceat(split.loss == Loss.TRAINED, starts)
+        trained = np.logical_or.reduceat(split.loss == LossKind.TRAINED, starts)
         starts, lengths, rejected = starts[trained], lengths[trained], int((~trained).sum())
     else:
         rejected = 0
@@ -57,21 +59,21 @@ def cut_to_fit(split: Split, context: int, template: Template, special: Mapping[
         whole = slice(starts[i], starts[i] + lengths[i])
         begin, end = _end_that_fits(split.ids[whole], split.loss[whole], context - 1, template, special)
         starts[i], lengths[i] = starts[i] + begin, end - begin
-    return Pieces(starts, lengths, cut, rejected)
+    return ConversationSpans(starts, lengths, cut, rejected)
 
 
 def _end_that_fits(
-    ids: np.ndarray, loss: np.ndarray, room: int, template: Template, special: Mapping[str, int]
+    ids: np.ndarray, loss: np.ndarray, room: int, template: TemplateName, special: Mapping[str, int]
 ) -> tuple[int, int]:
     """The longest stretch of at most `room` tokens that begins with a message and ends with the last trained token.
 
     Where that message alone is longer, its last tokens.
     """
-    end = int(np.flatnonzero(loss == Loss.TRAINED)[-1]) + 1
+    end = int(np.flatnonzero(loss == LossKind.TRAINED)[-1]) + 1
     if template == "chatml":
-        messages = np.flatnonzero(ids == special[START])
+        messages = np.flatnonzero(ids == special[IM_START])
     else:
-        messages = np.flatnonzero(ids == special[END]) + 1
+        messages = np.flatnonzero(ids == special[IM_END]) + 1
     fitting = messages[(messages >= end - room) & (messages < end)]
     return (int(fitting[0]) if len(fitting) else max(1, end - room)), end
 
@@ -101,17 +103,17 @@ def best_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class PackedDataset:
     """The conversations of a split as rows, and rows as batches."""
 
-    split: Split
-    pieces: Pieces
+    split: EncodedSplit
+    spans: ConversationSpans
     row_length: int
     special: Mapping[str, int]
 
     def epoch(self, seed: int, number: int) -> Iterator[np.ndarray]:
         """Rows that hold each conversation once, as conversations' numbers; their order follows from both arguments."""
-        room = self.pieces.room
+        room = self.spans.packed_lengths
         random = np.random.default_rng((seed, number))
         order = random.permutation(len(room))
         for window in np.array_split(order, -(-len(order) // _WINDOW) or 1):
@@ -119,39 +121,41 @@ class Feed:
             for row in random.permutation(len(rows)):
                 yield window[rows[row]]
 
-    def rows(self, seed: int) -> Iterator[np.ndarray]:
+    def endless_rows(self, seed: int) -> Iterator[np.ndarray]:
         """Epoch after epoch, without end."""
         return chain.from_iterable(self.epoch(seed, number) for number in count())
 
-    def padding(self, seed: int) -> float:
+    def padding_fraction(self, seed: int) -> float:
         """The share of the first epoch's tokens that is padding."""
         num_rows = sum(1 for _ in self.epoch(seed, 0))
-        return 1 - int(self.pieces.room.sum()) / (num_rows * self.row_length)
+        return 1 - int(self.spans.packed_lengths.sum()) / (num_rows * self.row_length)
 
-    def batches(self, rows: Iterable[np.ndarray], rows_a_batch: int, part: int = 0, parts: int = 1) -> list[Batch]:
+    def batches(
+        self, rows: Iterable[np.ndarray], rows_per_batch: int, rank: int = 0, world_size: int = 1
+    ) -> list[Batch]:
         """The rows, or one of several parts of them, in batches of equal shape; of all parts as many.
 
         The last are filled up with rows of padding.
         """
         rows = list(rows)
-        rows += [np.empty(0, np.int64)] * (-len(rows) % (rows_a_batch * parts))
-        rows = rows[part::parts]
-        return [self.batch(rows[i : i + rows_a_batch]) for i in range(0, len(rows), rows_a_batch)]
+        rows += [np.empty(0, np.int64)] * (-len(rows) % (rows_per_batch * world_size))
+        rows = rows[rank::world_size]
+        return [self.batch(rows[i : i + rows_per_batch]) for i in range(0, len(rows), rows_per_batch)]
 
     def batch(self, rows: Sequence[np.ndarray]) -> Batch:
         """These rows; one without any conversation is padding."""
         shape = len(rows), self.row_length + 1
-        ids, loss = np.full(shape, self.special[PAD]), np.full(shape, int(Loss.IGNORED))
+        ids, loss = np.full(shape, self.special[PAD]), np.full(shape, int(LossKind.IGNORED))
         positions, conversations = np.zeros(shape, np.int64), np.full(shape, -1)
         for row, members in enumerate(rows):
             end = 0
             for number, i in enumerate(members):
-                start, length, cut = self.pieces.starts[i], self.pieces.lengths[i], self.pieces.cut[i]
+                start, length, cut = self.spans.starts[i], self.spans.lengths[i], self.spans.truncated[i]
                 begin, end = end, end + length + cut
                 ids[row, begin] = self.special[BOS]
                 ids[row, end - length : end] = self.split.ids[start : start + length]
                 loss[row, end - length : end] = self.split.loss[start : start + length]
                 positions[row, begin:end] = np.arange(end - begin)
                 conversations[row, begin:end] = number
-        loss[positions == 0] = Loss.IGNORED  # nothing comes before the first token of a conversation
+        loss[positions == 0] = LossKind.IGNORED  # nothing comes before the first token of a conversation
         return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:])

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from chatmill.training.distributed import DeviceKind
-from chatmill.training.parameters import Precision
+from chatmill.training.train_parameters import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class NumberFormat:
     """What follows from a precision."""
 
     dtype: torch.dtype  # of the products; weights, gradients and sums are float32
-    whitened: int  # bytes for each weight that Muon handles at a time
+    muon_bytes: int  # bytes for each weight that Muon handles at a time
 
 
-FORMATS: dict[Precision, NumberFormat] = {
+NUMBER_FORMATS: dict[Precision, NumberFormat] = {
     "float32": NumberFormat(torch.float32, 40),
     "bfloat16": NumberFormat(torch.bfloat16, 28),
 }
@@ -40,4 +40,4 @@ def choose_precision(precision: Literal["auto", Precision], device: DeviceKind =
 def autocast(device: str, precision: Precision) -> torch.autocast:
     """A context in which products are computed in a precision."""
     lower = precision != "float32"
-    return torch.autocast(device, FORMATS[precision].dtype if lower else torch.bfloat16, enabled=lower)
+    return torch.autocast(device, NUMBER_FORMATS[precision].dtype if lower else torch.bfloat16, enabled=lower)

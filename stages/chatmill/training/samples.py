@@ -6,9 +6,9 @@ from itertools import islice
 import numpy as np
 import torch
 
-from chatmill.conversation.chatml import END
-from chatmill.conversation.template import Loss
-from chatmill.encoded.token_files import Split
+from chatmill.conversation.chatml import IM_END
+from chatmill.conversation.template import LossKind
+from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
@@ -16,10 +16,12 @@ _LONGEST = 256  # tokens of a question, those before its answer
 _ANSWER = 24  # tokens
 
 
-def sample_answers(model: ChatModel, split: Split, vocabulary: Vocabulary, number: int) -> Iterator[tuple[str, str]]:
+def sample_answers(
+    model: ChatModel, split: EncodedSplit, vocabulary: Vocabulary, number: int
+) -> Iterator[tuple[str, str]]:
     """So many questions, and the likeliest answers."""
     for begin, end in islice(zip(split.offsets, split.offsets[1:], strict=False), number):
-        trained = np.flatnonzero(split.loss[begin:end] == Loss.TRAINED)
+        trained = np.flatnonzero(split.loss[begin:end] == LossKind.TRAINED)
         if len(trained):
             room = min(_LONGEST, model.config.max_position_embeddings - _ANSWER)
             question = split.ids[begin : begin + trained[0]].tolist()[-max(1, room) :]
@@ -29,11 +31,11 @@ def sample_answers(model: ChatModel, split: Split, vocabulary: Vocabulary, numbe
 @torch.inference_mode()
 def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
     """The likeliest ids, one after another, until the model ends its turn."""
-    allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[END]])
+    allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[IM_END]])
     length = min(len(question) + _ANSWER, model.config.max_position_embeddings)
     cache, ids = model.new_cache(1, length), list(question)
     answer: list[int] = []
-    while cache.length + len(ids) < length and (not answer or answer[-1] != vocabulary.special[END]):
+    while cache.length + len(ids) < length and (not answer or answer[-1] != vocabulary.special[IM_END]):
         logits = model(torch.tensor([ids]), cache=cache, last_only=True)[0, -1]
         ids = [int(allowed[logits[allowed].argmax()])]
         answer += ids

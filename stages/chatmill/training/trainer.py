@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from chatmill.conversation.template import Loss
-from chatmill.model.attention import within_conversations
+from chatmill.conversation.template import LossKind
+from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel
-from chatmill.training.distributed import ALONE, DeviceKind, Group, load_weights
-from chatmill.training.optimizer import Optimizer, rate_at
+from chatmill.training.distributed import SINGLE_PROCESS, DeviceKind, Group, load_full_state_dict
+from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
-from chatmill.training.parameters import Precision
 from chatmill.training.precision import autocast
+from chatmill.training.train_parameters import Precision
 
 _WORTH_COMPILING = 1e13  # operations a thread, two and a half minutes: compiling takes 35 s and saves two fifths
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
@@ -30,11 +30,11 @@ _WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 
 
 def choose_compile(
-    asked: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
+    requested: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
 ) -> bool:
     """What was asked for; for `auto` whether it pays: with bfloat16, a long run and a compiler; `operations` of one."""
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
     return precision == "bfloat16" and operations > worth and _has_compiler(device)
 
@@ -57,13 +57,13 @@ def keep_freed_memory() -> None:
             library.mallopt(parameter, value)
 
 
-def compile_repeatably() -> None:
+def make_compile_deterministic() -> None:
     """Have compiled code add up in one order: left alone, threads add to an embedding's gradient as they come along."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here
 
 
-class Sums(NamedTuple):
+class LossTotals(NamedTuple):
     """What is added up over batches."""
 
     weighted_nats: float = 0.0
@@ -71,9 +71,9 @@ class Sums(NamedTuple):
     nats: float = 0.0  # of trained text
     bytes: int = 0  # of trained text
 
-    def plus(self, other: "Sums") -> "Sums":
+    def plus(self, other: "LossTotals") -> "LossTotals":
         """Both together."""
-        return Sums(
+        return LossTotals(
             self.weighted_nats + other.weighted_nats,
             self.weight + other.weight,
             self.nats + other.nats,
@@ -81,7 +81,7 @@ class Sums(NamedTuple):
         )
 
     @classmethod
-    def of(cls, numbers: Tensor) -> "Sums":
+    def from_tensor(cls, numbers: Tensor) -> "LossTotals":
         """From a tensor (4,) of them."""
         weighted_nats, weight, nats, num_bytes = numbers.tolist()
         return cls(weighted_nats, weight, nats, int(num_bytes))
@@ -107,60 +107,60 @@ class Trainer:
     def __init__(
         self,
         model: ChatModel,
-        optimizer: Optimizer,
+        optimizer: MuonAdamW,
         num_bytes: Tensor,
         *,
         steps: int,
         prompt_weight: float,
         precision: Precision,
         compiled: bool,
-        group: Group = ALONE,
+        group: Group = SINGLE_PROCESS,
     ) -> None:
         self.model, self.optimizer, self.group = model, optimizer, group
         self.num_bytes = num_bytes.to(group.device)
-        self.steps, self.done, self.precision = steps, 0, precision
-        self.weights = torch.zeros(len(Loss))
-        self.weights[Loss.PROMPT], self.weights[Loss.TRAINED] = prompt_weight, 1.0
+        self.steps, self.completed_steps, self.precision = steps, 0, precision
+        self.loss_weights = torch.zeros(len(LossKind))
+        self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
         if compiled and (head := getattr(model, "byte_head", None)):
-            head.leave_uncompiled()
+            head.disable_compilation()
         self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
 
-    def step(self, batches: Sequence[Batch]) -> Sums:
+    def step(self, batches: Sequence[Batch]) -> LossTotals:
         """Learn from all of the batches at once."""
-        own = sum(self.weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
+        own = sum(self.loss_weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
         total = self.group.total(own)
         numbers = self._no_numbers()
         for batch in batches:
             weighted, of_batch = self._loss(batch)
             (weighted / total).backward()
             numbers += of_batch
-        self.group.sum_gradients(self.model.parameters())
-        sums = Sums.of(self.group.sum(numbers))
-        self.optimizer.step(rate_at(self.done, self.steps))
-        self.done += 1
+        self.group.all_reduce_gradients(self.model.parameters())
+        sums = LossTotals.from_tensor(self.group.all_reduce(numbers))
+        self.optimizer.step(learning_rate_factor(self.completed_steps, self.steps))
+        self.completed_steps += 1
         return sums
 
     @torch.no_grad()
-    def measure(self, batches: Sequence[Batch]) -> Sums:
+    def evaluate(self, batches: Sequence[Batch]) -> LossTotals:
         """The same sums, and nothing learnt."""
         numbers = self._no_numbers()
         for batch in batches:
             numbers += self._loss(batch)[1]
-        return Sums.of(self.group.sum(numbers))
+        return LossTotals.from_tensor(self.group.all_reduce(numbers))
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` goes on from, in whatever number of processes; whole in the first."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return {"done": self.done, **self.group.whole(state)}
+        return {"done": self.completed_steps, **self.group.gather_full(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where `state_dict` was taken."""
-        self.done = state["done"]
-        load_weights(self.model, state["model"])
+        self.completed_steps = state["done"]
+        load_full_state_dict(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def _no_numbers(self) -> Tensor:
-        return torch.zeros(len(Sums._fields), dtype=torch.float64, device=self.group.device)
+        return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The weighted nats of a batch, to derive; and all its Sums, (4,) float64."""
@@ -168,9 +168,9 @@ class Trainer:
             torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
         )
         nats, penalty = self.nats(ids, positions, conversations, targets)
-        weights = self.weights.to(self.group.device)[loss]
+        weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
-        num_bytes = self.num_bytes[targets] * (loss == Loss.TRAINED)
+        num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
         text = nats.detach()[num_bytes > 0].double().sum()
         numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
         if penalty is not None:
@@ -182,4 +182,4 @@ class Trainer:
     ) -> tuple[Tensor, Tensor | None]:
         """Four (B, T) -> (B, T) float32, what each target costs; and the penalty of the model, or of each row."""
         with autocast(ids.device.type, self.precision):
-            return self.model.nats(ids, positions, within_conversations(conversations), targets)
+            return self.model.nats(ids, positions, conversation_mask(conversations), targets)

@@ -14,20 +14,28 @@ from wcwidth import width
 
 from chatmill.app.cli import main
 from chatmill.app.commands.compare import notes
-from chatmill.app.comparison import Comparison, Given, Speed, compare, pooled, score, speeds
+from chatmill.app.comparison import (
+    Comparison,
+    ModelAnswer,
+    Speed,
+    answer_nats,
+    compare_answers,
+    pooled_bits_per_byte,
+    speeds,
+)
 from chatmill.app.experiments import find_or_fetch
-from chatmill.app.terminal.side_by_side import columns, wrapped
-from chatmill.conversation.chatml import CALL_END, CALL_START, END, Message, Part
-from chatmill.inference.chat import Answer, ChatSession
-from chatmill.inference.chat_template import ForeignTemplate, OwnTemplate
-from chatmill.inference.loading import load
+from chatmill.app.terminal.side_by_side import columns, wrap_text
+from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END, Message, Part
+from chatmill.inference.chat_session import AnswerStats, ChatSession
+from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
+from chatmill.inference.model_loading import load_model
 from chatmill.inference.sampler import Sampling
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG, byte_tokenizer, write_model
 
 TOKENIZER = byte_tokenizer()
 SPECIAL = TOKENIZER.special
-CHATML, MARKERS, PLAIN = OwnTemplate(), OwnTemplate("markers"), ForeignTemplate("plain", set())
+CHATML, MARKERS, PLAIN = ChatmillTemplate(), ChatmillTemplate("markers"), ExternalTemplate("plain", set())
 BITS = math.log2(TOKENIZER.vocab_size)  # of a token where all are equally likely
 MODELS = (Path("data/export/onnx"), Path("data/model"))
 
@@ -37,8 +45,8 @@ class UniformEngine(ScriptedEngine):
 
     logit = 0.0
 
-    def score(self, ids):
-        self.read.append(list(ids))
+    def sequence_logits(self, ids):
+        self.received_ids.append(list(ids))
         if len(ids) > self.context:
             raise ValueError(f"{len(ids)} tokens do not fit")
         return np.full((len(ids), self.vocab_size), self.logit, np.float32)
@@ -47,7 +55,9 @@ class UniformEngine(ScriptedEngine):
 def session(*replies, template=CHATML, context=1000, **options):
     """A chat with a model that gives these replies; `[` and `]` stand around a call."""
     calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
-    script = [id_ for reply in replies for id_ in [*(calls.get(byte, byte) for byte in reply.encode()), SPECIAL[END]]]
+    script = [
+        id_ for reply in replies for id_ in [*(calls.get(byte, byte) for byte in reply.encode()), SPECIAL[IM_END]]
+    ]
     engine = UniformEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
     return ChatSession(engine, TOKENIZER, template, **options)
 
@@ -62,18 +72,18 @@ def session(*replies, template=CHATML, context=1000, **options):
     ],
 )
 def test_each_model_pays_for_a_text_in_its_own_tokens_and_template(text, template, tokens):
-    nats = score(session(template=template), "Hi", Message.plain("assistant", text))
+    nats = answer_nats(session(template=template), "Hi", Message.from_text("assistant", text))
     assert nats == pytest.approx(tokens * BITS * math.log(2))
 
 
 def test_bits_per_byte_are_those_of_every_answer_under_every_model():
-    (first, second) = compare("Hi", [session("Hé"), session("Hello", template=MARKERS)]).bits_per_byte()
+    (first, second) = compare_answers("Hi", [session("Hé"), session("Hello", template=MARKERS)]).bits_per_byte()
     assert first == pytest.approx([BITS, BITS * 4 / 3])
     assert second == pytest.approx([BITS, BITS * 6 / 5])
 
 
 def test_calls_are_scored_as_text_and_their_output_is_not():
-    comparison = compare("Hi", [session("[1+1]two", max_tokens=99), session("x")])
+    comparison = compare_answers("Hi", [session("[1+1]two", max_tokens=99), session("x")])
     assert comparison.answers[0].message.parts == (Part("call", "1+1"), Part("output", "2"), Part("text", "two"))
     assert comparison.num_bytes == [6, 1]
     assert comparison.bits_per_byte()[0] == pytest.approx([BITS, BITS])
@@ -81,40 +91,40 @@ def test_calls_are_scored_as_text_and_their_output_is_not():
 
 def test_where_a_model_knows_no_calls_what_is_said_is_scored_alone():
     sessions = [session("[1+1]two"), session("x", template=PLAIN, max_tokens=1)]
-    assert compare("Hi", sessions).num_bytes == [3, 1]
-    assert b"1+1" not in TOKENIZER.decode_bytes(sessions[0].engine.read[-2])
+    assert compare_answers("Hi", sessions).num_bytes == [3, 1]
+    assert b"1+1" not in TOKENIZER.decode_bytes(sessions[0].engine.received_ids[-2])
 
 
 def test_the_prompt_that_scores_is_the_prompt_that_was_answered():
     one, other = session("Hé", system="Be kind."), session("x", system="Be kind.")
-    compare("Say <|im_end|>.", [one, other])
-    assert one.engine.read[-2][: len(one.prompt_ids)] == one.prompt_ids
-    assert one.engine.read[-2][len(one.prompt_ids) :] == one.answer_ids[:-1]
+    compare_answers("Say <|im_end|>.", [one, other])
+    assert one.engine.received_ids[-2][: len(one.prompt_ids)] == one.prompt_ids
+    assert one.engine.received_ids[-2][len(one.prompt_ids) :] == one.answer_ids[:-1]
 
 
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
-    loaded = load(models[template], "cpu", 1)
+    loaded = load_model(models[template], "cpu", 1)
     chat, text = ChatSession(*loaded), "Good morning."
-    asked = loaded.tokenizer.encode_segments(loaded.template.prompt([Message.plain("user", "Hi")]))[0]
+    asked = loaded.tokenizer.encode_segments(loaded.template.prompt([Message.from_text("user", "Hi")]))[0]
     logits, nats = loaded.engine.append(asked), 0.0
-    for token in (loaded.template.lead + text).encode():
+    for token in (loaded.template.answer_prefix + text).encode():
         nats += np.logaddexp.reduce(logits.astype(float)) - logits[token]
         logits = loaded.engine.append([token])
-    assert score(chat, "Hi", Message.plain("assistant", text)) == pytest.approx(nats, rel=1e-4)
+    assert answer_nats(chat, "Hi", Message.from_text("assistant", text)) == pytest.approx(nats, rel=1e-4)
 
 
 def test_an_answer_without_text_has_no_number():
-    comparison = compare("Hi", [session(""), session("x")])
+    comparison = compare_answers("Hi", [session(""), session("x")])
     assert list(notes(comparison)) == ["– answer of A: no text"]
     assert comparison.bits_per_byte() == [[None, None], [pytest.approx(BITS)] * 2]
 
 
 def test_a_problem_of_one_model_leaves_the_others_their_answers():
     small = session("never said", context=40, max_tokens=4)
-    comparison = compare("x" * 30, [small, session("y")])
+    comparison = compare_answers("x" * 30, [small, session("y")])
     assert list(notes(comparison)) == ["– answer of B under A: 51 tokens do not fit"]
-    assert comparison.answers[0].problem.startswith("the message takes 50 tokens")
+    assert comparison.answers[0].error.startswith("the message takes 50 tokens")
     assert comparison.answers[1].message.text == "y"
     assert comparison.nats == [["no answer", "no answer"], ["51 tokens do not fit", pytest.approx(BITS * math.log(2))]]
 
@@ -123,19 +133,19 @@ def test_a_problem_of_one_model_leaves_the_others_their_answers():
 def test_logits_that_give_no_probability_are_told(logit):
     broken = session("x")
     broken.engine.logit = logit
-    assert compare("Hi", [broken, session("x")]).nats[0][0].startswith("the model gives it no probability")
+    assert compare_answers("Hi", [broken, session("x")]).nats[0][0].startswith("the model gives it no probability")
 
 
 def test_an_answer_does_not_depend_on_what_was_asked_before(models):
-    chat = ChatSession(*load(models["chatml"], "cpu", 1), sampling=Sampling(temperature=1, seed=3), max_tokens=8)
-    first, _, again = (compare(prompt, [chat]) for prompt in ("Hi", "Ho", "Hi"))
+    chat = ChatSession(*load_model(models["chatml"], "cpu", 1), sampling=Sampling(temperature=1, seed=3), max_tokens=8)
+    first, _, again = (compare_answers(prompt, [chat]) for prompt in ("Hi", "Ho", "Hi"))
     assert first.answers[0].message == again.answers[0].message
     assert first.nats == again.nats
-    assert again.answers[0].timing.cached_tokens == 0
+    assert again.answers[0].stats.cached_tokens == 0
 
 
 def comparison(nats, num_bytes, timings=(None, None)):
-    return Comparison("Hi", [Given(timing=timing) for timing in timings], nats, num_bytes)
+    return Comparison("Hi", [ModelAnswer(stats=timing) for timing in timings], nats, num_bytes)
 
 
 def test_all_prompts_are_pooled_over_texts_that_every_model_could_score():
@@ -144,16 +154,16 @@ def test_all_prompts_are_pooled_over_texts_that_every_model_could_score():
         comparison([[2.0, 4.0], [5.0, 5.0]], [4, 5]),
         comparison([[9.0, "too long"], ["no text"] * 2], [1, 0]),
     ]
-    assert pooled(done) == [
+    assert pooled_bits_per_byte(done) == [
         pytest.approx([0.5 / math.log(2), 7 / 6 / math.log(2)]),
         pytest.approx([1 / math.log(2)] * 2),
     ]
-    assert pooled(done[2:]) == [[None, None], [None, None]]
+    assert pooled_bits_per_byte(done[2:]) == [[None, None], [None, None]]
 
 
 def test_speed_is_the_rate_after_the_first_token_and_the_median_time_to_it():
-    quick, slow = Answer(9, 0, 11, 1.0, 2.0, True), Answer(9, 0, 21, 3.0, 6.0, True)
-    done = [comparison([], [], timings) for timings in ([quick, None], [slow, Answer(9, 0, 1, 5.0, 5.0, True)])]
+    quick, slow = AnswerStats(9, 0, 11, 1.0, 2.0, True), AnswerStats(9, 0, 21, 3.0, 6.0, True)
+    done = [comparison([], [], timings) for timings in ([quick, None], [slow, AnswerStats(9, 0, 1, 5.0, 5.0, True)])]
     assert speeds(done) == [Speed(2.0, 30 / 4), Speed(5.0, None)]
 
 
@@ -190,7 +200,7 @@ def test_columns_hold_nothing_that_a_terminal_acts_upon(text):
 
 
 def test_what_a_terminal_would_act_upon_is_shown():
-    assert wrapped("\x1b]0;x\x07 \x9b1m\u202eab\n\tc", 60) == ["␛]0;x␇ ⟨U+009B⟩1m⟨U+202E⟩ab", "        c"]
+    assert wrap_text("\x1b]0;x\x07 \x9b1m\u202eab\n\tc", 60) == ["␛]0;x␇ ⟨U+009B⟩1m⟨U+202E⟩ab", "        c"]
 
 
 @pytest.fixture(scope="module")
@@ -209,14 +219,14 @@ def run(capsys, *arguments):
 def test_json_holds_what_the_library_finds(models, capsys):
     _, out, err = run(capsys, *models.values(), "-p", "Hi", "-p", "x" * 200, "--json")
     found, names = json.loads(out), list(map(str, models.values()))
-    chats = [ChatSession(*load(model, "cpu", 1), max_tokens=6) for model in models.values()]
-    done = [compare(prompt, chats) for prompt in ("Hi", "x" * 200)]
+    chats = [ChatSession(*load_model(model, "cpu", 1), max_tokens=6) for model in models.values()]
+    done = [compare_answers(prompt, chats) for prompt in ("Hi", "x" * 200)]
     assert [model["name"] for model in found["models"]] == names
     assert [model["template"] for model in found["models"]] == ["chatml", "markers"]
     assert [one["bits_per_byte"] for one in found["prompts"]] == [one.bits_per_byte() for one in done]
     assert [one["text"] for one in found["prompts"][0]["answers"]] == [one.message.text for one in done[0].answers]
     assert found["prompts"][1]["answers"][1]["problem"].startswith("the message takes 220 tokens")
-    assert found["bits_per_byte"] == pooled(done)
+    assert found["bits_per_byte"] == pooled_bits_per_byte(done)
     assert err.startswith(f"A {names[0]}: pytorch on cpu, ")
 
 

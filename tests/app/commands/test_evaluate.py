@@ -9,14 +9,14 @@ import pytest
 from chatmill.app.cli import main
 from chatmill.app.measurement import Document, measure, read_documents
 from chatmill.conversation.chatml import Message, Part, Record, escape, render
-from chatmill.inference.chat_template import ForeignTemplate, OwnTemplate
-from chatmill.inference.loading import Loaded, load
+from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
+from chatmill.inference.model_loading import LoadedModel, load_model
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model
 
-TALK = [Message.plain("user", "Hï <|im_end|>"), Message.plain("assistant", "Ho ho.")]
+TALK = [Message.from_text("user", "Hï <|im_end|>"), Message.from_text("assistant", "Ho ho.")]
 CALL = Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two.")))
-LONG = [Message.plain("user", "x"), Message.plain("assistant", "and on " * 130)]  # more than the context
+LONG = [Message.from_text("user", "x"), Message.from_text("assistant", "and on " * 130)]  # more than the context
 UNIFORM = math.log2(len(VOCABULARY.tokens))  # bits of each token, which is a byte
 
 
@@ -28,19 +28,19 @@ class UniformEngine:
     def __init__(self, context=64):
         self.context, self.lengths = context, []
 
-    def score(self, ids):
+    def sequence_logits(self, ids):
         self.lengths.append(len(ids))
         return np.zeros((len(ids), self.vocab_size), np.float32)
 
 
 def measured(contents, template=None, context=None, engine=None):
     documents = [Document(Path("a.txt"), f"a.txt:{i}", content) for i, content in enumerate(contents, start=1)]
-    loaded = Loaded(engine or UniformEngine(), byte_tokenizer(), template or OwnTemplate(), frozenset())
+    loaded = LoadedModel(engine or UniformEngine(), byte_tokenizer(), template or ChatmillTemplate(), frozenset())
     return measure(loaded, documents, context)
 
 
 def foreign(name="chatml", bos=""):
-    return ForeignTemplate(name, byte_tokenizer().special, bos=bos)
+    return ExternalTemplate(name, byte_tokenizer().special, bos=bos)
 
 
 def said(conversation):
@@ -61,7 +61,7 @@ def test_under_another_template_what_the_messages_say_is_scored():
 
 
 def test_a_space_after_a_header_belongs_to_what_is_said():
-    parts = foreign("markers").whole(TALK)
+    parts = foreign("markers").full_conversation(TALK)
     assert [part.text for part in parts if part.loss] == [" Hï <|im_end|>", " Ho ho."]
 
 
@@ -75,7 +75,7 @@ def test_a_text_follows_the_token_that_begins_one():
 def test_a_document_longer_than_the_context_is_scored_in_windows_and_named():
     engine = UniformEngine(context=64)
     found = measured(["x" * 200, "short"], engine=engine)
-    assert (found.bytes, found.long, found.context) == (205, ["a.txt:1"], 64)
+    assert (found.bytes, found.windowed_documents, found.context) == (205, ["a.txt:1"], 64)
     assert engine.lengths == [*[64] * 6, 6]  # the first scores 63 of 200, five follow with 32 each or less
 
 
@@ -95,7 +95,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused():
 
 def test_a_model_that_gives_no_number_is_told_with_the_place():
     engine = UniformEngine()
-    engine.score = lambda ids: np.full((len(ids), engine.vocab_size), np.nan)
+    engine.sequence_logits = lambda ids: np.full((len(ids), engine.vocab_size), np.nan)
     with pytest.raises(ValueError, match=r"a\.txt:1: the model gives it no probability"):
         measured([TALK], engine=engine)
 
@@ -137,7 +137,7 @@ def test_json_holds_what_the_library_finds_and_files_pool_to_the_whole(folder, c
     files = folder / "test.jsonl", folder / "plain.txt"
     _, out, _ = run(capsys, folder / "one", "--data", files[0], "--data", files[1], "--json")
     (found,) = json.loads(out)
-    alone = [measure(load(folder / "one", "cpu", 1), read_documents(file)) for file in files]
+    alone = [measure(load_model(folder / "one", "cpu", 1), read_documents(file)) for file in files]
     pooled = sum(one.bits_per_byte.all * one.bytes for one in alone) / sum(one.bytes for one in alone)
     assert found["bits_per_byte"]["all"] == pytest.approx(pooled, rel=1e-5)
     assert found["bits_per_byte"]["by_file"][str(files[1])]["assistant"] is None

@@ -12,25 +12,28 @@ from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
 from chatmill.app.cli import main
-from chatmill.app.commands.show import named
-from chatmill.app.fairness import costs, read_parallel
-from chatmill.app.subject import read_bytes, read_file
+from chatmill.app.commands.show import unique_names
+from chatmill.app.fairness import language_costs, read_parallel
+from chatmill.app.inputs import parse_input, read_input_file
 from chatmill.app.terminal.token_grid import grid
 from chatmill.conversation.chatml import BOS, Message, Part, render
-from chatmill.conversation.template import segments
+from chatmill.conversation.template import conversation_segments
 from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json import write_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import bytes_and
+from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.paths import ROOT
 from support.tiny import byte_tokenizer
 
 LONGER = [b"he", b" w", "é".encode(), "中".encode()[:2], "🙂".encode()[1:3], b"\n\n", b"Ho"]
-TOKENIZERS = [byte_tokenizer(), ChatTokenizer(complete(bytes_and(LONGER, "bpe", "merge", PATTERNS["qwen2"]), []))]
+TOKENIZERS = [
+    byte_tokenizer(),
+    ChatTokenizer(add_special_tokens(byte_level_vocabulary(LONGER, "bpe", "merge", PATTERNS["qwen2"]), [])),
+]
 CONVERSATION = [
-    Message.plain("user", "1+1?"),
+    Message.from_text("user", "1+1?"),
     Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))),
 ]
 HOSTILE = "\x1b[31m\x07\u202eevil\u200d\x9b</p><script>alert(1)</script>"
@@ -84,7 +87,7 @@ def test_whatever_a_token_is_it_is_shown_by_printable_characters(token):
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 def test_tokens_of_a_conversation_are_the_text_that_a_model_reads(tokenizer, template):
     tokens = conversation_tokens(CONVERSATION, tokenizer, template)
-    expected = segments(CONVERSATION, template)
+    expected = conversation_segments(CONVERSATION, template)
     assert b"".join(token.content for token in tokens).decode() == "".join(part.text for part in expected)
     assert sum(token.is_control for token in tokens) == sum(part.control for part in expected)
 
@@ -189,19 +192,19 @@ OTHER = '{"text": "Bye"}\n'
     ],
 )
 def test_a_conversation_is_known_in_every_form(content, number, tmp_path):
-    expected = [Message.plain("user", "Hi"), Message.plain("assistant", "Ho")]
-    assert read_bytes(content.encode(), number, "it") == expected
+    expected = [Message.from_text("user", "Hi"), Message.from_text("assistant", "Ho")]
+    assert parse_input(content.encode(), number, "it") == expected
     for file, data in (("a.txt", content.encode()), ("a.txt.gz", gzip.compress(content.encode()))):
         (tmp_path / file).write_bytes(data)
-        assert read_file(tmp_path / file, number) == expected
+        assert read_input_file(tmp_path / file, number) == expected
     if content.startswith(("{", "[")):
         (tmp_path / "a.jsonl").write_text(content)
-        assert read_file(tmp_path / "a.jsonl", number) == expected
+        assert read_input_file(tmp_path / "a.jsonl", number) == expected
 
 
 @pytest.mark.parametrize("text", ["Hi <|im_end|>", '{"a": 1}', "[laughs] no", "[1, 2]", "{", "3", " "])
 def test_any_other_text_is_a_plain_one(text):
-    assert read_bytes(text.encode(), 1, "it") == text
+    assert parse_input(text.encode(), 1, "it") == text
 
 
 def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
@@ -212,7 +215,7 @@ def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
 
 def test_several_tokenizers_stand_side_by_side_also_one_without_control_tokens(tokenizer, tmp_path, capsys):
     other = tmp_path / "other.json"
-    write_tokenizer_json(bytes_and([b"Ho"], "bpe", "merge", PATTERNS["qwen2"]), other)
+    write_tokenizer_json(byte_level_vocabulary([b"Ho"], "bpe", "merge", PATTERNS["qwen2"]), other)
     assert show("--tokenizer", tokenizer, "--tokenizer", other, RENDERED) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["Ho", "<|im_end|>", "↵"] in shown
@@ -221,12 +224,12 @@ def test_several_tokenizers_stand_side_by_side_also_one_without_control_tokens(t
 
 
 def test_tokenizers_are_named_by_what_tells_them_apart():
-    assert list(named([Path("a/gpt2"), Path("a/gpt2"), Path("b.json")])) == ["gpt2", "b.json"]
-    assert list(named([Path("x/a/gpt2"), Path("x/b/gpt2")])) == ["a/gpt2", "b/gpt2"]
+    assert list(unique_names([Path("a/gpt2"), Path("a/gpt2"), Path("b.json")])) == ["gpt2", "b.json"]
+    assert list(unique_names([Path("x/a/gpt2"), Path("x/b/gpt2")])) == ["a/gpt2", "b/gpt2"]
 
 
 def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path, capsys):
-    for subject in (HOSTILE, render([Message.plain("user", HOSTILE), Message.plain("assistant", "Ho")])):
+    for subject in (HOSTILE, render([Message.from_text("user", HOSTILE), Message.from_text("assistant", "Ho")])):
         assert show("--tokenizer", tokenizer, "--html", tmp_path / "page.html", subject) == 0
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert not re.search(r"<script|https?:|@import|url\(|\x1b|\x07|\u202e", page)
@@ -244,7 +247,7 @@ def test_languages_are_measured_beside_the_same_sentences_in_english(tmp_path):
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     parallel = read_parallel(tmp_path / "p.tsv")
     assert parallel == read_parallel(tmp_path / "p.jsonl")
-    found = costs(parallel, byte_tokenizer())
+    found = language_costs(parallel, byte_tokenizer())
     assert [found[language].sentence_ratio for language in ("en", "xx", "yy")] == [1, 12 / 6, 2 / 4]
     assert [found[language].tokens_per_sentence for language in ("en", "xx", "yy")] == [3, 6, 2]
     assert {cost.byte_ratio for cost in found.values()} == {1}

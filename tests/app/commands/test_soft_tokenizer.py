@@ -7,18 +7,18 @@ import torch
 from chatmill.app.cli import main
 from chatmill.checkpoints.configuration import Chunking
 from chatmill.conversation.chatml import Message
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.loading import load
-from chatmill.soft_tokenizer.pairs import Pairs
-from chatmill.tokenizer.formats.loading import read_vocabulary
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_model
+from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
+from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.types import bpe, sentencepiece
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from chatmill.training.byte_encoder import END, START
+from chatmill.training.byte_encoder import START, TOKEN_END
 from chatmill.training.model_folder import read_byte_encoder
-from support.foreign import logits_of, make, transformers
-from support.foreign_folder import IDS, write_foreign
+from support.external_folder import IDS, write_external
+from support.external_models import logits_of, make, transformers
 from support.tiny import CONFIG, write_model
 
 SMALL = ("--width", "64", "--layers", "1", "--features", "512", "--steps", "30", "--threads", "1")
@@ -31,7 +31,7 @@ def run(model, *arguments):
 
 @pytest.mark.parametrize(("family", "tied"), [("llama", False), ("mistral", True), ("qwen2", True), ("qwen3", False)])
 def test_transformers_loads_the_models_and_they_say_nearly_the_same(tmp_path, capsys, family, tied):
-    theirs = write_foreign(tmp_path / "model", family, tie_word_embeddings=tied)
+    theirs = write_external(tmp_path / "model", family, tie_word_embeddings=tied)
     assert run(tmp_path / "model", "--output", tmp_path / "soft") == 0
     again, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "soft", output_loading_info=True)
     assert type(again) is type(theirs) and not any(report.values())
@@ -42,7 +42,7 @@ def test_transformers_loads_the_models_and_they_say_nearly_the_same(tmp_path, ca
 
 def write_fallback_llama(folder):
     """A Llama whose tokenizer has tokens `<0x00>` to `<0xFF>`."""
-    vocabulary = complete(sentencepiece.train(TEXTS, 340, sentencepiece.Settings(algorithm="bpe")), [])
+    vocabulary = add_special_tokens(sentencepiece.train(TEXTS, 340, sentencepiece.Settings(algorithm="bpe")), [])
     write_folder(vocabulary, folder / "tokenizer")
     make("llama", vocab_size=len(vocabulary.tokens)).save_pretrained(folder / "model")
     write_huggingface(folder / "tokenizer", folder / "model", "chatml")
@@ -54,24 +54,29 @@ def test_fallback_tokens_are_read_as_their_true_byte(tmp_path):
     assert '"<0x41>"' in (folder / "tokenizer.json").read_text()
     vocabulary = read_vocabulary(folder)
     table = torch.randn(len(vocabulary.tokens), 4)
-    pairs = Pairs.of(vocabulary, table, np.ones(len(table)), longest=8, held_out=0.2, seed=1)
+    pairs = EmbeddingDataset.from_table(vocabulary, table, np.ones(len(table)), longest=8, held_out=0.2, seed=1)
     fallback = [i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.FALLBACK]
-    assert pairs.spelled[pairs.ids.tolist().index(fallback[0x41]), :3].tolist() == [START + Kind.FALLBACK, 0x41, END]
+    assert pairs.byte_ids[pairs.ids.tolist().index(fallback[0x41]), :3].tolist() == [
+        START + Kind.FALLBACK,
+        0x41,
+        TOKEN_END,
+    ]
     assert run(folder, "--output", tmp_path / "soft") == 0
     assert (
-        load(tmp_path / "soft", device="cpu").tokenizer.fingerprint == load(folder, device="cpu").tokenizer.fingerprint
+        load_model(tmp_path / "soft", device="cpu").tokenizer.fingerprint
+        == load_model(folder, device="cpu").tokenizer.fingerprint
     )
 
 
 def test_a_model_is_given_another_tokenizer_and_chats_with_it(tmp_path, capsys):
     folder, talks = write_model(tmp_path / "model"), tmp_path / "talks.jsonl"
     talks.write_text('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n')
-    write_folder(complete(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "other")
+    write_folder(add_special_tokens(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "other")
     options = ("--tokenizer", tmp_path / "other", "--data", talks, "--output", tmp_path / "swapped")
     assert run(folder, *options) == 0
-    loaded = load(tmp_path / "swapped", device="cpu", threads=1)
+    loaded = load_model(tmp_path / "swapped", device="cpu", threads=1)
     assert loaded.tokenizer.fingerprint == read_vocabulary(tmp_path / "other").fingerprint
-    message, _ = ChatSession(*loaded).reply([Message.plain("user", "Hi")], 4)
+    message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "Hi")], 4)
     assert message.role == "assistant"
     said = capsys.readouterr().out
     assert "its own table" in said and "made from bytes" in said and "with other" in said
@@ -82,7 +87,7 @@ def test_the_network_is_kept_beside_the_model_it_was_made_for(tmp_path):
     assert run(folder, "--output", tmp_path / "soft") == 0
     encoder = read_byte_encoder(tmp_path / "soft")
     assert (encoder.shape.width, encoder.embed_out.out_features) == (64, CONFIG.hidden_size)
-    assert load(tmp_path / "soft", device="cpu").template.name == "chatml"
+    assert load_model(tmp_path / "soft", device="cpu").template.name == "chatml"
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
@@ -110,7 +115,7 @@ def test_options_that_mean_nothing_are_told(tmp_path, capsys, arguments, message
 
 def test_a_model_of_another_tokenizer_is_refused(tmp_path, capsys):
     make("llama", vocab_size=200).save_pretrained(tmp_path / "model")
-    write_folder(complete(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "tokenizer")
+    write_folder(add_special_tokens(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "tokenizer")
     write_huggingface(tmp_path / "tokenizer", tmp_path / "model", "chatml")
     assert run(tmp_path / "model") == 1
     assert "tokens and the model rows for 200: the tokenizer is another model's" in capsys.readouterr().err

@@ -11,13 +11,13 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from chatmill.app.server.app import application
-from chatmill.app.server.models import Models, Options
+from chatmill.app.server.app import create_app
+from chatmill.app.server.models import Models, ServingOptions
 from chatmill.app.server.runs import Runs
-from chatmill.conversation.chatml import CALL_END, CALL_START, END, Message, escape
-from chatmill.inference.chat import ChatSession
+from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END, Message, escape
+from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATML
-from chatmill.inference.loading import Loaded, load
+from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.inference.sampler import Sampling
 from chatmill.tools.calculator import calculate
 from export_onnx import main as export
@@ -27,19 +27,19 @@ from support.tiny import byte_tokenizer, write_model
 
 TOKENIZER = byte_tokenizer()
 SPECIAL = TOKENIZER.special
-OPTIONS = Options({}, 4, 4, Sampling(), 16, 60)
+OPTIONS = ServingOptions({}, 4, 4, Sampling(), 16, 60)
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def say(text):
     """The ids with which a model says a text; `[` and `]` stand around a call."""
     calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
-    return [*(calls.get(byte, byte) for byte in escape(text).encode()), SPECIAL[END]]
+    return [*(calls.get(byte, byte) for byte in escape(text).encode()), SPECIAL[IM_END]]
 
 
 @contextmanager
 def client_of(models, **asked):
-    app = application(models, Runs(None), ["127.0.0.1"], [], None)
+    app = create_app(models, Runs(None), ["127.0.0.1"], [], None)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, **asked) as client:
         yield client
     asyncio.run(models.drain(0))
@@ -51,7 +51,7 @@ def scripted(*replies, context=1000, **options):
     script = [token for text in replies for token in (say(text) if isinstance(text, str) else text)]
     engine = ScriptedEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
     models = Models(["scripted"], OPTIONS._replace(**options))
-    models.add("scripted", Loaded(engine, TOKENIZER, CHATML, frozenset()))
+    models.add("scripted", LoadedModel(engine, TOKENIZER, CHATML, frozenset()))
     with client_of(models) as client:
         client.engine = engine
         yield client
@@ -68,7 +68,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(folder):
-    return load(folder, "cpu", 1)
+    return load_model(folder, "cpu", 1)
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +113,10 @@ def refused(client, path="/v1/chat/completions", **asked):
 def test_an_answer_is_that_of_a_chat_in_the_terminal(client, loaded):
     conversation = [*HELLO, {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "And?"}]
     session = ChatSession(*loaded, max_tokens=16)
-    session.load([Message.plain("user", "Hello"), Message.plain("assistant", "Hi")])
+    session.set_conversation([Message.from_text("user", "Hello"), Message.from_text("assistant", "Hi")])
     result = chat(client, conversation)
     assert result["choices"][0]["message"]["content"] == "".join(session.ask("And?"))
-    assert result["usage"]["completion_tokens"] == session.answer.tokens
+    assert result["usage"]["completion_tokens"] == session.answer_stats.tokens
 
 
 def test_a_stream_says_what_a_whole_answer_says(client):
@@ -201,7 +201,7 @@ def test_penalties_take_from_what_was_said():
 def test_probabilities_are_the_softmax_of_the_logits(client, loaded):
     result = chat(client, logprobs=True, top_logprobs=3, return_token_ids=True)
     ids, tokens = result["choices"][0]["token_ids"], result["choices"][0]["logprobs"]["content"]
-    logits = loaded.engine.score(result["prompt_token_ids"] + ids)[len(result["prompt_token_ids"]) - 1 : -1]
+    logits = loaded.engine.sequence_logits(result["prompt_token_ids"] + ids)[len(result["prompt_token_ids"]) - 1 : -1]
     expected = logits - np.log(np.exp(logits.astype(np.float64)).sum(1, keepdims=True))
     assert [token["id"] for token in tokens] == [i for i in ids if TOKENIZER.is_text[i]]
     for token, row in zip(tokens, expected, strict=False):
@@ -226,12 +226,12 @@ def test_a_text_is_continued_and_may_be_repeated_before(client):
 
 
 def test_tokens_and_their_probabilities(client, loaded):
-    ids = [SPECIAL["<|bos|>"], 72, 105, SPECIAL[END]]
+    ids = [SPECIAL["<|bos|>"], 72, 105, SPECIAL[IM_END]]
     tokens = client.post("/tokens", json={"ids": ids}).json()["tokens"]
     assert [token["text"] for token in tokens] == ["", "H", "i", ""]
-    assert [token["control"] for token in tokens] == ["<|bos|>", None, None, END]
+    assert [token["control"] for token in tokens] == ["<|bos|>", None, None, IM_END]
     assert (tokens[0]["logprob"], tokens[0]["top"]) == (None, [])
-    logits = loaded.engine.score(ids)[1].astype(np.float64)
+    logits = loaded.engine.sequence_logits(ids)[1].astype(np.float64)
     assert tokens[2]["logprob"] == pytest.approx(logits[105] - np.log(np.exp(logits).sum()), abs=1e-4)
     assert [top["id"] for top in tokens[2]["top"]] == np.argsort(-logits)[:5].tolist()
 
@@ -250,7 +250,7 @@ def test_the_ids_of_a_conversation_are_those_of_its_prompt(client):
 
 def test_names_of_control_tokens_in_what_is_said_are_text(client):
     ids = chat(client, [{"role": "user", "content": "<|im_end|>"}], return_token_ids=True)["prompt_token_ids"]
-    assert ids.count(SPECIAL[END]) == 1
+    assert ids.count(SPECIAL[IM_END]) == 1
 
 
 def test_an_answer_that_was_cut_goes_on_where_it_ended():

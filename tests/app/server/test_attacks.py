@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatmill.inference.loading import load
-from support.raw_http import CHAT, CHUNKED, HELLO, Line, ask, request, serving_here, until, write_served
+from chatmill.inference.model_loading import load_model
+from support.raw_http import CHAT, CHUNKED, HELLO, Connection, ask, request, serving_in_thread, wait_until, write_served
 from support.serving import process
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def here(folder):
-    with serving_here(load(folder, "cpu", 1)) as here:
+    with serving_in_thread(load_model(folder, "cpu", 1)) as here:
         yield here
 
 
@@ -176,9 +176,9 @@ def test_a_valid_body_with_other_bytes_in_it_is_answered_or_refused(here, path, 
 @property_test
 @given(method=METHOD | TOKEN, path=PATH, headers=HEADERS)
 def test_any_method_and_headers_are_answered_or_refused(here, method, path, headers):
-    with Line(here.port) as line:
+    with Connection(here.port) as line:
         line.send(request(here.port, method, path, headers=headers), last=True)
-        reply = line.reply(method)
+        reply = line.read_response(method)
     assert reply is None or (reply.status < 500 and fits(reply))
 
 
@@ -191,9 +191,9 @@ def test_any_path_is_answered_or_refused(here, path):
 @property_test
 @given(data=st.binary(max_size=400) | st.text("GETPOS /HTP1.\r\n:", max_size=80).map(str.encode))
 def test_any_bytes_on_the_line_are_refused_or_not_enough(here, data):
-    with Line(here.port) as line:
+    with Connection(here.port) as line:
         line.send(data, last=True)
-        reply = line.reply()
+        reply = line.read_response()
     assert reply is None or reply.error
 
 
@@ -201,9 +201,9 @@ def test_any_bytes_on_the_line_are_refused_or_not_enough(here, data):
 @given(path=st.sampled_from(list(VALID)), data=st.data())
 def test_a_request_that_is_cut_anywhere_is_refused_or_forgotten(here, path, data):
     whole = request(here.port, "POST", path, body=data.draw(st.sampled_from(VALID[path])))
-    with Line(here.port) as line:
+    with Connection(here.port) as line:
         line.send(whole[: data.draw(st.integers(0, len(whole) - 1))], last=True)
-        reply = line.reply()
+        reply = line.read_response()
     assert reply is None or reply.error
 
 
@@ -213,10 +213,10 @@ def test_requests_one_after_another_are_answered_in_turn_however_they_are_cut(he
     asked = data.draw(st.lists(st.sampled_from([(p, b) for p, bodies in VALID.items() for b in bodies]), max_size=5))
     stream = b"".join(request(here.port, "POST", path, body=body) for path, body in asked)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=4)))
-    with Line(here.port) as line:
+    with Connection(here.port) as line:
         for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             line.send(stream[start:end])
-        assert [line.reply().status for _ in asked] == [200] * len(asked)
+        assert [line.read_response().status for _ in asked] == [200] * len(asked)
 
 
 def malformed(number, port):
@@ -255,9 +255,9 @@ def malformed(number, port):
 
 def refused(number, port):
     """Send a malformed request; the server must say what is wrong with it."""
-    with Line(port) as line:
+    with Connection(port) as line:
         line.send(malformed(number, port), last=number % 12 in (0, 7))
-        reply = line.reply()
+        reply = line.read_response()
     if reply is None:
         assert number % 12 in (0, 7), "no reply"  # bytes may be the beginning of a request, which the end of them cuts
     else:
@@ -274,7 +274,7 @@ def test_ten_thousand_malformed_requests_leave_nothing_behind(folder):
             list(pool.map(partial(refused, port=port), range(SETTLED)))
             memory, files = server.memory_info().rss, server.num_fds()
             list(pool.map(partial(refused, port=port), range(SETTLED, REQUESTS)))
-        until(lambda: server.num_fds() <= files)
+        wait_until(lambda: server.num_fds() <= files)
         assert server.memory_info().rss - memory < GROWTH
         assert server.num_threads() <= threads
         assert ask(port, "POST", CHAT, body=HELLO).json["choices"] == before
@@ -303,8 +303,8 @@ def goes_while_the_answer_is_made(line, port):
 
 def goes_in_the_stream(line, port):
     line.send(request(port, "POST", "/v1/completions", body=LONG))
-    if b" 200 " in line.line():  # and no refusal because the queue is full
-        while not line.line().startswith(b"data: "):
+    if b" 200 " in line.read_line():  # and no refusal because the queue is full
+        while not line.read_line().startswith(b"data: "):
             pass
 
 
@@ -324,7 +324,7 @@ STAGES = [
 
 def leave(stage, port):
     """Ask, and go away without a word."""
-    with Line(port) as line:
+    with Connection(port) as line:
         stage(line, port)
 
 
@@ -332,17 +332,17 @@ def test_clients_that_go_away_at_any_stage_leave_rows_and_queue_free(here):
     scheduler = asyncio.run(here.models.get("tiny")).scheduler
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(partial(leave, port=here.port), islice(cycle(STAGES), 40 * len(STAGES))))
-    until(lambda: here.connections == 0 and scheduler.idle)
+    wait_until(lambda: here.connections == 0 and scheduler.idle)
     with ThreadPoolExecutor(12) as pool:  # as many as there are rows and places
         ask_one = partial(ask, here.port, "POST", "/v1/completions", body=LONG | {"max_tokens": 100})
         assert [found.result().status for found in [pool.submit(ask_one) for _ in range(12)]] == [200] * 12
 
 
 def test_clients_that_take_nothing_leave_the_others_their_rows(here):
-    lines = [Line(here.port) for _ in range(4)]
+    lines = [Connection(here.port) for _ in range(4)]
     for line in lines:
         goes_at_once(line, here.port)
     assert ask(here.port, "POST", CHAT, body=HELLO).status == 200
     for line in lines:
         line.close()
-    until(lambda: here.connections == 0)
+    wait_until(lambda: here.connections == 0)

@@ -7,11 +7,11 @@ import pytest
 from playwright.sync_api import expect
 
 from chatmill.conversation.chatml import Part
-from support.chat_page import ask, asked, last, press, said, send, setting, titles
+from support.chat_page import answer_text, ask, captured_request, last, press, send, setting, titles
 from support.chromium import chromium, visit
-from support.learnt import text, write_learnt
 from support.serving import serving
 from support.tiny import write_model
+from support.trained import text, write_trained
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ OPTIONS = ("--threads", "1", "--max-tokens", "200")
 def models(tmp_path_factory):
     """A model that says what it has learnt, and one that has learnt nothing."""
     folder = tmp_path_factory.mktemp("models")
-    return write_learnt(folder / "learnt", EXCHANGES, endless="Go on"), write_model(folder / "random")
+    return write_trained(folder / "learnt", EXCHANGES, endless="Go on"), write_model(folder / "random")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def page(browser, address):
 
 def test_an_answer_comes_with_its_figures(page):
     ask(page, "Hello")
-    assert said(page) == "Hello! How are you?"
+    assert answer_text(page) == "Hello! How are you?"
     figures = last(page).locator(".figures").inner_text()
     assert re.search(r"\d tokens/s.*\d ms to the first token.*\b20 tokens.*\b\d+ of 16,384 tokens of", figures, re.S)
 
@@ -82,7 +82,7 @@ IDBFactory.prototype.open = function (...arguments) {
 def test_what_is_sent_while_the_page_still_opens_is_answered(browser, address):
     with visit(browser, address, script=IN_HASTE) as page:
         expect(last(page)).to_contain_text("tokens of context")
-        assert said(page) == "Hello! How are you?"
+        assert answer_text(page) == "Hello! How are you?"
 
 
 @pytest.mark.parametrize("stop", ["Stop", "Escape"])
@@ -113,12 +113,12 @@ def test_regenerating_asks_again_in_place_of_the_answer(page):
     setting(page, "Temperature").fill("100")
     setting(page, "Seed").fill("1")
     ask(page, "Hello")
-    first = said(page)
+    first = answer_text(page)
     setting(page, "Seed").fill("2")
-    request = asked(page, lambda: press(page, "Regenerate"))
+    request = captured_request(page, lambda: press(page, "Regenerate"))
     assert (len(request["messages"]), request["seed"]) == (1, 2)
     expect(last(page)).to_contain_text("tokens of context")
-    assert said(page) != first
+    assert answer_text(page) != first
     assert page.locator(".answer").count() == 1
 
 
@@ -127,7 +127,7 @@ def test_an_edited_turn_cuts_the_conversation_and_is_asked_again(page):
     ask(page, "Hello")
     page.get_by_role("button", name="Edit your message").first.click()
     page.get_by_label("Your message", exact=True).fill("Hello")
-    request = asked(page, lambda: page.keyboard.press("Enter"))
+    request = captured_request(page, lambda: page.keyboard.press("Enter"))
     assert request["messages"] == [{"role": "user", "content": "Hello"}]
     expect(page.locator(".exchange .words")).to_have_text(["Hello"])
     expect(last(page)).to_contain_text("How are you?")
@@ -138,7 +138,7 @@ def test_an_answer_that_was_cut_off_is_continued(page):
     ask(page, "Hello")
     expect(last(page)).to_contain_text("It was cut off")
     setting(page, "Most tokens").fill("50")
-    request = asked(page, lambda: press(page, "Continue"))
+    request = captured_request(page, lambda: press(page, "Continue"))
     assert request["messages"][-1] == {"role": "assistant", "content": "Hello"}
     expect(last(page).locator(".said")).to_have_text("Hello! How are you?")
 
@@ -170,7 +170,7 @@ def test_answers_and_code_are_copied_as_they_were_written(browser, address, butt
 
 def test_the_system_prompt_is_sent_and_kept_with_its_chat(page):
     setting(page, "System prompt").fill("Be kind.")
-    request = asked(page, lambda: ask(page, "Hello"))
+    request = captured_request(page, lambda: ask(page, "Hello"))
     assert request["messages"][0] == {"role": "system", "content": "Be kind."}
     press(page, "New chat")
     assert setting(page, "System prompt").input_value() == ""
@@ -183,17 +183,17 @@ def test_settings_begin_as_the_servers_are_kept_and_reset(page):
     setting(page, "Top k").fill("3")
     page.reload()
     expect(setting(page, "Top k")).to_have_value("3")
-    request = asked(page, lambda: ask(page, "Hello"))
+    request = captured_request(page, lambda: ask(page, "Hello"))
     assert (request["top_k"], "temperature" in request) == (3, False)
     page.get_by_role("button", name="Reset to").click()
-    assert "top_k" not in asked(page, lambda: ask(page, "Hello"))
+    assert "top_k" not in captured_request(page, lambda: ask(page, "Hello"))
 
 
 def test_an_answer_ends_before_a_stop_text(page):
     setting(page, "Stop texts").fill("nothing\\n\n How")
-    request = asked(page, lambda: ask(page, "Hello"))
+    request = captured_request(page, lambda: ask(page, "Hello"))
     assert request["stop"] == ["nothing\n", " How"]
-    assert said(page) == "Hello!"
+    assert answer_text(page) == "Hello!"
 
 
 def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
@@ -223,14 +223,14 @@ def test_a_model_is_chosen_by_name_and_one_that_is_not_there_is_told(browser, ad
     with visit(browser, f"{address}/?model=nothing") as page:
         expect(page.get_by_role("alert")).to_contain_text("There is no model nothing here.")
         page.get_by_label("Model", exact=True).select_option(str(models[1]))
-        assert asked(page, lambda: ask(page, "Hello"))["model"] == str(models[1])
+        assert captured_request(page, lambda: ask(page, "Hello"))["model"] == str(models[1])
 
 
 def test_what_the_tool_was_asked_and_answered_stands_in_its_place(page):
     ask(page, "Sum?")
     groups = last(page).locator(".said > *")
     expect(groups).to_have_text(["asked the calculator 48*7", "it answered 336", "It is 336."])
-    assert [entry["role"] for entry in asked(page, lambda: ask(page, "Hello"))["messages"]] == [
+    assert [entry["role"] for entry in captured_request(page, lambda: ask(page, "Hello"))["messages"]] == [
         *("user", "assistant", "tool", "assistant", "user"),
     ]
 

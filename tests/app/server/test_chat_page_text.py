@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.datasets.formats.registry import read
+from chatmill.datasets.formats.registry import read_dataset
 from support.chromium import chromium, visit
 from support.paths import SOURCE
 from support.serving import serving
@@ -185,8 +185,8 @@ def test_lines_of_the_training_format_come_back_as_they_were_and_prepare_reads_t
     written = page.evaluate(ROUND, lines)
     (tmp_path / "before.jsonl").write_text(lines)
     (tmp_path / "after.jsonl").write_text(written)
-    before, after = ([item.conversation for item in read(tmp_path / f"{name}.jsonl", "messages", limit=None, seed=0)]
-                     for name in ("before", "after"))  # fmt: skip
+    files = (tmp_path / "before.jsonl", tmp_path / "after.jsonl")
+    before, after = ([one.conversation for one in read_dataset(file, "messages", limit=None, seed=0)] for file in files)
     assert before == after
     assert [part.kind for part in after[0][2].parts] == ["text", "call", "output", "text"]
 

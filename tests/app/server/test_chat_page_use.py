@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
-from chatmill.datasets.formats.registry import read
-from support.chat_page import ask, asked, last, press, send, setting, titles
+from chatmill.datasets.formats.registry import read_dataset
+from support.chat_page import ask, captured_request, last, press, send, setting, titles
 from support.chromium import chromium, visit
 from support.serving import process, serving
 from support.tiny import CONFIG, write_model
@@ -83,7 +83,7 @@ def exported(page, name, path):
     with page.expect_download() as download:
         page.get_by_role("button", name=name).first.click()
     download.value.save_as(path)
-    return [item.conversation for item in read(path, "messages", limit=None, seed=0)]
+    return [item.conversation for item in read_dataset(path, "messages", limit=None, seed=0)]
 
 
 def begin(page):
@@ -140,7 +140,7 @@ def test_what_is_imported_is_exported_and_prepare_reads_it(page, tmp_path):
     tool += [{"role": "tool", "content": "6"}, {"role": "assistant", "content": "It is 6."}]
     bring(page, tmp_path / "in.jsonl", TALK, {"messages": [{"role": "system", "content": "Be kind."}, *tool]})
     expect(page.get_by_role("alert")).to_contain_text("in.jsonl: 2 imported.")
-    before = [item.conversation for item in read(tmp_path / "in.jsonl", "messages", limit=None, seed=0)]
+    before = [item.conversation for item in read_dataset(tmp_path / "in.jsonl", "messages", limit=None, seed=0)]
     assert exported(page, "Export all", tmp_path / "all.jsonl") == before
     page.locator(".chat").last.hover()
     assert exported(page, "Export 2*3?", tmp_path / "one.jsonl") == before[1:]
@@ -159,7 +159,7 @@ def test_html_of_a_user_or_a_model_is_text_and_never_runs(page, tmp_path):
     bring(page, tmp_path / "in.jsonl", TALK)
     expect(page.locator(".words")).to_have_text(f"Ask {HOSTILE}")
     expect(page.locator(".said")).to_have_text(f"Say {HOSTILE}")
-    assert asked(page, lambda: send(page, HOSTILE))["messages"][-1]["content"] == HOSTILE
+    assert captured_request(page, lambda: send(page, HOSTILE))["messages"][-1]["content"] == HOSTILE
     press(page, f"Delete Ask {HOSTILE[:56]}")
     expect(page.get_by_role("dialog")).to_contain_text("<img src=x")
     assert page.locator("main :is(img, script, a), dialog :is(img, script, a)").count() == 0
@@ -266,7 +266,7 @@ def test_everything_is_done_with_the_keyboard(page):
     page.keyboard.type("one")
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("two")
-    assert asked(page, lambda: page.keyboard.press("Enter"))["messages"][0]["content"] == "one\ntwo"
+    assert captured_request(page, lambda: page.keyboard.press("Enter"))["messages"][0]["content"] == "one\ntwo"
     expect(last(page)).to_contain_text("tokens of context")
     page.keyboard.press("ArrowUp")
     expect(page.get_by_label("Your message", exact=True)).to_be_focused()

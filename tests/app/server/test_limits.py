@@ -3,38 +3,40 @@ import socket
 
 import pytest
 
-from chatmill.app.server import api, protocol
-from chatmill.app.server.guard import MOST_BYTES
-from chatmill.inference.loading import load
-from support.raw_http import CHAT, CHUNKED, HELLO, Line, ask, request, serving_here, until, write_served
+from chatmill.app.server import api, http_protocol
+from chatmill.app.server.security import MAX_BODY_BYTES
+from chatmill.inference.model_loading import load_model
+from support.raw_http import CHAT, CHUNKED, HELLO, Connection, ask, request, serving_in_thread, wait_until, write_served
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    return load(write_served(tmp_path_factory.mktemp("served")), "cpu", 1)
+    return load_model(write_served(tmp_path_factory.mktemp("served")), "cpu", 1)
 
 
 @pytest.fixture(scope="module")
 def port(loaded):
-    with serving_here(loaded) as here:
+    with serving_in_thread(loaded) as here:
         yield here.port
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_sent(port):
-    assert ask(port, "POST", CHAT, Content_Length=str(MOST_BYTES + 1)).status == 413
+    assert ask(port, "POST", CHAT, Content_Length=str(MAX_BODY_BYTES + 1)).status == 413
     assert ask(port, "POST", CHAT, Content_Length="9" * 19).status == 413
     assert ask(port, "POST", CHAT, Content_Length="9" * 5000).status == 400
 
 
 def test_a_body_in_chunks_is_refused_where_it_passes_the_limit(port):
-    with Line(port) as line:
-        line.send(request(port, "POST", CHAT, **CHUNKED) + b"%x\r\n" % (MOST_BYTES + 1) + b" " * (MOST_BYTES + 1))
-        assert line.reply().error["code"] == "too_large"
+    with Connection(port) as line:
+        line.send(
+            request(port, "POST", CHAT, **CHUNKED) + b"%x\r\n" % (MAX_BODY_BYTES + 1) + b" " * (MAX_BODY_BYTES + 1)
+        )
+        assert line.read_response().error["code"] == "too_large"
 
 
 def test_a_body_of_the_longest_is_read(port):
     body = json.dumps({"prompt": "x"}).encode()
-    assert ask(port, "POST", "/tokenize", body=body + b" " * (MOST_BYTES - len(body))).json["count"] == 1
+    assert ask(port, "POST", "/tokenize", body=body + b" " * (MAX_BODY_BYTES - len(body))).json["count"] == 1
 
 
 def test_a_body_that_does_not_come_is_waited_for_some_time(port, monkeypatch):
@@ -45,25 +47,25 @@ def test_a_body_that_does_not_come_is_waited_for_some_time(port, monkeypatch):
 
 @pytest.mark.parametrize("beginning", [b"", b"G", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
 def test_headers_that_do_not_come_are_waited_for_some_time(port, monkeypatch, beginning):
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.2)
-    with Line(port) as line:
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.2)
+    with Connection(port) as line:
         line.send(beginning)
-        assert line.reply().status == 408
-        assert line.reply() is None
+        assert line.read_response().status == 408
+        assert line.read_response() is None
 
 
 def test_headers_that_come_byte_by_byte_are_no_reason_to_wait_longer(port, monkeypatch):
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
-    with Line(port) as line:
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.3)
+    with Connection(port) as line:
         line.socket.settimeout(0.02)
         assert sent_until_closed(line, b"a") > 0
 
 
 def test_what_is_left_of_a_body_after_its_answer_is_not_read_for_ever(port, monkeypatch):
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
-    with Line(port) as line:
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.3)
+    with Connection(port) as line:
         line.send(request(port, "POST", "/nowhere", **CHUNKED))
-        assert line.reply().status == 404
+        assert line.read_response().status == 404
         line.socket.settimeout(0.02)
         assert sent_until_closed(line, b"1\r\na\r\n") > 0
 
@@ -83,48 +85,48 @@ def sent_until_closed(line, data):
 
 
 def test_a_connection_whose_last_body_came_late_is_left_in_peace(port, monkeypatch):
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.2)
-    with Line(port) as line:
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.2)
+    with Connection(port) as line:
         line.send(request(port, "POST", "/nowhere", Content_Length="4"))
-        assert line.reply().status == 404
+        assert line.read_response().status == 404
         line.send(b"late")
-        assert line.reply() is None  # and no error that would be taken for the next answer
+        assert line.read_response() is None  # and no error that would be taken for the next answer
 
 
 def test_a_body_that_is_no_http_is_refused_once(loaded, capfd):
-    with serving_here(loaded) as here, Line(here.port) as line:
+    with serving_in_thread(loaded) as here, Connection(here.port) as line:
         line.send(request(here.port, "GET", "/health", **CHUNKED) + b"no length\r\n\r\n")
-        assert line.reply("GET").status == 400
-        assert line.reply("GET") is None
+        assert line.read_response("GET").status == 400
+        assert line.read_response("GET") is None
     assert capfd.readouterr().err == ""
 
 
 def test_past_the_most_connections_the_next_is_told_to_come_again(loaded, monkeypatch):
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 2)
-    with serving_here(loaded) as here, Line(here.port), Line(here.port) as second:
-        until(lambda: here.connections == 2)
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 2)
+    with serving_in_thread(loaded) as here, Connection(here.port), Connection(here.port) as second:
+        wait_until(lambda: here.connections == 2)
         refused = ask(here.port, "GET", "/health")
         second.close()
-        until(lambda: here.connections == 1)
+        wait_until(lambda: here.connections == 1)
         assert ask(here.port, "GET", "/health").status == 200
     assert (refused.status, refused.headers["retry-after"]) == (503, "2")
 
 
 def test_small_answers_are_not_held_back(loaded):
-    with serving_here(loaded) as here, Line(here.port):
-        until(lambda: here.connections == 1)
+    with serving_in_thread(loaded) as here, Connection(here.port):
+        wait_until(lambda: here.connections == 1)
         (line,) = here.server.server_state.connections
         assert line.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_client_that_takes_nothing_is_let_go(loaded, monkeypatch, capfd):
-    monkeypatch.setattr(protocol, "LISTENER_SECONDS", 0.2)
+    monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_SECONDS", 0.2)
     long = {"prompt": "x", "max_tokens": 600, "stream": True, "logprobs": 20}
-    with serving_here(loaded, buffer=4096) as here, Line(here.port) as line:
+    with serving_in_thread(loaded, buffer=4096) as here, Connection(here.port) as line:
         line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.send(request(here.port, "POST", "/v1/completions", body=long))
-        until(lambda: here.connections == 1)
-        until(lambda: here.connections == 0)
+        wait_until(lambda: here.connections == 1)
+        wait_until(lambda: here.connections == 0)
     assert capfd.readouterr().err == ""
 
 

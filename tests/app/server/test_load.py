@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from chatmill.conversation.chatml import Message
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.interpreter import Interpreter
-from chatmill.inference.loading import load
-from support.raw_http import CHAT, Line, ask, request
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_model
+from chatmill.inference.prompt_builder import PromptBuilder
+from support.raw_http import CHAT, Connection, ask, request
 from support.serving import process, serving
 
 pytestmark = pytest.mark.slow
@@ -67,20 +67,20 @@ def questions(chat: int, number: int) -> Iterator[str]:
 
 def talk(port: int, chat: int, number: int) -> Iterator[Said]:
     """A conversation of several turns, streamed and not in turn."""
-    conversation = [Message.plain("system", f"You are number {chat}, a {TRADES[chat % len(TRADES)]}.")]
-    with Line(port) as line:
+    conversation = [Message.from_text("system", f"You are number {chat}, a {TRADES[chat % len(TRADES)]}.")]
+    with Connection(port) as line:
         for turn, question in enumerate(questions(chat, number)):
-            conversation.append(Message.plain("user", question))
+            conversation.append(Message.from_text("user", question))
             yield (said := answer(line, port, conversation, stream=turn % 2 == chat % 2))
-            conversation.append(Message.plain("assistant", said.text))
+            conversation.append(Message.from_text("assistant", said.text))
 
 
-def answer(line: Line, port: int, conversation: list[Message], *, stream: bool) -> Said:
+def answer(line: Connection, port: int, conversation: list[Message], *, stream: bool) -> Said:
     """What the server says to a conversation."""
     said = [{"role": message.role, "content": message.text} for message in conversation]
     asked = {"messages": said, "max_tokens": TOKENS, "temperature": 0, "return_token_ids": True, "stream": stream}
     line.send(request(port, "POST", CHAT, body=asked))
-    reply = line.reply()
+    reply = line.read_response()
     assert reply is not None and reply.status == 200, reply
     if not stream:
         choice = reply.json["choices"][0]
@@ -107,13 +107,13 @@ class Alone:
     """The same model with nobody else."""
 
     def __init__(self, model: Path) -> None:
-        self._loaded = load(model, "cpu", 1)
+        self._loaded = load_model(model, "cpu", 1)
         self._session = ChatSession(*self._loaded)
-        self.interpreter = Interpreter(*self._loaded)
+        self.interpreter = PromptBuilder(*self._loaded)
         self.answer = cache(self._answer)
 
     def _answer(self, conversation: tuple[Message, ...]) -> tuple[str, list[int]]:
-        message, _ = self._session.reply(list(conversation), TOKENS)
+        message, _ = self._session.greedy_reply(list(conversation), TOKENS)
         return message.text, self._session.answer_ids
 
     def differences(self, said: Said) -> str:
@@ -145,7 +145,7 @@ def test_sixty_four_chats_at_once_get_the_answers_that_each_would_get_alone(mode
     print(f"\n{len(found):,} answers, {sum(len(said.ids) for said in found):,} tokens in {seconds:.0f} s; ", end="")
     print(f"{memory >> 20} MB, {growth / (1 << 20):+.1f} MB in the last two thirds")
     assert {len(said.conversation) for said in found} == {2 * turn + 2 for turn in range(TURNS)}
-    assert all(said.prompt_ids == alone.interpreter.prompt(list(said.conversation)) for said in found)
+    assert all(said.prompt_ids == alone.interpreter.prompt_ids(list(said.conversation)) for said in found)
     assert [difference for said in found if (difference := alone.differences(said))] == []
     assert all(said.text == alone.answer(said.conversation)[0] for said in found)
     assert growth < GROWTH

@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from chatmill.app.server import runs as runs_module
-from chatmill.app.server.errors import Refusal, refused
+from chatmill.app.server.api_errors import ApiError, handle_api_error
 from chatmill.app.server.run_files import RunFiles
-from chatmill.app.server.run_rows import rows
+from chatmill.app.server.run_rows import run_rows
 from chatmill.app.server.runs import Runs, points, routes, run_program
 from support.run_repository import CURVE, EVALUATION, RunRepository
 from support.tiny import CONFIG, random_model
@@ -58,7 +58,7 @@ def listed(repository):
 @pytest.fixture(scope="module")
 def client(listed):
     """A browser of sorts, after the listing."""
-    app = Starlette(routes=routes(listed), exception_handlers={Refusal: refused})
+    app = Starlette(routes=routes(listed), exception_handlers={ApiError: handle_api_error})
     with TestClient(app) as client:
         client.get("/runs.json?refresh=1")
         yield client
@@ -74,7 +74,7 @@ def experiment(tip, name=None, **executor):
 
 
 def rows_of(repository, *states):
-    return rows(list(states), repository.folder, RunFiles(repository.folder))
+    return run_rows(list(states), repository.folder, RunFiles(repository.folder))
 
 
 def test_workspace_branches_and_experiments_of_all_commits_are_listed(listed):
@@ -214,26 +214,26 @@ def test_the_runs_are_listed_anew_where_that_is_asked_for(client):
 
 
 def test_runs_beyond_the_most_are_left_out_and_told(repository, monkeypatch):
-    monkeypatch.setattr(runs_module, "MOST_RUNS", 3)
+    monkeypatch.setattr(runs_module, "MAX_RUNS", 3)
     listing = asyncio.run(Runs(repository.folder).listing())
     assert len(listing["runs"]) == 3 and listing["runs"][0]["label"] == "workspace"
     assert listing["notes"] == ["7 runs older than these 3 are left out."]
 
 
 def test_what_dvc_takes_too_long_for_is_told(repository, monkeypatch):
-    monkeypatch.setattr(runs_module, "SECONDS", 0.2)
+    monkeypatch.setattr(runs_module, "DVC_TIMEOUT_SECONDS", 0.2)
     assert "took over 0.2 s" in asyncio.run(Runs(repository.folder).listing())["problem"]
 
 
 def test_more_than_is_read_is_told(repository, monkeypatch):
-    monkeypatch.setattr(runs_module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(runs_module, "MAX_DVC_BYTES", 1000)
     assert "`dvc exp remove`" in asyncio.run(Runs(repository.folder).listing())["problem"]
 
 
 def test_after_a_listing_that_failed_the_runs_of_the_one_before_stay(repository, monkeypatch):
     found = Runs(repository.folder)
     before = asyncio.run(found.listing())
-    monkeypatch.setattr(runs_module, "SECONDS", 0.2)
+    monkeypatch.setattr(runs_module, "DVC_TIMEOUT_SECONDS", 0.2)
     after = asyncio.run(found.listing(refresh=True))
     assert after["problem"] and after["runs"] == before["runs"] and "main" in found.model_names()
 

@@ -9,9 +9,9 @@ import pytest
 from chatmill.app.cli import main
 from chatmill.app.commands.serve import hosts
 from chatmill.app.server import assets
-from chatmill.app.server.guard import MOST_BYTES
-from chatmill.inference.loading import load
-from support.raw_http import CHAT, HELLO, Line, ask, request, serving_here, write_served
+from chatmill.app.server.security import MAX_BODY_BYTES
+from chatmill.inference.model_loading import load_model
+from support.raw_http import CHAT, HELLO, Connection, ask, request, serving_in_thread, write_served
 from support.serving import process
 
 FRIEND, STRANGER, KEY, SECRET = "https://friend.example", "https://stranger.example", "a-key-of-mine", "xylophone"
@@ -30,20 +30,20 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(folder):
-    return load(folder, "cpu", 1)
+    return load_model(folder, "cpu", 1)
 
 
 @pytest.fixture(scope="module")
 def port(loaded):
     """Of a server that anybody of this machine may ask, and pages of a friend."""
-    with serving_here(loaded, origins=[FRIEND]) as here:
+    with serving_in_thread(loaded, origins=[FRIEND]) as here:
         yield here.port
 
 
 @pytest.fixture(scope="module")
 def locked(loaded):
     """The port of a server with a key."""
-    with serving_here(loaded, key=KEY, origins=[FRIEND]) as here:
+    with serving_in_thread(loaded, key=KEY, origins=[FRIEND]) as here:
         yield here.port
 
 
@@ -64,9 +64,9 @@ def test_names_that_are_not_known_are_refused(port, host):
 def test_a_request_names_one_host(port):
     assert ask(port, "GET", "/", Host="").status in (400, 421)
     assert ask(port, "GET", "/", headers=[("Host", "localhost")]).status == 400
-    with Line(port) as line:
+    with Connection(port) as line:
         line.send(b"GET / HTTP/1.0\r\n\r\n")
-        assert line.reply().status == 421
+        assert line.read_response().status == 421
 
 
 def test_a_name_that_was_allowed_is_known():
@@ -150,7 +150,7 @@ def test_pages_and_what_they_are_made_of_need_no_key(locked):
 
 def test_a_key_may_have_any_letters(loaded):
     as_sent = "schlüssel".encode().decode("latin-1")  # of whose characters each is a byte
-    with serving_here(loaded, key="schlüssel") as here:
+    with serving_in_thread(loaded, key="schlüssel") as here:
         assert ask(here.port, "GET", "/v1/models", Authorization=f"Bearer {as_sent}").status == 200
         assert ask(here.port, "GET", "/v1/models", Authorization="Bearer schlussel").status == 401
 
@@ -172,7 +172,7 @@ def kinds_of_answers(port):
         403: request(port, "GET", "/", Origin=STRANGER),
         404: request(port, "GET", "/nowhere"),
         405: request(port, "PUT", CHAT),
-        413: request(port, "POST", CHAT, Content_Length=str(MOST_BYTES + 1)),
+        413: request(port, "POST", CHAT, Content_Length=str(MAX_BODY_BYTES + 1)),
         421: request(port, "GET", "/", Host="evil.example"),
         "/": request(port, "GET", "/"),
         "/assets/shared/style.css": request(port, "GET", "/assets/shared/style.css"),
@@ -184,16 +184,16 @@ def kinds_of_answers(port):
 
 @pytest.mark.parametrize("kind", kinds_of_answers(0))
 def test_every_answer_protects_the_browser(port, kind):
-    with Line(port) as line:
+    with Connection(port) as line:
         line.send(kinds_of_answers(port)[kind])
-        reply = line.reply()
+        reply = line.read_response()
     assert reply.status == (kind if isinstance(kind, int) else 200 if kind.startswith("/") else 400)
     assert reply.headers | HEADERS == reply.headers
     assert reply.status < 400 or reply.error
 
 
 def test_an_answer_after_a_mistake_of_ours_protects_the_browser_too(loaded, capfd):
-    with serving_here(loaded) as here:
+    with serving_in_thread(loaded) as here:
         here.models.describe = None
         reply = ask(here.port, "GET", "/v1/models")
     assert (reply.status, reply.error["type"]) == (500, "server_error")
@@ -259,7 +259,7 @@ def test_assets_are_those_that_were_there_at_the_start(monkeypatch, tmp_path, lo
     (tmp_path / "static/deeper/c.css").write_text("c{}")
     (tmp_path / "static/notes.txt").write_text("of no kind that is served")
     monkeypatch.setattr(assets, "files", lambda _: tmp_path)
-    with serving_here(loaded) as here:
+    with serving_in_thread(loaded) as here:
         (tmp_path / "static/a.css").write_text("b{}")
         (tmp_path / "static/b.css").symlink_to("/etc/passwd")
         (tmp_path / "static/deeper/d.css").write_text("d{}")
@@ -288,9 +288,9 @@ def say_a_secret(port):
         ("/tokens", {"ids": ids}),
     ):
         yield ask(port, "POST", path, body=body)
-    with Line(port) as line:
+    with Connection(port) as line:
         line.send(SECRET.encode() + b"\r\n" + request(port, "POST", CHAT, body={"messages": said}))
-        yield line.reply()
+        yield line.read_response()
 
 
 @pytest.mark.parametrize("more", [[], ["-v"]])
@@ -308,9 +308,9 @@ def test_nothing_that_is_said_stands_in_the_terminal_where_the_server_fails(load
     def fail(said, *_):
         raise KeyError(f"{said}")
 
-    with serving_here(loaded, verbose=True) as here:
+    with serving_in_thread(loaded, verbose=True) as here:
         interpreter = asyncio.run(here.models.get("tiny")).interpreter
-        for name in ("prompt", "fit", "encode"):
+        for name in ("prompt_ids", "truncate", "encode"):
             setattr(interpreter, name, fail)
         assert 500 in [reply.status for reply in say_a_secret(here.port)]
     told = "".join(capfd.readouterr())

@@ -5,13 +5,13 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from chatmill.app.server.errors import Full, Late, Stopped
-from chatmill.app.server.jobs import Answer, Reading, Wanted, chance
+from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
+from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob, token_logprob
 from chatmill.app.server.scheduler import Scheduler
-from chatmill.engines.chats import chats_of
-from chatmill.inference.chat_template import OwnTemplate
-from chatmill.inference.interpreter import Interpreter
-from chatmill.inference.loading import load
+from chatmill.engines.batching import make_chat_batch
+from chatmill.inference.chat_template import ChatmillTemplate
+from chatmill.inference.model_loading import load_model
+from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.inference.sampler import Sampling
 from export_onnx import main as export
 from support.scripted import ScriptedEngine
@@ -43,27 +43,27 @@ def loaded(tmp_path_factory, request):
     write_model(folder / "pytorch")
     if request.param == "onnx":
         export(folder / "pytorch", folder / "onnx", quantize=[])
-    return load(folder / request.param, "cpu", 1)
+    return load_model(folder / request.param, "cpu", 1)
 
 
 def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **wanted):
-    interpreter = Interpreter(engine, TOKENIZER, OwnTemplate("chatml"))
-    return Answer(interpreter, list(ids), Wanted(Sampling(), max_tokens, **wanted), seconds)
+    interpreter = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
+    return CompletionJob(interpreter, list(ids), GenerationConfig(Sampling(), max_tokens, **wanted), seconds)
 
 
 async def all_of(job):
     """The ids of an answer, or the probabilities of a text."""
     made = []
-    while pieces := await job.outlet.take():
+    while pieces := await job.results.get_all():
         made += pieces
     if job.error:
         raise job.error
-    return [i for piece in made for i in piece.ids] if isinstance(job, Answer) else made[0]
+    return [i for piece in made for i in piece.ids] if isinstance(job, CompletionJob) else made[0]
 
 
 def run(engine, work, rows=3, waiting=3):
     """What a coroutine gives that is handed a scheduler."""
-    scheduler = Scheduler(engine, rows=rows, waiting=waiting)
+    scheduler = Scheduler(engine, num_slots=rows, max_waiting=waiting)
 
     async def main():
         return await asyncio.wait_for(work(scheduler), SECONDS)
@@ -76,7 +76,7 @@ def run(engine, work, rows=3, waiting=3):
 
 def alone(engine, ids, count):
     """The likeliest ids after some, by the engine on its own."""
-    interpreter = Interpreter(engine, TOKENIZER, OwnTemplate("chatml"))
+    interpreter = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
     engine.rewind(0)
     logits, said = engine.append(ids), []
     while len(said) < count:
@@ -123,7 +123,7 @@ def test_what_a_chat_has_read_is_not_read_again_while_others_come_and_go(loaded)
         await asyncio.gather(*map(all_of, others[:2]))
         again = answer(loaded.engine, [1, 2, 3, 4, *said, 7, 7], 3)
         scheduler.submit(again)
-        return await all_of(again), again.cached, said
+        return await all_of(again), again.cached_tokens, said
 
     ids, cached, said = run(loaded.engine, work)
     assert cached == 4 + len(said) - 1
@@ -135,11 +135,11 @@ def test_looking_at_the_tokens_of_a_chat_leaves_what_it_has_read(loaded):
         first = answer(loaded.engine, [1, 2, 3, 4], 6)
         scheduler.submit(first)
         read = [1, 2, 3, 4, *await all_of(first)]
-        looking, again = Reading(read, 5, SECONDS), answer(loaded.engine, [*read, 7], 1)
+        looking, again = LogprobsJob(read, 5, SECONDS), answer(loaded.engine, [*read, 7], 1)
         for job in (looking, again):
             scheduler.submit(job)
             await all_of(job)
-        return again.cached, len(read)
+        return again.cached_tokens, len(read)
 
     cached, read = run(loaded.engine, work)
     assert cached == read - 1
@@ -149,26 +149,27 @@ def test_the_probabilities_of_a_text_are_those_of_the_engine(loaded):
     ids = [5, 80, 81, 200, 3]
 
     async def work(scheduler):
-        job = Reading(ids, 5, SECONDS)
+        job = LogprobsJob(ids, 5, SECONDS)
         scheduler.submit(job)
         return await all_of(job)
 
-    found, logits = run(loaded.engine, work), loaded.engine.score(ids).astype(np.float64)
+    found, logits = run(loaded.engine, work), loaded.engine.sequence_logits(ids).astype(np.float64)
     expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     assert [one.token for one in found] == ids[1:]
     np.testing.assert_allclose([one.logprob for one in found], expected[range(4), ids[1:]], atol=1e-4)
     assert all(
-        [i for i, _ in one.top] == np.argsort(-row)[:5].tolist() for one, row in zip(found, expected[:4], strict=True)
+        [i for i, _ in one.top_logprobs] == np.argsort(-row)[:5].tolist()
+        for one, row in zip(found, expected[:4], strict=True)
     )
 
 
 def test_probabilities_are_normalised_and_those_of_equals_in_the_order_of_their_ids():
-    assert chance(np.array([0, 0, 0, 0], np.float32), 2, 2) == (
+    assert token_logprob(np.array([0, 0, 0, 0], np.float32), 2, 2) == (
         2,
         pytest.approx(np.log(0.25)),
         [(0, pytest.approx(np.log(0.25))), (1, pytest.approx(np.log(0.25)))],
     )
-    assert chance(np.array([0, -np.inf], np.float32), 1, 0) == (1, -9999.0, [])
+    assert token_logprob(np.array([0, -np.inf], np.float32), 1, 0) == (1, -9999.0, [])
 
 
 def test_who_comes_past_the_queue_is_refused_at_once():
@@ -178,7 +179,7 @@ def test_who_comes_past_the_queue_is_refused_at_once():
         jobs = [answer(engine) for _ in range(4)]
         for job in jobs[:3]:
             scheduler.submit(job)
-        with pytest.raises(Full):
+        with pytest.raises(QueueFull):
             scheduler.submit(jobs[3])
         engine.gate.release(100)
         return [len(await all_of(job)) for job in jobs[:3]]
@@ -193,16 +194,16 @@ def test_an_answer_that_nobody_waits_for_ends_before_its_next_token():
         job = answer(engine, max_tokens=500)
         scheduler.submit(job)
         engine.gate.release(3)
-        while len(engine.read) != 3:
+        while len(engine.received_ids) != 3:
             await asyncio.sleep(0.01)
         scheduler.cancel(job)
         engine.gate.release(100)
-        with pytest.raises(Stopped):
+        with pytest.raises(SchedulerStopped):
             await all_of(job)
         return scheduler.idle
 
     assert run(engine, work)
-    assert len(engine.read) <= 4
+    assert len(engine.received_ids) <= 4
 
 
 def test_one_who_waits_and_goes_never_begins():
@@ -215,11 +216,11 @@ def test_one_who_waits_and_goes_never_begins():
         scheduler.cancel(second)
         engine.gate.release(100)
         await all_of(first)
-        with pytest.raises(Stopped):
+        with pytest.raises(SchedulerStopped):
             await all_of(second)
 
     run(engine, work)
-    assert [200] not in engine.read
+    assert [200] not in engine.received_ids
 
 
 def test_an_answer_whose_time_is_over_ends():
@@ -231,7 +232,7 @@ def test_an_answer_whose_time_is_over_ends():
         while perf_counter() < job.deadline:
             await asyncio.sleep(0.01)
         engine.gate.release(100)
-        with pytest.raises(Late):
+        with pytest.raises(DeadlineExceeded):
             await all_of(job)
 
     run(engine, work)
@@ -261,9 +262,9 @@ def test_a_broken_engine_leaves_nobody_waiting():
         for job in jobs:
             scheduler.submit(job)
         for job in jobs:
-            with pytest.raises(Stopped):
+            with pytest.raises(SchedulerStopped):
                 await all_of(job)
-        with pytest.raises(Stopped):
+        with pytest.raises(SchedulerStopped):
             scheduler.submit(answer(engine))
         return scheduler.alive
 
@@ -282,7 +283,7 @@ def test_stopping_ends_what_goes_on_and_what_waits():
         engine.gate.release(5)
         await stopping
         for job in jobs:
-            with pytest.raises(Stopped):
+            with pytest.raises(SchedulerStopped):
                 await all_of(job)
 
     run(engine, work)
@@ -294,12 +295,12 @@ def test_a_text_whose_logits_would_not_fit_is_refused():
 
     async def work(scheduler):
         with pytest.raises(ValueError, match="65 tokens: expected at most 64"):
-            scheduler.submit(Reading([1] * 65, 5, SECONDS))
+            scheduler.submit(LogprobsJob([1] * 65, 5, SECONDS))
 
     run(engine, work)
 
 
 def test_engines_with_one_cache_have_one_chat(loaded):
-    assert chats_of(gated(), 8)[1] == 1
-    assert chats_of(loaded.engine, 8)[1] == 8
+    assert make_chat_batch(gated(), 8)[1] == 1
+    assert make_chat_batch(loaded.engine, 8)[1] == 8
     assert CONFIG.max_position_embeddings == loaded.engine.context

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.app.terminal.saved_chats import Transcript, claim, read_chat, save
+from chatmill.app.terminal.saved_chats import Transcript, create_file, read_chat, save_chat
 from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
-from chatmill.datasets.formats.registry import read
+from chatmill.datasets.formats.registry import read_dataset
 
 TEXT = st.one_of(st.text(), st.sampled_from(CONTROL_TOKENS)).filter(str.strip)
 TOOL = st.tuples(TEXT, st.text(), st.text()).map(
@@ -15,39 +15,39 @@ TOOL = st.tuples(TEXT, st.text(), st.text()).map(
 )
 ANSWER = st.lists(TOOL, max_size=2).map(lambda tools: tuple(part for tool in tools for part in tool))
 EXCHANGE = st.builds(
-    lambda asked, tools, said: [Message.plain("user", asked), Message("assistant", (*tools, Part("text", said)))],
+    lambda asked, tools, said: [Message.from_text("user", asked), Message("assistant", (*tools, Part("text", said)))],
     TEXT,
     ANSWER,
     TEXT,
 )
 CONVERSATION = st.builds(
     lambda system, exchanges: [*system, *(message for exchange in exchanges for message in exchange)],
-    st.lists(TEXT.map(lambda text: Message.plain("system", text)), max_size=1),
+    st.lists(TEXT.map(lambda text: Message.from_text("system", text)), max_size=1),
     st.lists(EXCHANGE, min_size=1, max_size=3),
 )
-HI = [Message.plain("user", "Hi"), Message.plain("assistant", "Ho")]
+HI = [Message.from_text("user", "Hi"), Message.from_text("assistant", "Ho")]
 
 
 @given(CONVERSATION)
 def test_prepare_and_load_read_back_exactly_what_was_saved(tmp_path_factory, conversation):
-    file = save(conversation, str(tmp_path_factory.mktemp("saved") / "chat.jsonl"))
-    (item,) = read(file, "messages", limit=None, seed=0)
+    file = save_chat(conversation, str(tmp_path_factory.mktemp("saved") / "chat.jsonl"))
+    (item,) = read_dataset(file, "messages", limit=None, seed=0)
     assert item.conversation == conversation == read_chat(file, 1)
 
 
 def test_an_exchange_without_an_answer_is_left_out(tmp_path):
-    file = save([*HI, Message.plain("user", "So?"), Message("assistant", ())], f"{tmp_path}/chat.jsonl")
+    file = save_chat([*HI, Message.from_text("user", "So?"), Message("assistant", ())], f"{tmp_path}/chat.jsonl")
     assert read_chat(file, 1) == HI
 
 
 def test_nothing_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="nothing was said yet"):
-        save([Message.plain("system", "Be kind.")], f"{tmp_path}/chat.jsonl")
+        save_chat([Message.from_text("system", "Be kind.")], f"{tmp_path}/chat.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_chats_of_one_second_have_names_of_their_own(tmp_path):
-    names = [claim(f"{tmp_path}/new/").name for _ in range(20)]
+    names = [create_file(f"{tmp_path}/new/").name for _ in range(20)]
     assert len(set(names)) == 20
     assert all(re.fullmatch(r"chat-\d{8}-\d{6}(-\d+)?\.jsonl", name) for name in names)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Conversation, render
-from chatmill.datasets.formats import json_document, reading
-from chatmill.datasets.formats.item import Item, Reject
-from chatmill.datasets.formats.registry import NAMES, read
+from chatmill.datasets.formats import json_document, row_readers
+from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 
 QUESTION, ANSWER = "Is it open?", "Yes, until six."
 PAIR = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>\n"
@@ -23,7 +23,7 @@ CALL = "<|python_start|>{}<|python_end|><|output_start|>{}<|output_end|>"
 def entries(tmp_path, name, content, file="raw.jsonl", limit=None):
     path = tmp_path / file
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return list(read(path, name, limit=limit, seed=0))
+    return list(read_dataset(path, name, limit=limit, seed=0))
 
 
 def rendered(tmp_path, name, content, file="raw.jsonl"):
@@ -36,7 +36,7 @@ def one_answer(conversation: Conversation) -> str:
 
 def answer(tmp_path, name, row):
     [item] = entries(tmp_path, name, json.dumps(row))
-    assert isinstance(item, Item), item
+    assert isinstance(item, Example), item
     return one_answer(item.conversation)
 
 
@@ -224,7 +224,7 @@ def test_oasst_counts_orphans_and_deleted_roots(tmp_path):
     rows = [*FLAT, message("f", "nobody", "assistant", "lost"), message("s", None, "prompter", "x", deleted=True)]
     rows[-1]["message_tree_id"] = "s"
     found = entries(tmp_path, "oasst", "\n".join(map(json.dumps, rows)))
-    assert [type(entry).__name__ for entry in found] == ["Reject", "Item", "Reject"]
+    assert [type(entry).__name__ for entry in found] == ["Reject", "Example", "Reject"]
     assert [(entry.reason, entry.place[-1]) for entry in (found[0], found[2])] == [("orphan", "7"), ("deleted", "8")]
 
 
@@ -263,7 +263,7 @@ def test_personas_are_system_messages_and_long_rows_are_rejected(tmp_path):
 
 
 def test_unknown_format_lists_the_choices(tmp_path):
-    with pytest.raises(ValueError, match=f"unknown format 'csv': expected one of {', '.join(NAMES)}"):
+    with pytest.raises(ValueError, match=f"unknown format 'csv': expected one of {', '.join(FORMAT_NAMES)}"):
         entries(tmp_path, "csv", "")
 
 
@@ -296,7 +296,7 @@ def test_damaged_packed_files_are_named(tmp_path, pack, suffix, damage):
 def test_bytes_that_are_not_utf8_are_one_reject_with_their_offset(tmp_path):
     good = b"a __eou__ b\n"
     found = entries(tmp_path, "dailydialog", good + b"a \xff __eou__ b\n" + good)
-    assert [type(entry).__name__ for entry in found] == ["Item", "Reject", "Item"]
+    assert [type(entry).__name__ for entry in found] == ["Example", "Reject", "Example"]
     assert found[1] == Reject(f"{tmp_path}/raw.jsonl:2", "not_utf8", "not UTF-8 at byte 14 of the file")
 
 
@@ -329,7 +329,7 @@ def test_an_array_that_is_not_utf8_is_named_by_byte(tmp_path):
 
 
 def test_rows_above_the_bound_are_rejected_and_reading_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "ROW_BYTES", 20)
+    monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 20)
     found = entries(tmp_path, "dailydialog", "a __eou__ b\n" + "x" * 65 + "\nc __eou__ d\n")
     assert [getattr(entry, "reason", "") for entry in found] == ["", "too_long", ""]
     assert found[2].place.endswith(":3")
@@ -356,7 +356,7 @@ def test_a_streamed_document_equals_the_whole_one(document, indent, ascii_only, 
     except UnicodeDecodeError:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_document, "_CHUNK", chunk)
+        patch.setattr(json_document, "_READ_BYTES", chunk)
         found = list(json_document.entries(Path("x"), io.BytesIO(data), 10_000))
     keys, values = [key for _, key, _ in found], [value for _, _, value in found]
     assert values == (document if isinstance(document, list) else list(document.values()))
@@ -367,7 +367,7 @@ def test_a_streamed_document_equals_the_whole_one(document, indent, ascii_only, 
 def test_documents_that_follow_one_another_are_read_one_by_one(documents, blank, chunk):
     data = blank.join(f"[{document}]" for document in documents).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_document, "_CHUNK", chunk)
+        patch.setattr(json_document, "_READ_BYTES", chunk)
         found = [value for _, value in json_document.values(Path("x"), io.BytesIO(data), 10_000)]
     assert found == [[json.loads(document)] for document in documents]
 
@@ -378,11 +378,11 @@ def test_any_bytes_are_an_error_or_entries(tmp_path_factory, data):
     file.write_bytes(data)
     for name in ("messages", "chitchat", "oasst", "personachat", "markers", "text", "dailydialog"):
         try:
-            found = list(read(file, name, limit=None, seed=0))
+            found = list(read_dataset(file, name, limit=None, seed=0))
         except ValueError as error:
             assert str(error).startswith(str(file))
         else:
-            assert all(isinstance(entry, Item | Reject) for entry in found)
+            assert all(isinstance(entry, Example | Reject) for entry in found)
 
 
 # the hub

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import check_turns, render
-from chatmill.datasets.formats.problems import PROBLEMS
+from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS
 from chatmill.datasets.formats.skills import generate
-from chatmill.datasets.split import side
-from chatmill.evaluation.skill_scoring import score
+from chatmill.datasets.split import assign_split
+from chatmill.evaluation.skill_scoring import is_correct
 from support.paths import ROOT
 
 FILE = ROOT / "data/raw/skills.yaml"
@@ -39,7 +39,7 @@ def exchanges(conversation):
 
 
 def side_of(item):
-    return side(item.group, validation_share=0.05, test_share=0.05)
+    return assign_split(item.group, validation_share=0.05, test_share=0.05)
 
 
 def plain(text):
@@ -123,23 +123,23 @@ def number_recall(question, answer, conversation):
 
 def story(question, answer, conversation):
     hero, thing = re.search(r"(?:about|with) (\w+) and a (\w+)", question).groups()
-    return score({"contains": [hero, thing]}, answer) and not score({"contains": ["nobody else"]}, answer)
+    return is_correct({"contains": [hero, thing]}, answer) and not is_correct({"contains": ["nobody else"]}, answer)
 
 
 def refusal(question, answer, conversation):
     return re.fullmatch(r"I'm sorry, I can't know (?!.*\b(my|am)\b)[^.]+\. (I|Nobody) [^.]+\.", answer)
 
 
-TRUTHS = {**{name: globals()[name] for name in PROBLEMS if name != "calendar"}, "calendar": calendar_}
+TRUTHS = {**{name: globals()[name] for name in PROBLEM_GENERATORS if name != "calendar"}, "calendar": calendar_}
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", PROBLEM_GENERATORS)
 def test_answers_are_true_to_what_was_asked(items, name):
     mine = [item for item in items if item.skill["name"] == name]
     for item in mine:
         question, answer = exchanges(item.conversation)[-1]
         assert TRUTHS[name](question.text, answer.text, item.conversation), render(item.conversation)
-        assert score(item.skill, answer.text)
+        assert is_correct(item.skill, answer.text)
 
 
 def test_the_calculator_is_called_where_there_is_something_to_calculate(items):
@@ -177,7 +177,7 @@ def test_conversations_are_whole_mostly_distinct_and_of_mixed_length(items):
 def test_every_skill_has_enough_tests_of_either_phrasing(items):
     tests = {render(item.conversation): item.skill for item in items if side_of(item) == "test"}
     counts = Counter((skill["name"], skill["phrasing"]) for skill in tests.values())
-    for name in PROBLEMS:
+    for name in PROBLEM_GENERATORS:
         assert 30 <= counts[name, "held_back"] <= 60
         assert counts[name, "known"] >= 30
 
@@ -200,7 +200,9 @@ def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
     trained = set(re.findall(r"\w+", texts["train"]))
     names = {item.group.split("/")[2] for item in items if item.group.startswith("skills/name_recall/")}
     tested = {
-        name for name in names if side(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"
+        name
+        for name in names
+        if assign_split(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"
     }
     assert len(tested) > 50
     assert not tested & trained
@@ -254,8 +256,8 @@ def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, mes
 @given(st.text(), st.text(" \n\t"))
 def test_an_answer_is_right_only_as_it_stands(text, blanks):
     skill = {"answers": ["It is 36.", "36"]}
-    assert score(skill, f"{blanks}It is 36.{blanks}") and score(skill, "36")
-    assert score(skill, text) == (text.strip() in ("It is 36.", "36"))
+    assert is_correct(skill, f"{blanks}It is 36.{blanks}") and is_correct(skill, "36")
+    assert is_correct(skill, text) == (text.strip() in ("It is 36.", "36"))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_an_answer_is_right_only_as_it_stands(text, blanks):
     ],
 )
 def test_a_story_has_its_words_in_one_to_eight_whole_sentences(reply, right):
-    assert score({"contains": ["Mira", "kite"]}, reply) == right
+    assert is_correct({"contains": ["Mira", "kite"]}, reply) == right
 
 
 def test_free_prompts_are_twenty_and_none_is_a_phrasing_of_the_file():

@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import ModelConfig, Variant
-from chatmill.engines.torch.opening import open_engine
+from chatmill.engines.torch.opening import open_torch_engine
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.llama2c import read_llama2c
-from chatmill.tokenizer.formats.loading import as_it_is
+from chatmill.tokenizer.formats.tokenizer_loading import make_lossless
 from support.paths import SHARED
 from support.tiny import random_model
 
@@ -102,11 +102,11 @@ def write_quantized(model, tied, file, group=16):
 def test_a_model_in_each_header_is_our_model(tmp_path, write, tied):
     model, file = made_up(tied), tmp_path / "model.bin"
     write(model, tied, file)
-    engine = open_engine(file, device="cpu", threads=1)
+    engine = open_torch_engine(file, device="cpu", threads=1)
     with torch.inference_mode():
         expected = model(torch.tensor([IDS]))[0]
     assert (engine.name, engine.context, engine.vocab_size, engine.template) == ("pytorch", 64, 80, "")
-    np.testing.assert_allclose(engine.score(IDS), expected, atol=2e-4)
+    np.testing.assert_allclose(engine.sequence_logits(IDS), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_file_that_is_not_as_its_header_says_is_refused(tmp_path, damage, mess
     write_earlier(made_up(True), True, file)
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=rf"model\.bin: neither what PyTorch .* saves, nor llama2\.c: .*{message}"):
-        open_engine(file, device="cpu", threads=1)
+        open_torch_engine(file, device="cpu", threads=1)
 
 
 def records(*entries):
@@ -163,7 +163,7 @@ def encode_as_llama2c(text, entries):
 
 def encode(file, vocab_size, text):
     """Our ids, of the text and the space that llama2.c puts before it."""
-    tokenizer = ChatTokenizer(as_it_is(read_llama2c(file, vocab_size)))
+    tokenizer = ChatTokenizer(make_lossless(read_llama2c(file, vocab_size)))
     return tokenizer.encode(" " + text) if text else []
 
 
@@ -201,7 +201,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, data, message):
 
 @pytest.mark.skipif(not STORIES.exists(), reason="the model is not here")
 def test_a_model_made_elsewhere_tells_its_story_word_for_word():
-    engine = open_engine(STORIES / "stories260K.bin", device="cpu", threads=1)
+    engine = open_torch_engine(STORIES / "stories260K.bin", device="cpu", threads=1)
     vocabulary = read_llama2c(STORIES / "tok512.bin", engine.vocab_size)
     story = (STORIES / "stories260K.md").read_text().split("-t 0.0\n")[1].split("\n```")[0]
     ids, text = [1], b""

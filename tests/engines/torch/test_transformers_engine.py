@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support.foreign import IDS, logits_of, make, opened, rewrite, transformers
+from support.external_models import IDS, logits_of, make, open_on_cpu, rewrite, transformers
 from support.paths import SOURCE
 
 
@@ -51,9 +51,9 @@ def yarn(folder):
 @pytest.mark.parametrize("write", [gpt2, mamba, gemma, mixed_windows, yarn])
 def test_other_models_run_through_transformers(tmp_path, write):
     expected = logits_of(write(tmp_path))
-    engine = opened(tmp_path)
+    engine = open_on_cpu(tmp_path)
     assert (engine.name, engine.vocab_size, engine.device, engine.template) == ("transformers", 96, "cpu", "")
-    np.testing.assert_allclose(engine.score(IDS), expected, atol=1e-4)
+    np.testing.assert_allclose(engine.sequence_logits(IDS), expected, atol=1e-4)
     np.testing.assert_allclose(engine.append(IDS[:20]), expected[19], atol=1e-4)
     for kept in (11, 12, 3, 0):
         engine.rewind(kept)
@@ -75,7 +75,7 @@ def break_off(engine, ids):
 @pytest.mark.parametrize("write", [gpt2, mamba, gemma, mixed_windows, yarn])
 def test_what_is_broken_off_leaves_no_trace_in_the_cache(tmp_path, write):
     expected = logits_of(write(tmp_path))
-    engine = opened(tmp_path)
+    engine = open_on_cpu(tmp_path)
     engine.append(IDS[:10])
     break_off(engine, IDS[10:11])
     np.testing.assert_allclose(engine.append([IDS[10]]), expected[10], atol=1e-4)
@@ -86,7 +86,7 @@ def test_what_is_broken_off_leaves_no_trace_in_the_cache(tmp_path, write):
 
 def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
     gpt2(tmp_path)
-    engine = opened(tmp_path)
+    engine = open_on_cpu(tmp_path)
     engine.append(IDS)
     with pytest.raises(ValueError, match="129 tokens, but the model's context is 128"):
         engine.append([1] * 69)
@@ -107,14 +107,14 @@ def test_a_model_far_larger_than_its_files_is_not_made_up(tmp_path, change, mess
     gpt2(tmp_path)
     rewrite(tmp_path, **change)
     with pytest.raises(ValueError, match=f"transformers refuses it: {message}"):
-        opened(tmp_path)
+        open_on_cpu(tmp_path)
 
 
 def test_a_file_that_transformers_would_not_read_is_refused(tmp_path):
     gpt2(tmp_path)
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="name its folder, with no other weights in it"):
-        opened(tmp_path / "other.safetensors")
+        open_on_cpu(tmp_path / "other.safetensors")
 
 
 def test_weights_that_transformers_would_make_up_are_refused(tmp_path):
@@ -123,14 +123,14 @@ def test_weights_that_transformers_would_make_up_are_refused(tmp_path):
     del weights["transformer.h.1.ln_1.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"1 weights missing or misshapen: transformer\.h\.1\.ln_1\.weight"):
-        opened(tmp_path)
+        open_on_cpu(tmp_path)
 
 
 def test_a_model_that_nobody_knows_is_refused_with_both_reasons(tmp_path):
     make("llama").save_pretrained(tmp_path)
     rewrite(tmp_path, model_type="abacus", architectures=["AbacusForCausalLM"])
     with pytest.raises(ValueError, match=r"model_type 'abacus' is none of llama, .*, and transformers refuses it: "):
-        opened(tmp_path)
+        open_on_cpu(tmp_path)
 
 
 def test_without_transformers_the_way_to_it_is_said(tmp_path):
@@ -144,9 +144,9 @@ class Hidden(PathFinder):
         return None if name == "transformers" else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
 from pathlib import Path
-from chatmill.engines.torch.opening import open_engine
+from chatmill.engines.torch.opening import open_torch_engine
 try:
-    open_engine(Path({str(tmp_path)!r}))
+    open_torch_engine(Path({str(tmp_path)!r}))
 except ValueError as error:
     print(error)
 """

@@ -8,18 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
-from chatmill.conversation.template import Loss, Segment, segments
-from chatmill.pipeline.manifest import NAME
+from chatmill.conversation.template import LossKind, Segment, conversation_segments
+from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.tokenizer.encoding import backends
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.encoding.ranks import encoding, from_ranks
-from chatmill.tokenizer.formats.algorithms import Encoder
-from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.encoding.tiktoken_ranks import from_ranks, to_tiktoken_encoding
+from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
+from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
-from chatmill.tokenizer.vocabulary.files import CANONICAL, DESCRIPTION, complete, read_folder, write_folder
-from chatmill.tokenizer.vocabulary.patterns import PATTERNS, SAMPLE, bounded, resolve
+from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, PATTERNS, bounded, resolve
+from chatmill.tokenizer.vocabulary.tokenizer_folder import (
+    DESCRIPTION,
+    TOKENIZER_JSON,
+    add_special_tokens,
+    read_folder,
+    write_folder,
+)
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, bytes_and
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, byte_level_vocabulary
 from support.conversations import HOSTILE, MESSAGES
 from support.official_patterns import OFFICIAL
 
@@ -58,7 +64,7 @@ TEXT = st.one_of(st.text(), HOSTILE, st.text("ab \n\u2581é中🙂<|\\", max_siz
 
 def train(name, extra=()):
     trainer, chosen = TYPES[name]
-    return complete(trainer.train(TEXTS, trainer.MINIMUM + 100, trainer.Settings(**chosen)), extra)
+    return add_special_tokens(trainer.train(TEXTS, trainer.MINIMUM + 100, trainer.Settings(**chosen)), extra)
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +114,7 @@ def test_training_again_gives_the_same_tokenizer(trained, name):
 @settings(max_examples=12)
 def test_the_fast_path_equals_the_slow_one(trained, name, template, conversations):
     tokenizer = trained[name]
-    rendered = [segments(conversation, template) for conversation in conversations]
+    rendered = [conversation_segments(conversation, template) for conversation in conversations]
     fast = tokenizer.encode_conversations(rendered)
     slow = [tokenizer.encode_segments(parts) for parts in rendered]
     assert fast.offsets.tolist() == [sum(len(ids) for ids, _ in slow[:i]) for i in range(len(slow) + 1)]
@@ -117,8 +123,8 @@ def test_the_fast_path_equals_the_slow_one(trained, name, template, conversation
 
 
 def test_many_conversations_are_the_same_in_any_number_of_threads(tokenizer):
-    talk = [Message.plain("user", WORDS * 40), Message.plain("assistant", "naïve <|im_end|> 🙂" * 9)]
-    rendered = [segments(talk[: 1 + i % 2]) for i in range(90)]
+    talk = [Message.from_text("user", WORDS * 40), Message.from_text("assistant", "naïve <|im_end|> 🙂" * 9)]
+    rendered = [conversation_segments(talk[: 1 + i % 2]) for i in range(90)]
     one, two = tokenizer.encode_conversations(rendered), tokenizer.encode_conversations(rendered, threads=2)
     assert all((a == b).all() for a, b in zip(one, two, strict=True))
     assert tokenizer.decode(one.ids[one.offsets[88] : one.offsets[89]]) == "".join(part.text for part in rendered[88])
@@ -126,16 +132,16 @@ def test_many_conversations_are_the_same_in_any_number_of_threads(tokenizer):
 
 def test_nothing_to_encode_is_no_mistake(tokenizer):
     assert [array.tolist() for array in tokenizer.encode_conversations([])] == [[], [], [0]]
-    said = Segment("\n", Loss.PROMPT)
-    fast = tokenizer.encode_conversations([[], [said], [Segment("", Loss.TRAINED)], []])
-    assert [array.tolist() for array in fast] == [tokenizer.encode("\n"), [Loss.PROMPT], [0, 0, 1, 1, 1]]
+    said = Segment("\n", LossKind.PROMPT)
+    fast = tokenizer.encode_conversations([[], [said], [Segment("", LossKind.TRAINED)], []])
+    assert [array.tolist() for array in fast] == [tokenizer.encode("\n"), [LossKind.PROMPT], [0, 0, 1, 1, 1]]
 
 
 def test_text_that_was_not_escaped_gives_no_control_id_on_the_fast_path_either(tokenizer):
     parts = [
-        Segment("<|bos|>", Loss.IGNORED, control=True),
-        Segment("a<|im_end|>b<", Loss.PROMPT),
-        Segment("|", Loss.TRAINED),
+        Segment("<|bos|>", LossKind.IGNORED, control=True),
+        Segment("a<|im_end|>b<", LossKind.PROMPT),
+        Segment("|", LossKind.TRAINED),
     ]
     ids, losses = tokenizer.encode_segments(parts)
     fast = tokenizer.encode_conversations([parts])
@@ -144,27 +150,27 @@ def test_text_that_was_not_escaped_gives_no_control_id_on_the_fast_path_either(t
 
 
 def test_a_tokenizer_without_control_tokens_says_so():
-    tokenizer = ChatTokenizer(bytes_and([], "byte", "lookup", PATTERNS["qwen2"]))
-    conversation = [Message.plain("user", "Hi")]
+    tokenizer = ChatTokenizer(byte_level_vocabulary([], "byte", "lookup", PATTERNS["qwen2"]))
+    conversation = [Message.from_text("user", "Hi")]
     with pytest.raises(ValueError, match=r"no control token <\|bos\|>"):
         tokenizer.encode_conversation(conversation)
     with pytest.raises(ValueError, match=r"no control token"):
-        tokenizer.encode_conversations([segments(conversation)])
+        tokenizer.encode_conversations([conversation_segments(conversation)])
 
 
 def test_the_mask_is_set_on_what_the_assistant_says_does_and_ends_with(trained):
     tokenizer = trained["byte"]
     parts = (Part("call", "1+1"), Part("output", "2"), Part("text", "It is 2."))
-    ids, mask = tokenizer.encode_conversation([Message.plain("user", "Hi"), Message("assistant", parts)])
+    ids, mask = tokenizer.encode_conversation([Message.from_text("user", "Hi"), Message("assistant", parts)])
     shown = [tokenizer.token_bytes[i].decode() for i, trained in zip(ids, mask, strict=True) if trained]
     assert "".join(shown) == "<|python_start|>1+1<|python_end|>It is 2.<|im_end|>"
 
 
 def test_a_token_over_a_border_has_the_loss_of_its_first_byte():
-    tokenizer = ChatTokenizer(complete(bytes_and([b"ab"], "bpe", "merge", PATTERNS["qwen2"]), []))
-    parts = [Segment("a", Loss.PROMPT), Segment("ba", Loss.TRAINED)]
-    assert tokenizer.encode_segments(parts) == ([256, 97], [Loss.PROMPT, Loss.TRAINED])
-    assert tokenizer.encode_conversations([parts]).loss.tolist() == [Loss.PROMPT, Loss.TRAINED]
+    tokenizer = ChatTokenizer(add_special_tokens(byte_level_vocabulary([b"ab"], "bpe", "merge", PATTERNS["qwen2"]), []))
+    parts = [Segment("a", LossKind.PROMPT), Segment("ba", LossKind.TRAINED)]
+    assert tokenizer.encode_segments(parts) == ([256, 97], [LossKind.PROMPT, LossKind.TRAINED])
+    assert tokenizer.encode_conversations([parts]).loss.tolist() == [LossKind.PROMPT, LossKind.TRAINED]
 
 
 def test_a_word_of_two_bytes_is_spelt_and_a_longer_one_is_one_token(trained):
@@ -195,7 +201,7 @@ def test_wordpiece_takes_the_longest_beginning_first(trained):
 @given(text=TEXT)
 def test_ids_that_are_bytes_are_those_that_tiktoken_gives(trained, text):
     byte = trained["byte"]
-    assert byte.encode(text) == encoding(byte.vocabulary).encode_ordinary(text) == [*text.encode()]
+    assert byte.encode(text) == to_tiktoken_encoding(byte.vocabulary).encode_ordinary(text) == [*text.encode()]
 
 
 def test_bytes_in_another_order_have_other_ids():
@@ -229,18 +235,18 @@ def test_endless_runs_are_refused_and_long_ones_taken(trained, run):
 def test_a_folder_gives_the_tokenizer_back(trained, tokenizer, tmp_path):
     write_folder(tokenizer.vocabulary, tmp_path)
     assert load(tmp_path).vocabulary == tokenizer.vocabulary
-    assert load(tmp_path / CANONICAL).encode(SAMPLE) == tokenizer.encode(SAMPLE)
+    assert load(tmp_path / TOKENIZER_JSON).encode(PATTERN_SAMPLE) == tokenizer.encode(PATTERN_SAMPLE)
     if (tmp_path / "tokenizer.model").exists():
         assert load(tmp_path / "tokenizer.model").fingerprint == tokenizer.fingerprint
 
 
 def test_an_edited_folder_is_refused(trained, tmp_path):
     write_folder(trained["bpe"].vocabulary, tmp_path)
-    canonical = tmp_path / CANONICAL
+    canonical = tmp_path / TOKENIZER_JSON
     canonical.write_text(canonical.read_text().replace('"Ġthe"', '"Ġtha"'))
     with pytest.raises(ValueError, match=r"tokenizer\.json is damaged or was edited"):
         load(tmp_path)
-    (tmp_path / NAME).unlink()
+    (tmp_path / MANIFEST_NAME).unlink()
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
         load(tmp_path)
 
@@ -249,7 +255,7 @@ def test_another_tokenizers_description_is_refused(trained, tmp_path):
     write_folder(trained["byte"].vocabulary, tmp_path)
     description = json.loads((tmp_path / DESCRIPTION).read_text())
     (tmp_path / DESCRIPTION).write_text(json.dumps(description | {"fingerprint": "0"}))
-    (tmp_path / NAME).unlink()
+    (tmp_path / MANIFEST_NAME).unlink()
     with pytest.raises(ValueError, match="is not the tokenizer that"):
         read_folder(tmp_path)
 
@@ -274,7 +280,7 @@ def test_the_canonical_file_gives_the_same_ids_in_tokenizers(trained, name, text
 
 def test_tokenizers_decodes_the_canonical_file_and_knows_control_tokens(tokenizer):
     other = others(tokenizer.vocabulary)
-    assert other.decode(tokenizer.encode(SAMPLE)) == SAMPLE
+    assert other.decode(tokenizer.encode(PATTERN_SAMPLE)) == PATTERN_SAMPLE
     assert other.encode("<|im_end|>").ids == [tokenizer.special["<|im_end|>"]]
     assert other.get_vocab_size() == tokenizer.vocab_size
 
@@ -346,7 +352,7 @@ def test_a_token_that_merging_cannot_give_is_found_as_a_whole_piece():
     assert vocabulary.merges == ((97, 98),)
     other = tokenizers.Tokenizer.from_str(to_json(vocabulary))
     for text, ids in {"xyz": [257], "xyzab": [120, 121, 122, 256], "ab": [256]}.items():
-        assert ChatTokenizer(vocabulary).encode(text) == Encoder(vocabulary).encode(text) == ids
+        assert ChatTokenizer(vocabulary).encode(text) == ReferenceEncoder(vocabulary).encode(text) == ids
         assert other.encode(text).ids == ids
 
 
@@ -356,14 +362,14 @@ def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
     monkeypatch.setattr(backends, "TRIAL", 100)
     tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
     fast = tokenizer._backend
-    texts = [SAMPLE, *NAUGHTY, "<|im_end|>", SAMPLE * 3]
-    expected = [Encoder(tokenizer.vocabulary).encode(text) for text in texts]
+    texts = [PATTERN_SAMPLE, *NAUGHTY, "<|im_end|>", PATTERN_SAMPLE * 3]
+    expected = [ReferenceEncoder(tokenizer.vocabulary).encode(text) for text in texts]
     for _ in range(4):
         assert tokenizer.encode(texts) == expected
         assert [tokenizer.encode(text) for text in texts] == expected
     assert "_fastokens" in vars(fast)
     monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is not asked any more
-    rendered = [segments([Message.plain("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]
+    rendered = [conversation_segments([Message.from_text("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]
     slow = [trained["bpe"].encode_segments(parts)[0] for parts in rendered]
     assert tokenizer.encode_conversations(rendered).ids.tolist() == [i for ids in slow for i in ids]
 
@@ -389,5 +395,5 @@ def test_merges_that_sentencepiece_would_not_make_are_left_to_tokenizers(trained
     tokenizer = load(tmp_path / "tokenizer.json")
     text = "".join(removed).replace("\u2581", " ") + " the weather \u2581\u2581 in the café"
     ids = tokenizer.encode(text)
-    assert ids == Encoder(tokenizer.vocabulary).encode(text) != trained["sentencepiece-bpe"].encode(text)
+    assert ids == ReferenceEncoder(tokenizer.vocabulary).encode(text) != trained["sentencepiece-bpe"].encode(text)
     assert tokenizer.decode(ids) == text

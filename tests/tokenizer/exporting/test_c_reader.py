@@ -13,8 +13,8 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.algorithms import WHOLE
 from chatmill.tokenizer.formats.binary import write_binary
+from chatmill.tokenizer.formats.reference_encoder import METASPACE_OR_REST
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, float32
 from support.paths import ROOT
 from support.texts import NAUGHTY, REAL, SAMPLE, WORDS, real_lines
@@ -75,7 +75,7 @@ def framed(piece):
 
 def encode(program, file, num_numbers, vocabulary, mode, texts):
     """The ids of each text, which is cut into pieces here."""
-    split = Split(Regex(vocabulary.pattern or WHOLE), "removed", invert=True)
+    split = Split(Regex(vocabulary.pattern or METASPACE_OR_REST), "removed", invert=True)
     pieces = [[piece.encode() for piece, _ in split.pre_tokenize_str(text)] for text in texts]
     data = b"".join(framed(piece) for cut in pieces for piece in cut)
     result = run(program, file, num_numbers, len(vocabulary.tokens), mode, data)

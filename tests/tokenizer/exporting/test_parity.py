@@ -17,13 +17,13 @@ from tokenizers.pre_tokenizers import Split
 
 import export_tokenizer
 from chatmill.conversation.chatml import CONTROL_TOKENS, escape
-from chatmill.tokenizer.exporting.parity import runtimes
-from chatmill.tokenizer.formats.algorithms import WHOLE
+from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.binary import open_binary
-from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.formats.reference_encoder import METASPACE_OR_REST
+from chatmill.tokenizer.formats.tokenizer_loading import load
 from support.exported import FORMATS
 from support.paths import ROOT
-from support.texts import BLANKS, FORGED, REAL, SAMPLE, SHARE, TEXTS, real_lines
+from support.texts import BLANKS, FORGED, FRACTION, REAL, SAMPLE, TEXTS, real_lines
 from support.token_records import read_sequentially
 
 PARALLEL = ROOT / "data/raw/parallel.tsv"
@@ -107,7 +107,7 @@ def test_sentencepiece_gives_the_same(exported, text):
     assert exported.sentencepiece.encode(text) == exported.original.encode(text)
 
 
-def made_texts(count=int(20_000 * SHARE)):
+def made_texts(count=int(20_000 * FRACTION)):
     """Texts of some 1,000 bytes: words of many languages, any characters, naughty strings, runs, control names."""
     pick = random.Random(7)
     languages = PARALLEL.read_text(encoding="utf-8").split()
@@ -134,12 +134,12 @@ def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     real = real_lines(sample=SAMPLE) if REAL.exists() else []
     texts = [escape(text).replace("\u2581", " ") for text in chain(made_texts(), real)]
-    assert sum(len(text.encode()) for text in texts) > 20_000_000 * SHARE
+    assert sum(len(text.encode()) for text in texts) > 20_000_000 * FRACTION
     original, out = exported.original, exported.out
     expected = original.encode(texts, threads=2)
     for text, ids in zip(texts, expected, strict=True):
         assert original.decode_bytes(ids) == text.encode()
-    encoders = runtimes(out)
+    encoders = load_encoders(out)
     assert {"files" in exported.formats[name] for name in ("tiktoken_pickle", "tiktoken")} == {
         "tokenizer.pkl" in encoders
     }
@@ -183,9 +183,9 @@ def test_greedy_readers_give_the_same_where_formats_json_says_so(exported, text)
     _, records = read_sequentially(exported.out / "tokenizer.llama2c.bin", original.vocab_size, 1)
     ids = {token: i for i, (token, _) in enumerate(records)}
     found = []
-    for piece, _ in Split(Regex(original.vocabulary.pattern or WHOLE), "removed", invert=True).pre_tokenize_str(
-        text[:500]
-    ):
+    for piece, _ in Split(
+        Regex(original.vocabulary.pattern or METASPACE_OR_REST), "removed", invert=True
+    ).pre_tokenize_str(text[:500]):
         units = [piece.encode()[i : i + 1] for i in range(len(piece.encode()))]
         if exported.name in ("char", "sentencepiece-bpe"):
             units = [

@@ -20,19 +20,19 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from chatmill.tokenizer.formats.binary import MAGIC, write_binary
 from chatmill.tokenizer.formats.llama2c import write_llama2c
-from chatmill.tokenizer.formats.loading import read_vocabulary
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
-from chatmill.tokenizer.vocabulary.files import complete
+from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS, bounded
-from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model, to_model
-from chatmill.tokenizer.vocabulary.steps import tokenizers_steps
+from chatmill.tokenizer.vocabulary.preprocessing import from_tokenizers_json
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto, to_model_proto
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json, write_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary, bytes_and, rank_scores
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary, byte_level_vocabulary, rank_scores
 from support import mutate_tokenizers
 from support.mutate_tokenizers import GOOD
 from support.paths import SOURCE
-from support.texts import SHARE
+from support.texts import FRACTION
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CHINESE = "中".encode()
@@ -43,7 +43,9 @@ def wordpiece():
     tokens = (*BYTES, *BYTES, *WORDS, b"he", b"af")
     kinds = (Kind.NORMAL,) * 256 + (Kind.CONTINUATION,) * 256 + (Kind.NORMAL,) * len(WORDS) + (Kind.CONTINUATION,) * 2
     pattern = bounded(PATTERNS["qwen2"])
-    return complete(Vocabulary("wordpiece", "wordpiece", pattern, tokens, kinds, rank_scores(tokens, kinds)), [])
+    return add_special_tokens(
+        Vocabulary("wordpiece", "wordpiece", pattern, tokens, kinds, rank_scores(tokens, kinds)), []
+    )
 
 
 def sentencepiece(algorithm):
@@ -52,10 +54,10 @@ def sentencepiece(algorithm):
     ids = {token: i for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
     if algorithm == "viterbi":
         scores = tuple(NO_RANK if i < 256 else -i / 64 for i in range(len(tokens)))
-        return complete(Vocabulary("sentencepiece", algorithm, None, tokens, kinds, scores), [])
+        return add_special_tokens(Vocabulary("sentencepiece", algorithm, None, tokens, kinds, scores), [])
     parts = [(b"t", b"h"), (b"th", b"e"), (b" ", b"the"), (b" ", b"th")]
     merges = tuple((ids[left], ids[right]) for left, right in parts)
-    return complete(
+    return add_special_tokens(
         Vocabulary("sentencepiece", algorithm, None, tokens, kinds, rank_scores(tokens, kinds, merges), merges), []
     )
 
@@ -79,11 +81,11 @@ def trained_model():
     return trained.getvalue()
 
 
-BPE = complete(bytes_and(WORDS, "bpe", "merge", PATTERNS["qwen2"]), [])
-CHARS = complete(bytes_and(["é".encode(), CHINESE], "char", "lookup", r"[\s\S]"), [])
+BPE = add_special_tokens(byte_level_vocabulary(WORDS, "bpe", "merge", PATTERNS["qwen2"]), [])
+CHARS = add_special_tokens(byte_level_vocabulary(["é".encode(), CHINESE], "char", "lookup", r"[\s\S]"), [])
 TRAINED = trained_model()
-CHANGING = from_model(ModelProto.FromString(TRAINED))
-LOWERCASE = replace(BPE, steps=tokenizers_steps({"normalizer": {"type": "Lowercase"}}))
+CHANGING = from_model_proto(ModelProto.FromString(TRAINED))
+LOWERCASE = replace(BPE, steps=from_tokenizers_json({"normalizer": {"type": "Lowercase"}}))
 WORDPIECE, UNIGRAM, SENTENCEPIECE = wordpiece(), sentencepiece("viterbi"), sentencepiece("merge")
 SECONDS = 10  # in which a tokenizer is read and short texts are encoded
 USED = ("kept", "refused")
@@ -115,7 +117,7 @@ def write_unnamed_pickle(vocabulary, file):
 
 
 def write_model(vocabulary, file):
-    file.write_bytes(TRAINED if vocabulary is CHANGING else to_model(vocabulary))
+    file.write_bytes(TRAINED if vocabulary is CHANGING else to_model_proto(vocabulary))
 
 
 def write_entries(_, file):
@@ -202,7 +204,7 @@ def test_a_mutated_file_is_refused_or_works(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_ten_thousand_mutated_files_are_refused_or_work(name, tmp_path):
-    check_mutations(tmp_path, name, int(10_000 * SHARE), processes=4)
+    check_mutations(tmp_path, name, int(10_000 * FRACTION), processes=4)
 
 
 def write_content(folder, change, vocabulary=BPE):
@@ -325,7 +327,7 @@ def test_json_that_holds_no_tokenizer_is_refused(text, tmp_path):
 
 USE = """
 import os, signal, sys
-from chatmill.tokenizer.formats.loading import load
+from chatmill.tokenizer.formats.tokenizer_loading import load
 
 def use(file, texts):
     try:
@@ -389,7 +391,10 @@ def write_long(folder, name, length):
     tokens = (*vocabulary.tokens[text], b"th" * (length // 2))
     kinds, scores = (*vocabulary.kinds[text], Kind.NORMAL), (*vocabulary.scores[text], -9.0)
     folder.mkdir()
-    write(complete(replace(vocabulary, tokens=tokens, kinds=kinds, scores=scores), []), folder / f"tokenizer.{suffix}")
+    write(
+        add_special_tokens(replace(vocabulary, tokens=tokens, kinds=kinds, scores=scores), []),
+        folder / f"tokenizer.{suffix}",
+    )
     return folder / f"tokenizer.{suffix}"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import CONTROL_TOKENS
-from chatmill.tokenizer.encoding.ranks import encoding, refusal
+from chatmill.tokenizer.encoding.tiktoken_ranks import tiktoken_unsupported_reason, to_tiktoken_encoding
 from chatmill.tokenizer.formats.tiktoken_files import description_file, read_tiktoken, write_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle, write_tiktoken_pickle
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, WORDS
@@ -100,7 +100,7 @@ def test_two_byte_entries_would_change_ids():
     pretended = tiktoken.Encoding(
         "x", pat_str=WORDS, mergeable_ranks={t: i for i, t in enumerate(wrong.tokens[:257])}, special_tokens={}
     )
-    assert refusal(wrong) is not None
+    assert tiktoken_unsupported_reason(wrong) is not None
     assert pretended.encode_ordinary("this") == [116, 104, 256]  # the algorithm gives four bytes
 
 
@@ -225,4 +225,4 @@ def test_line_ends_of_windows_make_no_difference(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not CL100K.exists(), reason="the published tokenizers are not here")
 def test_a_published_tokenizer_is_read_as_it_was_meant():
-    assert encoding(read_tiktoken(CL100K)).encode_ordinary("hello world") == [15339, 1917]
+    assert to_tiktoken_encoding(read_tiktoken(CL100K)).encode_ordinary("hello world") == [15339, 1917]

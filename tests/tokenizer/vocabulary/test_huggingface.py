@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Part, escape
-from chatmill.conversation.template import header_segments, segments
-from chatmill.tokenizer.formats.loading import load
+from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
 from chatmill.tokenizer.vocabulary.huggingface import chat_template, write_huggingface
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from support.conversations import TEXT
 from support.exported import write_chat
-from support.paths import ANYWHERE
+from support.paths import ANY_FOLDER
 from support.texts import REAL, SAMPLE, real_lines
 from support.texts import TEXTS as TEXTS_OF_ALL_KINDS
 
@@ -32,7 +32,7 @@ def loaded(tmp_path_factory):
     for name, trainer in TRAINERS.items():
         folder = tmp_path_factory.mktemp(name)
         vocabulary = trainer.train(TEXTS, trainer.MINIMUM + 20, trainer.Settings())
-        write_folder(complete(vocabulary, []), folder / "tokenizer")
+        write_folder(add_special_tokens(vocabulary, []), folder / "tokenizer")
         for template in TEMPLATES:
             write_huggingface(folder / "tokenizer", folder / template, template)
             other = transformers.AutoTokenizer.from_pretrained(folder / template)
@@ -48,7 +48,7 @@ def conversations(draw):
         text = draw(TEXT)
         if role != "tools":
             messages.append({"role": role, "content": text})
-            turns.append(Message.plain(role, text))
+            turns.append(Message.from_text(role, text))
             continue
         expression, output, after = draw(TEXT), draw(TEXT), draw(TEXT)
         call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": expression}}}
@@ -58,7 +58,7 @@ def conversations(draw):
         said = [Part("text", text), Part("call", expression), Part("output", output), Part("text", after)]
         turns.append(Message("assistant", tuple(part for part in said if part.kind != "text" or part.text)))
         messages.append({"role": "user", "content": "so"})
-        turns.append(Message.plain("user", "so"))
+        turns.append(Message.from_text("user", "so"))
     return messages, turns
 
 
@@ -68,7 +68,7 @@ def conversations(draw):
 def test_the_jinja_template_is_the_renderer(loaded, template, conversation):
     other, tokenizer = loaded["bpe", template]
     messages, turns = conversation
-    expected = "".join(part.text for part in segments(turns, template))
+    expected = "".join(part.text for part in conversation_segments(turns, template))
     assert other.apply_chat_template(messages, tokenize=False) == expected
     prompt = other.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert prompt == expected + "".join(part.text for part in header_segments("assistant", template))
@@ -120,7 +120,7 @@ def genai(request, tmp_path_factory):
     write_chat(folder / "chat.jsonl")
     chosen = {"type": "bpe", "vocab_size": 704, "special_tokens": [], "max_bytes": None}
     parameters = chosen | {"bpe": {"pattern": request.param}}
-    train_tokenizer.main(folder / "chat.jsonl", ANYWHERE, folder / "tokenizer", parameters=parameters)
+    train_tokenizer.main(folder / "chat.jsonl", ANY_FOLDER, folder / "tokenizer", parameters=parameters)
     write_huggingface(folder / "tokenizer", folder / "out", "chatml")
     (folder / "out" / "genai_config.json").write_text(json.dumps(GENAI_CONFIG))
     return onnxruntime_genai.Tokenizer(str(folder / "out")), load(folder / "out")

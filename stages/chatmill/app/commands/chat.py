@@ -11,16 +11,16 @@ from io import UnsupportedOperation
 from pathlib import Path
 from select import select
 
-from chatmill.app.experiments import MODELS, default_model, fetched
+from chatmill.app.experiments import MODEL_FOLDERS, default_model, fetch_model
 from chatmill.app.terminal.saved_chats import Transcript
-from chatmill.app.terminal.settings import MOST_THREADS, at_least_one, unescaped
-from chatmill.app.terminal.talk import Talk, described, notice
-from chatmill.datasets.formats.reading import ROW_BYTES
-from chatmill.inference.chat import ChatSession
-from chatmill.inference.loading import load
+from chatmill.app.terminal.settings import MAX_THREADS, check_positive, unescaped
+from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, notify
+from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_model
 from chatmill.inference.sampler import Sampling
 
-PATIENCE = 1  # seconds that a silent pipe is waited for without a word
+STDIN_WAIT_SECONDS = 1  # seconds that a silent pipe is waited for without a word
 EXAMPLES = """examples:
   chatmill chat                                        a conversation in the terminal
   chatmill chat -p "What is 48 times 7?"               one answer, alone on stdout
@@ -38,7 +38,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("-i", "--interactive", action="store_true", help="stay after the answer")
     add("-s", "--system", default="", metavar="TEXT", help="a system prompt")
     add = command.add_argument_group("who answers").add_argument
-    add("-m", "--model", metavar="PATH", help=f"a folder, a file, or a run that DVC knows (default: {MODELS[0]})")
+    add(
+        "-m", "--model", metavar="PATH", help=f"a folder, a file, or a run that DVC knows (default: {MODEL_FOLDERS[0]})"
+    )
     add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer than the one that is with the model")
     add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
     add("--trust-tokenizer", action="store_true", help="also where the model was trained with another")
@@ -69,31 +71,44 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Answer the prompt, or what comes through a pipe; on a terminal, chat."""
-    at_least_one("--max-tokens", options.max_tokens)
+    check_positive("--max-tokens", options.max_tokens)
     if options.threads is not None:
-        at_least_one("--threads", options.threads, MOST_THREADS)
+        check_positive("--threads", options.threads, MAX_THREADS)
     sampling = Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
     prompt = read_prompt(options)
-    stays = prompt is None or options.interactive
-    told = not options.quiet and (stays or options.verbose or sys.stderr.isatty())
+    interactive = prompt is None or options.interactive
+    show_notices = not options.quiet and (interactive or options.verbose or sys.stderr.isatty())
     transcript = Transcript(options.output) if options.output else None
-    if prompt is None or stays:
+    if prompt is None or interactive:
         from chatmill.app.terminal import editor  # one prompt needs no editor
 
-        with editor.at_terminal():
-            talk = Talk(open_session(options, sampling, told), transcript, told=told, verbose=options.verbose)
-            editor.converse(talk, prompt)
+        with editor.use_terminal():
+            talk = TerminalChat(
+                open_session(options, sampling, show_notices),
+                transcript,
+                show_notices=show_notices,
+                verbose=options.verbose,
+            )
+            editor.chat_loop(talk, prompt)
     else:
-        talk = Talk(open_session(options, sampling, told), transcript, told=told, verbose=options.verbose)
+        talk = TerminalChat(
+            open_session(options, sampling, show_notices),
+            transcript,
+            show_notices=show_notices,
+            verbose=options.verbose,
+        )
         talk.ask(prompt)
 
 
-def open_session(options: argparse.Namespace, sampling: Sampling, told: bool) -> ChatSession:
+def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: bool) -> ChatSession:
     """The chat that the options ask for."""
     model = options.model or default_model()
-    named = {"tokenizer": options.tokenizer, "template": options.template}
-    with announced(f"loading {model} …") if told and sys.stderr.isatty() else nullcontext(), fetched(model) as path:
-        loaded = load(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **named)
+    overrides = {"tokenizer": options.tokenizer, "template": options.template}
+    with (
+        status_line(f"loading {model} …") if show_notices and sys.stderr.isatty() else nullcontext(),
+        fetch_model(model) as path,
+    ):
+        loaded = load_model(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **overrides)
     session = ChatSession(
         *loaded,
         system=options.system,
@@ -101,13 +116,13 @@ def open_session(options: argparse.Namespace, sampling: Sampling, told: bool) ->
         max_tokens=options.max_tokens,
         stop=[unescaped(text) for text in options.stop],
     )
-    if told:
-        notice(f"{model}: {described(session)}")
+    if show_notices:
+        notify(f"{model}: {describe_session(session)}")
     return session
 
 
 @contextmanager
-def announced(line: str) -> Iterator[None]:
+def status_line(line: str) -> Iterator[None]:
     """Show a line as long as something takes."""
     print(line, end="\r", file=sys.stderr, flush=True)
     try:
@@ -121,15 +136,15 @@ def read_prompt(options: argparse.Namespace) -> str | None:
     parts = [] if options.prompt is None else [options.prompt]
     if options.prompt_file not in (None, "-"):
         with open(options.prompt_file, "rb") as file:
-            parts.append(decoded(file.read(ROW_BYTES + 1), options.prompt_file))
-    elif options.prompt_file == "-" or comes_through_pipe(bool(parts)):
-        parts.append(decoded(sys.stdin.buffer.read(ROW_BYTES + 1), "standard input"))
+            parts.append(decode_utf8(file.read(MAX_ROW_BYTES + 1), options.prompt_file))
+    elif options.prompt_file == "-" or should_read_stdin(bool(parts)):
+        parts.append(decode_utf8(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), "standard input"))
     if not parts:
         return None
     return "\n".join(part.strip("\n").rstrip() for part in parts).strip("\n")
 
 
-def comes_through_pipe(after_prompt: bool) -> bool:
+def should_read_stdin(after_prompt: bool) -> bool:
     """Whether standard input is to be read: after a prompt, only if it is a pipe or a file that nobody has begun."""
     if sys.stdin is None or sys.stdin.isatty():
         return False
@@ -144,16 +159,16 @@ def comes_through_pipe(after_prompt: bool) -> bool:
         return os.lseek(stream, 0, os.SEEK_CUR) == 0  # a loop over lines, say, has begun its file
     if stat.S_ISFIFO(mode):
         with suppress(OSError):  # where pipes cannot be waited for
-            if not select([stream], [], [], PATIENCE)[0]:
-                notice("waiting for the end of standard input, which follows the prompt (< /dev/null: nothing does)")
+            if not select([stream], [], [], STDIN_WAIT_SECONDS)[0]:
+                notify("waiting for the end of standard input, which follows the prompt (< /dev/null: nothing does)")
         return True
     return False
 
 
-def decoded(content: bytes, name: str) -> str:
+def decode_utf8(content: bytes, name: str) -> str:
     """The text of UTF-8. Raises ValueError with the place of what is none."""
-    if len(content) > ROW_BYTES:
-        raise ValueError(f"{name}: over {ROW_BYTES:,} bytes: shorten it")
+    if len(content) > MAX_ROW_BYTES:
+        raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: shorten it")
     try:
         return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:

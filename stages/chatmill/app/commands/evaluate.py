@@ -9,16 +9,16 @@ from string import ascii_uppercase
 from typing import Any
 
 from chatmill.app.measurement import Document, Measurement, measure, read_documents
-from chatmill.app.terminal.settings import at_least_one
-from chatmill.app.terminal.talk import device, notice
-from chatmill.app.terminal.token_grid import Line, aligned, write
-from chatmill.app.terminal.words import plural
-from chatmill.datasets.formats.registry import NAMES
-from chatmill.inference.loading import Loaded, load
-from chatmill.pipeline.errors import sentence
+from chatmill.app.terminal.formatting import plural
+from chatmill.app.terminal.settings import check_positive
+from chatmill.app.terminal.terminal_chat import device_name, notify
+from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
+from chatmill.datasets.formats.registry import FORMAT_NAMES
+from chatmill.inference.model_loading import LoadedModel, load_model
+from chatmill.pipeline.user_errors import error_line
 from chatmill.report.metrics import number
 
-SHOWN = 3  # places of documents that do not fit into a context
+MAX_LISTED = 3  # places of documents that do not fit into a context
 EXAMPLES = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
@@ -35,8 +35,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="PATH", help="a model's folder or file")
     add("--data", type=Path, action="append", required=True, metavar="FILE", help="may be repeated")
-    add("--format", choices=NAMES, metavar="NAME", help=f"of the data, as in prepare: {', '.join(NAMES)} (default: "
-        "conversations in .json and .jsonl files; other files are a text each)")  # fmt: skip
+    formats = f"of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
+    default = "conversations in .json and .jsonl files; other files are a text each"
+    add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")
     add("--limit", type=int, metavar="N", help="only the first N documents of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
@@ -51,79 +52,89 @@ def run(options: argparse.Namespace) -> None:
     """Measure all models, one after another, and print a table of them."""
     for name in ("limit", "context", "threads"):
         if (value := getattr(options, name)) is not None:
-            at_least_one(f"--{name}", value)
+            check_positive(f"--{name}", value)
     if len(options.models) > len(ascii_uppercase):
         raise ValueError(f"{len(options.models)} models: name at most {len(ascii_uppercase)} of them")
     documents = [
         one for file in dict.fromkeys(options.data) for one in read_documents(file, options.format, options.limit)
     ]
-    found = [measured(path, documents, options) for path in options.models]
+    results = [load_and_measure(path, documents, options) for path in options.models]
     if options.json:
-        print(json.dumps([as_json(path, *one) for path, one in zip(options.models, found, strict=True)], indent=1))
+        print(json.dumps([as_json(path, *one) for path, one in zip(options.models, results, strict=True)], indent=1))
         return
-    done = [measurement for _, measurement in found]
-    write(table(options.models, done), sys.stdout)
-    if len({one.bytes for one in done}) > 1:
-        notice("they read different text, by their templates: compare what the assistant says")
+    measurements = [measurement for _, measurement in results]
+    print_lines(result_lines(options.models, measurements), sys.stdout)
+    if len({one.bytes for one in measurements}) > 1:
+        notify("they read different text, by their templates: compare what the assistant says")
 
 
-def measured(path: Path, documents: Sequence[Document], options: argparse.Namespace) -> tuple[Loaded, Measurement]:
+def load_and_measure(
+    path: Path, documents: Sequence[Document], options: argparse.Namespace
+) -> tuple[LoadedModel, Measurement]:
     """A model and what it needs, which took some time: that is told on stderr."""
-    named = {"tokenizer": options.tokenizer, "template": options.template}
+    overrides = {"tokenizer": options.tokenizer, "template": options.template}
     try:
-        loaded = load(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **named)
-        found = measure(loaded, documents, options.context)
+        loaded = load_model(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **overrides)
+        measurement = measure(loaded, documents, options.context)
     except (ValueError, MemoryError) as error:
-        what = sentence(error)
+        message = error_line(error)
         known = (str(path), *(str(file) for file in (*options.data, options.tokenizer) if file))
-        raise ValueError(what if what.startswith(known) else f"{path}: {what}") from error
+        raise ValueError(message if message.startswith(known) else f"{path}: {message}") from error
     engine = loaded.engine
-    notice(
-        f"{path}: {engine.name} on {device(engine)}, template {loaded.template.name}, context {found.context:,}: "
-        f"{plural(found.tokens, 'token')} of text, {found.tokens_per_second:,.0f} tokens/s"
+    notify(
+        f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, "
+        f"context {measurement.context:,}: {plural(measurement.tokens, 'token')} of text, {measurement.tokens_per_second:,.0f} tokens/s"
     )
-    if found.long:
-        more = " …" if len(found.long) > SHOWN else ""
-        notice(f"{path}: in windows: {plural(len(found.long), 'document')}: {', '.join(found.long[:SHOWN])}{more}")
-    return loaded, found
+    if windowed := measurement.windowed_documents:
+        listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
+        notify(f"{path}: in windows: {plural(len(windowed), 'document')}: {listed}")
+    return loaded, measurement
 
 
-def table(paths: Sequence[Path], found: Sequence[Measurement]) -> Iterator[Line]:
+def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
     """A row for each measure, a column for each model; what a letter stands for comes first."""
     letters = ascii_uppercase[: len(paths)]
     if len(paths) > 1:
         yield from ([("", f"{letter} {path}")] for letter, path in zip(letters, paths, strict=True))
         yield []
-    rows = [bits_row("all text", found, None, "all"), bits_row("the assistant's", found, None, "assistant")]
-    for file in found[0].by_file if len(found[0].by_file) > 1 else ():
-        rows += [bits_row(file, found, file, "all"), bits_row("  the assistant's", found, file, "assistant")]
+    rows = [
+        bits_row("all text", measurements, None, "all"),
+        bits_row("the assistant's", measurements, None, "assistant"),
+    ]
+    for file in measurements[0].by_file if len(measurements[0].by_file) > 1 else ():
+        rows += [
+            bits_row(file, measurements, file, "all"),
+            bits_row("  the assistant's", measurements, file, "assistant"),
+        ]
     head = ("", *letters) if len(paths) > 1 else ("", str(paths[0]))
     yield from aligned("Bits per byte", head, rows)
     yield []
-    tokens = ("tokens per byte", *(number(one.tokens / one.bytes, 3) for one in found))
-    yield from aligned("Text", head, [("bytes", *(f"{one.bytes:,}" for one in found)), tokens])
+    tokens = ("tokens per byte", *(number(one.tokens / one.bytes, 3) for one in measurements))
+    yield from aligned("Text", head, [("bytes", *(f"{one.bytes:,}" for one in measurements)), tokens])
 
 
-def bits_row(name: str, found: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
+def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
     """One measure of all models, in a file or in all of them."""
-    bits = [one.by_file[file] if file else one.bits_per_byte for one in found]
+    bits = [one.by_file[file] if file else one.bits_per_byte for one in measurements]
     return (name, *(number(getattr(one, which), 4) for one in bits))
 
 
-def as_json(path: Path, loaded: Loaded, found: Measurement) -> dict[str, Any]:
+def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:
     """All that was found of a model, as numbers that are not rounded."""
-    bits = found.bits_per_byte._asdict() | {"by_file": {file: bits._asdict() for file, bits in found.by_file.items()}}
+    bits = measurement.bits_per_byte._asdict() | {
+        "by_file": {file: bits._asdict() for file, bits in measurement.by_file.items()}
+    }
     return {
         "model": str(path),
         "engine": loaded.engine.name,
         "device": loaded.engine.device,
         "template": loaded.template.name,
         "tokenizer": loaded.tokenizer.fingerprint,
-        "context": found.context,
+        "context": measurement.context,
         "bits_per_byte": bits,
-        "bytes": found.bytes,
-        "tokens": found.tokens,
-        "tokens_per_byte": found.tokens / found.bytes if found.bytes else None,
-        "in_windows": found.long,
-        "tokens_per_second": found.tokens_per_second,
+        "bytes": measurement.bytes,
+        "tokens": measurement.tokens,
+        "tokens_per_byte": measurement.tokens / measurement.bytes if measurement.bytes else None,
+        "in_windows": measurement.windowed_documents,
+        "tokens_per_second": measurement.tokens_per_second,
     }

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from chatmill.tokenizer.exporting.exports import export_all
-from chatmill.tokenizer.exporting.format_names import Format
-from chatmill.tokenizer.exporting.parity import compare, read_texts
-from chatmill.tokenizer.formats.loading import read_vocabulary
-from chatmill.tokenizer.formats.soundness import check
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.exporting.format_names import ExportFormat
+from chatmill.tokenizer.exporting.parity import compare_exports, read_texts
+from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
+from chatmill.tokenizer.formats.validation import check_vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 
-FORMATS = get_args(Format)
+FORMATS = get_args(ExportFormat)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.out}: it is there already: name a folder that is not")
     vocabulary = read_vocabulary(options.tokenizer)
     if options.add_chat_tokens:
-        vocabulary = complete(vocabulary, [])
-        check(vocabulary)
+        vocabulary = add_special_tokens(vocabulary, [])
+        check_vocabulary(vocabulary)
     texts = read_texts(options.check) if options.check else []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with _scratch(options.out.parent) as folder:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
         shutil.move(folder / "out", options.out)
     for format, entry in written.items():
         print(f"{format:16} {', '.join(entry.get('files', ['-']))}{_remark(entry)}")
-    for line in compare(vocabulary, options.out, texts) if texts else ():
+    for line in compare_exports(vocabulary, options.out, texts) if texts else ():
         print(line)
 
 

@@ -6,18 +6,18 @@ import socket
 from dataclasses import fields
 from pathlib import Path
 
-from chatmill.app.experiments import MODELS, default_model
-from chatmill.app.server.app import Server, application, listening
-from chatmill.app.server.guard import is_loopback
-from chatmill.app.server.models import Model, Models, Options
+from chatmill.app.experiments import MODEL_FOLDERS, default_model
+from chatmill.app.server.app import Server, bind_socket, create_app
+from chatmill.app.server.models import Model, Models, ServingOptions
 from chatmill.app.server.runs import Runs
-from chatmill.app.terminal.settings import MOST_THREADS, at_least_one
-from chatmill.app.terminal.talk import notice
-from chatmill.app.terminal.words import plural
+from chatmill.app.server.security import is_loopback
+from chatmill.app.terminal.formatting import plural
+from chatmill.app.terminal.settings import MAX_THREADS, check_positive
+from chatmill.app.terminal.terminal_chat import notify
 from chatmill.inference.sampler import Sampling
 
-KEY = "CHATMILL_API_KEY"
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
+API_KEY_VARIABLE = "CHATMILL_API_KEY"
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 EXAMPLES = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
   chatmill serve --model data/model --model data/export/onnx
@@ -36,7 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="PATH",
-        help=f"a folder, a file, or a run; may be repeated (default: {MODELS[0]})",
+        help=f"a folder, a file, or a run; may be repeated (default: {MODEL_FOLDERS[0]})",
     )
     add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer than the one that is with the model")
     add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
@@ -56,7 +56,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="a page elsewhere that may ask; may be repeated",
     )
-    add("--api-key", default=os.environ.get(KEY), metavar="KEY", help=f"who asks must name it (better: {KEY})")
+    add(
+        "--api-key",
+        default=os.environ.get(API_KEY_VARIABLE),
+        metavar="KEY",
+        help=f"who asks must name it (better: {API_KEY_VARIABLE})",
+    )
     add = command.add_argument_group("how much at once").add_argument
     add("--parallel", type=int, default=16, metavar="N", help="answers of a model at once (default: %(default)s)")
     add("--queue", type=int, default=64, metavar="N", help="requests that may wait for one (default: %(default)s)")
@@ -81,19 +86,19 @@ def run(options: argparse.Namespace) -> None:
     """Load the models, and answer until stopped."""
     check(options)
     runs = Runs(Path.cwd())
-    models = Models(options.model or [str(default_model())], model_options(options), runs.model_names)
-    with listening(options.host, options.port) as bound:
+    models = Models(options.model or [str(default_model())], serving_options(options), runs.model_names)
+    with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
-            notice(f"{model.name}: {described(model)}")
-        app = application(models, runs, hosts(options), options.allow_origin, options.api_key or None)
+            notify(f"{model.name}: {described(model)}")
+        app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None)
         print(f"chatmill: {address(bound)}", flush=True)
         Server(app, models, grace=options.grace, verbose=options.verbose).run([bound])
 
 
 def check(options: argparse.Namespace) -> None:
     """Raise ValueError for what cannot be meant."""
-    at_least_one("--max-tokens", options.max_tokens)
-    at_least_one("--parallel", options.parallel, 1024)
+    check_positive("--max-tokens", options.max_tokens)
+    check_positive("--parallel", options.parallel, 1024)
     if options.queue < 0:
         raise ValueError(f"--queue {options.queue}: expected 0 or more")
     if not 0 <= options.port < 1 << 16:
@@ -102,17 +107,19 @@ def check(options: argparse.Namespace) -> None:
         if not 0 <= getattr(options, name) <= 86_400:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected 0 to 86400 seconds")
     if options.threads is not None:
-        at_least_one("--threads", options.threads, MOST_THREADS)
+        check_positive("--threads", options.threads, MAX_THREADS)
     if not is_loopback(options.host) and not options.api_key:
-        raise ValueError(f"--host {options.host}: others can reach it: set a key in {KEY}, or with --api-key")
+        raise ValueError(
+            f"--host {options.host}: others can reach it: set a key in {API_KEY_VARIABLE}, or with --api-key"
+        )
 
 
-def model_options(options: argparse.Namespace) -> Options:
+def serving_options(options: argparse.Namespace) -> ServingOptions:
     """What holds for every model."""
     names = [field.name for field in fields(Sampling) if field.name != "seed"]
     sampling = Sampling(**{name: getattr(options, name) for name in names})
     named = {"tokenizer": options.tokenizer, "template": options.template, "trust_tokenizer": options.trust_tokenizer}
-    return Options(
+    return ServingOptions(
         named | {"device": options.device, "threads": options.threads},
         options.parallel,
         options.queue,
@@ -125,7 +132,7 @@ def model_options(options: argparse.Namespace) -> Options:
 def hosts(options: argparse.Namespace) -> list[str]:
     """The names that a request may ask for."""
     bound = f"[{options.host}]" if ":" in options.host else options.host
-    return [*LOCAL, bound, *options.allow_host]
+    return [*LOCAL_HOSTS, bound, *options.allow_host]
 
 
 def address(bound: socket.socket) -> str:
@@ -139,5 +146,5 @@ def described(model: Model) -> str:
     engine = model.loaded.engine
     return (
         f"{engine.name} on {engine.device}, {engine.num_bytes / 1e6:.1f} MB, context {engine.context:,}, "
-        f"{plural(model.scheduler.rows, 'answer')} at once"
+        f"{plural(model.scheduler.num_slots, 'answer')} at once"
     )

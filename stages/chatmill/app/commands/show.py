@@ -10,19 +10,19 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from chatmill.app.fairness import Cost, costs, read_parallel
-from chatmill.app.subject import Subject, read_bytes, read_file
-from chatmill.app.terminal.token_grid import Line, aligned, grid, legend, write
-from chatmill.conversation.template import Template
-from chatmill.datasets.formats.reading import ROW_BYTES
+from chatmill.app.fairness import LanguageCost, language_costs, read_parallel
+from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
+from chatmill.app.terminal.token_grid import StyledLine, aligned, grid, legend, print_lines
+from chatmill.conversation.template import TemplateName
+from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.report.markup import Html, document, section, table, tag
 from chatmill.report.metrics import number
-from chatmill.report.token_view import Token, conversation_tokens, masked, sentence, text_tokens
+from chatmill.report.token_view import Token, conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import load
-from chatmill.tokenizer.vocabulary.files import complete
+from chatmill.tokenizer.formats.tokenizer_loading import load
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 
-TOKENIZER = Path("data/tokenizer")  # where the pipeline leaves it
+DEFAULT_TOKENIZER = Path("data/tokenizer")  # where the pipeline leaves it
 
 
 class Table(NamedTuple):
@@ -33,7 +33,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-class View(NamedTuple):
+class Tokenization(NamedTuple):
     """The subject as one tokenizer cuts it up."""
 
     name: str
@@ -52,48 +52,58 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("text", nargs="?", metavar="TEXT", help="a text, ChatML, or JSON with messages; else what comes through a pipe")
     add("--file", type=Path, metavar="FILE", help="a text, or conversations as JSON lines, instead of TEXT")
     add("--index", type=int, default=1, metavar="N", help="which conversation of several (default: 1, the first)")
-    add("--tokenizer", type=Path, action="append", metavar="PATH", help=f"may be repeated (default: {TOKENIZER})")
+    add(
+        "--tokenizer",
+        type=Path,
+        action="append",
+        metavar="PATH",
+        help=f"may be repeated (default: {DEFAULT_TOKENIZER})",
+    )
     add("--model", type=Path, metavar="PATH", help="also the chunks that its inner layers work on, if they do")
-    add("--template", choices=get_args(Template), default="chatml", help="of conversations (default: %(default)s)")
+    add("--template", choices=get_args(TemplateName), default="chatml", help="of conversations (default: %(default)s)")
     add("--parallel", type=Path, metavar="FILE", help="also compare languages: rows of language, key and text")
     add("--html", type=Path, metavar="FILE", help="write a page instead")
 
 
 def run(options: argparse.Namespace) -> None:
     """Show what is asked for."""
-    subject = read_subject(options)
+    subject = read_input(options)
     parallel = read_parallel(options.parallel) if options.parallel else {}
-    tokenizers = {name: read_tokenizer(path) for name, path in named(options.tokenizer or [TOKENIZER]).items()}
-    views = [] if subject is None else [cut_up(subject, *item, options.template) for item in tokenizers.items()]
+    tokenizers = {
+        name: read_tokenizer(path) for name, path in unique_names(options.tokenizer or [DEFAULT_TOKENIZER]).items()
+    }
+    views = (
+        [] if subject is None else [tokenize_content(subject, *item, options.template) for item in tokenizers.items()]
+    )
     tables = [sizes(views)] if views else []
     if options.model and subject is not None:
         views.append(chunks_of(subject, options.model, options.template))
     if parallel:
-        tables += fairness({name: costs(parallel, tokenizer) for name, tokenizer in tokenizers.items()})
+        tables += fairness({name: language_costs(parallel, tokenizer) for name, tokenizer in tokenizers.items()})
     if options.html:
         options.html.write_text(page(subject, views, tables), encoding="utf-8")
     else:
         print_views(views, tables)
 
 
-def read_subject(options: argparse.Namespace) -> Subject | None:
+def read_input(options: argparse.Namespace) -> TextOrConversation | None:
     """What is to be shown; None where languages are to be compared and nothing else."""
     if options.index < 1:
         raise ValueError(f"--index {options.index}: expected 1, the first conversation, or more")
     if options.text is not None and options.file:
         raise ValueError("a text and --file: give one of them")
     if options.file:
-        return read_file(options.file, options.index)
+        return read_input_file(options.file, options.index)
     if options.text is not None:
-        return read_bytes(os.fsencode(options.text), options.index, "TEXT")
+        return parse_input(os.fsencode(options.text), options.index, "TEXT")
     if options.parallel:
         return None
     if sys.stdin.isatty():
         raise ValueError("nothing to show: give a text, --file, --parallel, or something through a pipe")
-    return read_bytes(sys.stdin.buffer.read(ROW_BYTES + 1), options.index, "standard input")
+    return parse_input(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), options.index, "standard input")
 
 
-def named(paths: Sequence[Path]) -> dict[str, Path]:
+def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
     """The paths by as many of their last parts as tell them apart."""
     paths = list(dict.fromkeys(paths))
     for count in range(1, max(len(path.parts) for path in paths) + 1):
@@ -105,39 +115,41 @@ def named(paths: Sequence[Path]) -> dict[str, Path]:
 
 def read_tokenizer(path: Path) -> ChatTokenizer:
     """The tokenizer in a folder or file; one without control tokens has them after its last id, as in training."""
-    if path == TOKENIZER and not path.exists():
-        raise ValueError(f"no {TOKENIZER} here: run `dvc repro`, or name a tokenizer with --tokenizer")
-    return ChatTokenizer(complete(load(path).vocabulary, []))
+    if path == DEFAULT_TOKENIZER and not path.exists():
+        raise ValueError(f"no {DEFAULT_TOKENIZER} here: run `dvc repro`, or name a tokenizer with --tokenizer")
+    return ChatTokenizer(add_special_tokens(load(path).vocabulary, []))
 
 
-def cut_up(subject: Subject, name: str, tokenizer: ChatTokenizer, template: Template) -> View:
+def tokenize_content(
+    subject: TextOrConversation, name: str, tokenizer: ChatTokenizer, template: TemplateName
+) -> Tokenization:
     """The subject's tokens."""
     if isinstance(subject, str):
-        return View(name, tokenizer, text_tokens(subject, tokenizer))
-    return View(name, tokenizer, conversation_tokens(subject, tokenizer, template))
+        return Tokenization(name, tokenizer, text_tokens(subject, tokenizer))
+    return Tokenization(name, tokenizer, conversation_tokens(subject, tokenizer, template))
 
 
-def chunks_of(subject: Subject, path: Path, template: Template) -> View:
+def chunks_of(subject: TextOrConversation, path: Path, template: TemplateName) -> Tokenization:
     """The subject as a model's inner layers see it; the number with each chunk is that of its tokens.
 
     Raises ValueError for a model whose layers all read tokens.
     """
-    from chatmill.engines.torch.pytorch import PyTorchEngine
-    from chatmill.evaluation.chunk_spans import chunk_starts, pieces
-    from chatmill.inference.loading import load as load_model
+    from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+    from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts
+    from chatmill.inference.model_loading import load_model as load_model
 
     engine, tokenizer, *_ = load_model(path, device="cpu")
     if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:
         raise ValueError(f"{path}: its layers read tokens, not chunks: train one with train_model.chunking: learned")
-    tokens = cut_up(subject, path.name, tokenizer, template).tokens
+    tokens = tokenize_content(subject, path.name, tokenizer, template).tokens
     starts = chunk_starts(engine.model, [token.id for token in tokens])
     counts = np.diff([*np.flatnonzero(starts), len(starts)]).tolist()
-    parts = pieces(starts, [token.content for token in tokens])
+    parts = chunk_contents(starts, [token.content for token in tokens])
     chunks = [Token(count, part) for count, part in zip(counts, parts, strict=True)]
-    return View(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
+    return Tokenization(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
 
 
-def sizes(views: Sequence[View]) -> Table:
+def sizes(views: Sequence[Tokenization]) -> Table:
     """How many tokens each tokenizer makes; bytes are those of text, and so are the tokens that they are divided by."""
     rows = []
     for name, tokenizer, tokens in views:
@@ -147,20 +159,22 @@ def sizes(views: Sequence[View]) -> Table:
     return Table("Tokenizers", ("", "type", "text vocabulary", "tokens", "bytes per token"), rows)
 
 
-def fairness(found: Mapping[str, Mapping[str, Cost]]) -> list[Table]:
+def fairness(costs_by_tokenizer: Mapping[str, Mapping[str, LanguageCost]]) -> list[Table]:
     """What languages cost with each tokenizer; the cheapest with the first one comes first."""
-    first = next(iter(found.values()))
+    first = next(iter(costs_by_tokenizer.values()))
     languages = sorted(first, key=lambda language: first[language].sentence_ratio)
 
     def beside_english(what: str, value: str, ratio: str) -> Table:
         rows = []
         for language in languages:
             cells = [str(first[language].sentences)]
-            for by_language in found.values():
+            for by_language in costs_by_tokenizer.values():
                 cost = by_language[language]
                 cells += [f"{getattr(cost, value):.2f}", f"{getattr(cost, ratio):.2f}"]
             rows.append((language, *cells))
-        return Table(what, ("", "sentences", *(name for one in found for name in (one, "× English"))), rows)
+        return Table(
+            what, ("", "sentences", *(name for one in costs_by_tokenizer for name in (one, "× English"))), rows
+        )
 
     return [
         beside_english("Tokens per sentence", "tokens_per_sentence", "sentence_ratio"),
@@ -168,21 +182,23 @@ def fairness(found: Mapping[str, Mapping[str, Cost]]) -> list[Table]:
     ]
 
 
-def print_views(views: Sequence[View], tables: Sequence[Table]) -> None:
+def print_views(views: Sequence[Tokenization], tables: Sequence[Table]) -> None:
     """Print each view under its tokenizer's name, then the tables."""
     columns = shutil.get_terminal_size().columns
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for view in views:
         lines += [[("bold", view.name)]] if len(views) > 1 else []
         lines += [legend(view.tokens), []] if view.is_conversation else []
         lines += grid(view.tokens, columns)
     for one in tables:
         lines += [*aligned(*one), []]
-    write(lines[:-1], sys.stdout)
+    print_lines(lines[:-1], sys.stdout)
 
 
-def page(subject: Subject | None, views: Sequence[View], tables: Sequence[Table]) -> Html:
+def page(subject: TextOrConversation | None, views: Sequence[Tokenization], tables: Sequence[Table]) -> Html:
     """The same as a page; a text stands there as it is, too."""
     text = [tag("p", subject, class_="answer", dir="auto")] if isinstance(subject, str) else []
-    shown = (section(view.name, (masked if view.is_conversation else sentence)(view.tokens)) for view in views)
+    shown = (
+        section(view.name, (loss_mask_view if view.is_conversation else token_list)(view.tokens)) for view in views
+    )
     return document("chatmill show", *text, *shown, section("Side by side", *(table(*one) for one in tables)))

@@ -12,21 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.app.measurement import Document, measure, read_documents, written
-from chatmill.app.terminal.settings import at_least_one
-from chatmill.app.terminal.talk import notice
-from chatmill.app.terminal.token_grid import aligned, write
-from chatmill.conversation.template import Template
-from chatmill.engines.torch.pytorch import PyTorchEngine
-from chatmill.inference.loading import Loaded, load
+from chatmill.app.measurement import Document, measure, read_documents, to_segments
+from chatmill.app.terminal.settings import check_positive
+from chatmill.app.terminal.terminal_chat import notify
+from chatmill.app.terminal.token_grid import aligned, print_lines
+from chatmill.conversation.template import TemplateName
+from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.model.chat_model import ChatModel
 from chatmill.report.metrics import number, percent
-from chatmill.soft_tokenizer.encoders import Trained, collapsed, train_encoders
-from chatmill.soft_tokenizer.pairs import Pairs
-from chatmill.soft_tokenizer.plugging import embedding_of, refusal, rows_for, table_of, with_table
+from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
+from chatmill.soft_tokenizer.embedding_table import (
+    embedding_table,
+    make_byte_embedding,
+    rows_for,
+    unsupported_reason,
+    with_embedding_table,
+)
+from chatmill.soft_tokenizer.encoders import TrainedEncoder, collapsed, train_encoders
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.loading import load as load_tokenizer
-from chatmill.tokenizer.vocabulary.files import complete, write_folder
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_copy, write_model
 
@@ -63,27 +69,30 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Learn, measure, and write what is asked for."""
-    check(options)
-    loaded = load(options.model, "cpu", options.threads)
-    model = own_model(loaded, options.model)
+    check_options(options)
+    loaded = load_model(options.model, "cpu", options.threads)
+    model = require_chat_model(loaded, options.model)
     other = other_tokenizer(loaded, options.tokenizer) if options.tokenizer else None
     documents = [document for file in options.data for document in read_documents(file, None, options.limit)]
-    counts = occurrences(loaded, documents)
-    trained = train(options, loaded, table_of(model), counts)
-    tell_measures(trained.measures())
-    models = {"its own table": loaded, "made from bytes": plugged(loaded, model, trained.pairs, trained.rows)}
+    counts = token_counts(loaded, documents)
+    trained = train(options, loaded, embedding_table(model), counts)
+    print_measures(trained.metrics())
+    models = {
+        "its own table": loaded,
+        "made from bytes": with_rows(loaded, model, trained.dataset, trained.predicted_with_all),
+    }
     if other is not None:
-        models[f"with {options.tokenizer.name}"] = swapped(loaded, model, trained.encoder, counts, other)
+        models[f"with {options.tokenizer.name}"] = with_tokenizer(loaded, model, trained.encoder, counts, other)
     if documents:
         found = {name: measure(one, documents).bits_per_byte for name, one in models.items()}
         rows = [(name, number(bits.all, 4), number(bits.assistant, 4)) for name, bits in found.items()]
-        write([[], *aligned("Bits per byte", ("", "all text", "the assistant's"), rows)], sys.stdout)
+        print_lines([[], *aligned("Bits per byte", ("", "all text", "the assistant's"), rows)], sys.stdout)
     if options.output:
-        save(options, list(models.values())[-1], trained.encoder)
-        notice(f"{options.output}: chat with it by `chatmill chat --model {options.output}`")
+        save_model(options, list(models.values())[-1], trained.encoder)
+        notify(f"{options.output}: chat with it by `chatmill chat --model {options.output}`")
 
 
-def train(options: argparse.Namespace, loaded: Loaded, table: Tensor, counts: np.ndarray) -> Trained:
+def train(options: argparse.Namespace, loaded: LoadedModel, table: Tensor, counts: np.ndarray) -> TrainedEncoder:
     """The trained networks; that tokens are longer than what is read of them is told on stderr."""
     sizes = {name: getattr(options, name) for name in ("width", "layers", "longest", "features")}
     learning = {name: getattr(options, name) for name in ("held_out", "steps", "contrast", "seed")}
@@ -92,25 +101,25 @@ def train(options: argparse.Namespace, loaded: Loaded, table: Tensor, counts: np
         trained = train_encoders(loaded.tokenizer.vocabulary, table, counts, shape, **learning)
     except ValueError as error:
         raise ValueError(f"{options.model}: {error}") from error
-    if cut := trained.pairs.cut:
-        longer = f"{cut:,} of {len(trained.pairs.ids):,} tokens are longer than {options.longest} bytes"
-        notice(f"{longer}: the rest of them is not read (--longest)")
+    if cut := trained.dataset.num_truncated:
+        longer = f"{cut:,} of {len(trained.dataset.ids):,} tokens are longer than {options.longest} bytes"
+        notify(f"{longer}: the rest of them is not read (--longest)")
     return trained
 
 
-def tell_measures(measures: dict[str, dict[str, Any]]) -> None:
+def print_measures(measures: dict[str, dict[str, Any]]) -> None:
     """Print how good the rows are, and warn where they are all alike."""
     columns = {"learnt": measures["kept"], "held out": measures["held_out"], "all, learnt": measures["all"]}
-    write(aligned("Rows made from bytes", ("", *columns), rows_of(columns)), sys.stdout)
+    print_lines(aligned("Rows made from bytes", ("", *columns), measure_rows(columns)), sys.stdout)
     if collapsed(measures):
-        notice("collapsed: the network gives every token nearly the same row; take more --steps, or another --seed")
+        notify("collapsed: the network gives every token nearly the same row; take more --steps, or another --seed")
 
 
-def check(options: argparse.Namespace) -> None:
+def check_options(options: argparse.Namespace) -> None:
     """Raise ValueError for options that mean nothing."""
     for name in ("limit", "width", "layers", "features", "longest", "steps", "threads"):
         if (value := getattr(options, name)) is not None:
-            at_least_one(f"--{name}", value)
+            check_positive(f"--{name}", value)
     if options.width % 32:
         raise ValueError(f"--width {options.width}: expected a multiple of 32")
     if not 0 < options.held_out < 1:
@@ -119,11 +128,11 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.output}: it is there already: name a folder that is not")
 
 
-def own_model(loaded: Loaded, path: Path) -> ChatModel:
+def require_chat_model(loaded: LoadedModel, path: Path) -> ChatModel:
     """The network of a model that was loaded. Raises ValueError where it is no variant of ours, with a table."""
     if not isinstance(loaded.engine, PyTorchEngine):
         raise ValueError(f"{path}: expected the weights of a Llama, Mistral, Qwen2 or Qwen3, as data/model")
-    if reason := refusal(loaded.engine.model.config):
+    if reason := unsupported_reason(loaded.engine.model.config):
         raise ValueError(f"{path}: {reason}")
     if loaded.tokenizer.vocab_size > loaded.engine.vocab_size:
         raise ValueError(
@@ -133,16 +142,16 @@ def own_model(loaded: Loaded, path: Path) -> ChatModel:
     return loaded.engine.model
 
 
-def occurrences(loaded: Loaded, documents: Sequence[Document]) -> np.ndarray:
+def token_counts(loaded: LoadedModel, documents: Sequence[Document]) -> np.ndarray:
     """(V,) how often each token occurs in the documents; alike where there are none."""
     size = loaded.tokenizer.vocab_size
     if not documents:
         return np.ones(size, np.int64)
-    parts = [written(document.content, loaded.template) for document in documents]
+    parts = [to_segments(document.content, loaded.template) for document in documents]
     return np.bincount(loaded.tokenizer.encode_conversations(parts).ids, minlength=size)
 
 
-def rows_of(columns: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+def measure_rows(columns: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     """What was measured, a row each."""
     found = list(columns.values())
     return [
@@ -157,51 +166,53 @@ def rows_of(columns: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
-def plugged(loaded: Loaded, model: ChatModel, pairs: Pairs, rows: Tensor) -> Loaded:
+def with_rows(loaded: LoadedModel, model: ChatModel, pairs: EmbeddingDataset, rows: Tensor) -> LoadedModel:
     """The model with these rows (N, R) for its tokens of text."""
-    table = table_of(model).clone()
+    table = embedding_table(model).clone()
     table[pairs.ids] = rows
-    return with_model(loaded, with_table(model, table))
+    return with_model(loaded, with_embedding_table(model, table))
 
 
-def other_tokenizer(loaded: Loaded, path: Path) -> ChatTokenizer:
+def other_tokenizer(loaded: LoadedModel, path: Path) -> ChatTokenizer:
     """The tokenizer that a model is to have, with the control tokens of chats.
 
     Raises ValueError where the model's own template is none that they can write.
     """
-    if loaded.template.name not in get_args(Template):
-        known = " or ".join(get_args(Template))
+    if loaded.template.name not in get_args(TemplateName):
+        known = " or ".join(get_args(TemplateName))
         raise ValueError(f"the model's template is {loaded.template.name}: with another tokenizer it must be {known}")
     found = load_tokenizer(path)
-    return ChatTokenizer(complete(found.vocabulary, []), leading_space=found.leading_space)
+    return ChatTokenizer(add_special_tokens(found.vocabulary, []), leading_space=found.leading_space)
 
 
-def swapped(loaded: Loaded, model: ChatModel, encoder: ByteEncoder, counts: np.ndarray, other: ChatTokenizer) -> Loaded:
+def with_tokenizer(
+    loaded: LoadedModel, model: ChatModel, encoder: ByteEncoder, counts: np.ndarray, other: ChatTokenizer
+) -> LoadedModel:
     """The model with another tokenizer, and rows made from the bytes of its tokens."""
     vocabulary = other.vocabulary
-    table = rows_for(vocabulary, loaded.tokenizer.vocabulary, table_of(model), counts)
-    table = embedding_of(encoder, vocabulary, table).weight.detach()
-    return with_model(loaded._replace(tokenizer=other), with_table(model, table))
+    table = rows_for(vocabulary, loaded.tokenizer.vocabulary, embedding_table(model), counts)
+    table = make_byte_embedding(encoder, vocabulary, table).weight.detach()
+    return with_model(loaded._replace(tokenizer=other), with_embedding_table(model, table))
 
 
-def with_model(loaded: Loaded, model: ChatModel) -> Loaded:
+def with_model(loaded: LoadedModel, model: ChatModel) -> LoadedModel:
     """The same with another network."""
     engine = loaded.engine
     other = PyTorchEngine(model, template=engine.template, device=engine.device, threads=torch.get_num_threads())
     return loaded._replace(engine=other)
 
 
-def save(options: argparse.Namespace, made: Loaded, encoder: ByteEncoder) -> None:
+def save_model(options: argparse.Namespace, loaded: LoadedModel, encoder: ByteEncoder) -> None:
     """Write the model to the folder, whole or not at all."""
-    assert isinstance(made.engine, PyTorchEngine), "a model made here runs in PyTorch"
+    assert isinstance(loaded.engine, PyTorchEngine), "a model made here runs in PyTorch"
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=options.output.parent) as scratch:
-        folder, vocabulary = Path(scratch, "model"), made.tokenizer.vocabulary
+        folder, vocabulary = Path(scratch, "model"), loaded.tokenizer.vocabulary
         if options.tokenizer:
             write_folder(vocabulary, Path(scratch, "tokenizer"))
-            template = {"template": made.template.name}
-            write_model(folder, made.engine.model, Path(scratch, "tokenizer"), vocabulary, template, encoder)
+            template = {"template": loaded.template.name}
+            write_model(folder, loaded.engine.model, Path(scratch, "tokenizer"), vocabulary, template, encoder)
         else:
             source = options.model if options.model.is_dir() else options.model.parent
-            write_copy(folder, made.engine.model, source, vocabulary, encoder)
+            write_copy(folder, loaded.engine.model, source, vocabulary, encoder)
         shutil.move(folder, options.output)

@@ -16,35 +16,37 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from chatmill.app.server import api, assets, runs
-from chatmill.app.server.errors import Refusal, failed, no_such_page, refused
-from chatmill.app.server.guard import MOST_HEADER_BYTES, Guard
+from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
+from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.models import Models
-from chatmill.app.server.protocol import Protocol
+from chatmill.app.server.security import MAX_HEADER_BYTES, SecurityMiddleware
 
-IDLE_SECONDS = 30  # in which a connection may be used again
+KEEP_ALIVE_SECONDS = 30  # in which a connection may be used again
 
 
-def application(models: Models, found: runs.Runs, hosts: list[str], origins: list[str], key: str | None) -> ASGIApp:
+def create_app(
+    models: Models, known_runs: runs.Runs, hosts: list[str], origins: list[str], api_key: str | None
+) -> ASGIApp:
     """All that is answered."""
     app = Starlette(
-        routes=[*api.routes(models), *runs.routes(found), *assets.routes()],
+        routes=[*api.routes(models), *runs.routes(known_runs), *assets.routes()],
         exception_handlers={
-            Refusal: refused,
-            HTTPException: no_such_page,
-            ClientDisconnect: nobody,
-            Exception: failed,
+            ApiError: handle_api_error,
+            HTTPException: handle_http_exception,
+            ClientDisconnect: handle_disconnect,
+            Exception: handle_exception,
         },
     )
     app.router.redirect_slashes = False
-    return Guard(app, hosts=hosts, origins=origins, key=key)
+    return SecurityMiddleware(app, hosts=hosts, origins=origins, key=api_key)
 
 
-async def nobody(_: Request, __: Exception) -> Response:
+async def handle_disconnect(_: Request, __: Exception) -> Response:
     """What nobody reads."""
-    return Refusal(400, "the request broke off").response()
+    return ApiError(400, "the request broke off").response()
 
 
-class Discreet(uvicorn.logging.DefaultFormatter):
+class RedactingFormatter(uvicorn.logging.DefaultFormatter):
     """Tells where a mistake was made, but not its message, in which something of a conversation may stand."""
 
     def formatException(
@@ -60,15 +62,15 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, models: Models, *, grace: float, verbose: bool) -> None:
         logs = deepcopy(uvicorn.config.LOGGING_CONFIG)
-        logs["formatters"]["default"]["()"] = Discreet
+        logs["formatters"]["default"]["()"] = RedactingFormatter
         config = uvicorn.Config(
             app,
-            http=Protocol,
+            http=LimitedProtocol,
             ws="none",
             proxy_headers=False,
             lifespan="off",
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-            timeout_keep_alive=IDLE_SECONDS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(grace) + 5,
             log_config=logs,
             access_log=verbose,
@@ -85,7 +87,7 @@ class Server(uvicorn.Server):
         await draining
 
 
-def listening(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound. Raises ValueError where it cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY

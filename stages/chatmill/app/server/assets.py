@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chatmill.app.server.errors import Refusal
+from chatmill.app.server.api_errors import ApiError
 
 SCRIPT = "text/javascript"
-KINDS = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
 PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
 
 
@@ -23,7 +23,7 @@ def routes() -> list[Route]:
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in contents:  # a name is looked up and never opened, so that none leads elsewhere
-            raise Refusal(404, f"{name!r:.100}: there is no such file")
+            raise ApiError(404, f"{name!r:.100}: there is no such file")
         return _response(name, contents[name])
 
     def page(name: str) -> Route:
@@ -41,9 +41,9 @@ def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, byte
         name = f"{prefix}{entry.name}"
         if entry.is_dir():
             yield from _contents(entry, f"{name}/")
-        elif PurePath(name).suffix in KINDS:
+        elif PurePath(name).suffix in MEDIA_TYPES:
             yield name, entry.read_bytes()
 
 
 def _response(name: str, content: bytes) -> Response:
-    return Response(content, media_type=KINDS[PurePath(name).suffix], headers={"Cache-Control": "no-cache"})
+    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": "no-cache"})

@@ -6,34 +6,34 @@ from dataclasses import asdict
 from time import time
 from typing import Any, NamedTuple
 
-from chatmill.app.experiments import fetched
-from chatmill.app.server.errors import Refusal
+from chatmill.app.experiments import fetch_model
+from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.scheduler import Scheduler
-from chatmill.inference.interpreter import Interpreter
-from chatmill.inference.loading import Loaded, load
+from chatmill.inference.model_loading import LoadedModel, load_model
+from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.inference.sampler import Sampling
-from chatmill.pipeline.errors import USER_ERRORS, sentence
+from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
-KEPT = 2  # runs that stay loaded while nobody asks for them
+MAX_IDLE_RUNS = 2  # runs that stay loaded while nobody asks for them
 
 
-class Options(NamedTuple):
+class ServingOptions(NamedTuple):
     """What holds for every model."""
 
-    loading: dict[str, Any]  # of inference.loading.load
+    load_options: dict[str, Any]  # of inference.model_loading.load_model
     parallel: int  # answers at once
-    waiting: int
+    max_waiting: int
     sampling: Sampling
     max_tokens: int
-    seconds: float  # for an answer
+    time_limit: float  # for an answer
 
 
 class Model(NamedTuple):
     """A model that is loaded."""
 
     name: str
-    loaded: Loaded
-    interpreter: Interpreter
+    loaded: LoadedModel
+    interpreter: PromptBuilder
     scheduler: Scheduler
     created: int
 
@@ -46,7 +46,7 @@ class Model(NamedTuple):
 class Models:
     """Models by name, the first of which is the default."""
 
-    def __init__(self, names: Sequence[str], options: Options, runs: Callable[[], Sequence[str]] = list) -> None:
+    def __init__(self, names: Sequence[str], options: ServingOptions, runs: Callable[[], Sequence[str]] = list) -> None:
         """`runs` gives the names of those that may be loaded besides."""
         self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
         self._models: dict[str, Model] = {}  # the one that was asked for latest is the last
@@ -57,26 +57,26 @@ class Models:
         """Load those that are not of runs. Raises ValueError, OSError or MemoryError for one that cannot be."""
         return [self.add(name, self._load(name)) for name in self.names]
 
-    def add(self, name: str, loaded: Loaded) -> Model:
+    def add(self, name: str, loaded: LoadedModel) -> Model:
         """Have a model that is loaded. Raises ValueError where its tokenizer is another model's."""
-        interpreter = Interpreter(*loaded)
-        scheduler = Scheduler(loaded.engine, rows=self.options.parallel, waiting=self.options.waiting)
+        interpreter = PromptBuilder(*loaded)
+        scheduler = Scheduler(loaded.engine, num_slots=self.options.parallel, max_waiting=self.options.max_waiting)
         self._models[name] = Model(name, loaded, interpreter, scheduler, int(time()))
         return self._models[name]
 
     async def get(self, name: str | None) -> Model:
-        """The model of a name. Raises Refusal where there is none, or it cannot be loaded."""
+        """The model of a name. Raises ApiError where there is none, or it cannot be loaded."""
         name = name or self.names[0]
         model = self._models.pop(name, None)
         if model and model.scheduler.alive:
             self._models[name] = model
             return model
         if name not in self.names and name not in self._runs():
-            raise Refusal(
+            raise ApiError(
                 404, f"there is no model {name!r:.200}: /v1/models names them", param="model", code="model_not_found"
             )
         if name not in self._loading:
-            self._loading[name] = asyncio.create_task(self._load_apart(name))
+            self._loading[name] = asyncio.create_task(self._load_in_thread(name))
         return await asyncio.shield(self._loading[name])
 
     def listing(self) -> list[dict[str, Any]]:
@@ -116,26 +116,26 @@ class Models:
         sampling = {name: value for name, value in asdict(self.options.sampling).items() if name != "seed"}
         return sampling | {"max_tokens": self.options.max_tokens}
 
-    async def _load_apart(self, name: str) -> Model:
+    async def _load_in_thread(self, name: str) -> Model:
         """Load a model beside the event loop."""
         try:
-            await self._make_room()
+            await self._evict_idle()
             return self.add(name, await asyncio.to_thread(self._load, name))
         except USER_ERRORS as error:
-            raise Refusal(503, f"{name}: {sentence(error)}", param="model", code="model_not_loaded") from error
+            raise ApiError(503, f"{name}: {error_line(error)}", param="model", code="model_not_loaded") from error
         finally:
             del self._loading[name]
 
-    async def _make_room(self) -> None:
+    async def _evict_idle(self) -> None:
         """Forget those runs for which nobody has asked for longest."""
         idle = [model for name, model in self._models.items() if name not in self.names and model.scheduler.idle]
-        for model in idle[: max(0, len(idle) - KEPT + 1)]:
+        for model in idle[: max(0, len(idle) - MAX_IDLE_RUNS + 1)]:
             del self._models[model.name]
             await asyncio.to_thread(model.scheduler.stop)
 
-    def _load(self, name: str) -> Loaded:
-        with fetched(name) as path:
-            loaded = load(path, **self.options.loading)
+    def _load(self, name: str) -> LoadedModel:
+        with fetch_model(name) as path:
+            loaded = load_model(path, **self.options.load_options)
         for _ in range(2):  # the first tokens are slow
             loaded.engine.append([0])
         loaded.engine.rewind(0)

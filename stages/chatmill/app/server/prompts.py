@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from chatmill.app.server import requests
-from chatmill.app.server.errors import Refusal
+from chatmill.app.server import request_models
+from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.models import Model
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats import messages
@@ -14,83 +14,87 @@ class Prompt(NamedTuple):
     """What is to be answered, as ids."""
 
     ids: list[int]
-    dropped: int = 0  # messages that did not fit
-    lead: str | None = None  # of jobs.Wanted
+    dropped_messages: int = 0  # messages that did not fit
+    answer_prefix: str | None = None  # of jobs.GenerationConfig
     echo: str = ""  # text that the answer repeats before its own
 
 
-def chat_prompt(model: Model, asked: requests.ChatRequest, max_tokens: int) -> Prompt:
-    """The ids of a conversation. Raises Refusal for what is none, or does not fit."""
-    conversation = conversation_of(asked.messages)
-    goes_on = asked.continue_final_message
+def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens: int) -> Prompt:
+    """The ids of a conversation. Raises ApiError for what is none, or does not fit."""
+    conversation = parse_messages(parameters.messages)
+    goes_on = parameters.continue_final_message
     if conversation[-1].role != ("assistant" if goes_on else "user"):
         other = "the assistant's, to be continued" if goes_on else "the user's, to be answered"
-        raise Refusal(400, f"the last message is of the {conversation[-1].role}: expected {other}", param="messages")
+        raise ApiError(400, f"the last message is of the {conversation[-1].role}: expected {other}", param="messages")
     interpreter, lead = model.interpreter, "" if goes_on and conversation[-1].parts else None
-    if asked.truncation == "auto":
+    if parameters.truncation == "auto":
         try:
-            kept, ids = interpreter.fit(conversation, max_tokens)
+            remaining, ids = interpreter.truncate(conversation, max_tokens)
         except ValueError as error:
-            raise Refusal(400, str(error), param="messages", code="context_length_exceeded") from error
-        return Prompt(ids, len(conversation) - len(kept), lead)
-    ids = interpreter.prompt(conversation)
+            raise ApiError(400, str(error), param="messages", code="context_length_exceeded") from error
+        return Prompt(ids, len(conversation) - len(remaining), lead)
+    ids = interpreter.prompt_ids(conversation)
     if len(ids) >= model.context:
         raise too_long(len(ids), model.context, "messages")
     return Prompt(ids, 0, lead)
 
 
-def text_prompt(model: Model, asked: requests.CompletionRequest) -> Prompt:
-    """The ids of a text, or those that were given. Raises Refusal for what does not fit."""
-    given = asked.prompt[0] if isinstance(asked.prompt, list) and isinstance(asked.prompt[0], str) else asked.prompt
+def text_prompt(model: Model, parameters: request_models.CompletionRequest) -> Prompt:
+    """The ids of a text, or those that were given. Raises ApiError for what does not fit."""
+    given = (
+        parameters.prompt[0]
+        if isinstance(parameters.prompt, list) and isinstance(parameters.prompt[0], str)
+        else parameters.prompt
+    )
     tokenizer = model.loaded.tokenizer
     if isinstance(given, str):
-        text, ids = given, model.interpreter.encode(model.loaded.template.text(checked(given, "prompt")))
+        text, ids = given, model.interpreter.encode(model.loaded.template.text(validated_text(given, "prompt")))
     else:
         check_ids(model, given, tokenizer.vocab_size, "prompt")
-        text, ids = tokenizer.decode(given) if asked.echo else "", given
+        text, ids = tokenizer.decode(given) if parameters.echo else "", given
     if not 0 < len(ids) < model.context:
         raise too_long(len(ids), model.context, "prompt")
-    return Prompt(ids, echo=text if asked.echo else "")
+    return Prompt(ids, echo=text if parameters.echo else "")
 
 
-def ids_of(model: Model, asked: requests.TokenizeRequest) -> list[int]:
+def tokenize_prompt(model: Model, parameters: request_models.TokenizeRequest) -> list[int]:
     """The ids of a text as it stands, or of a conversation with what asks for the answer."""
-    if asked.prompt is None:
-        return model.interpreter.prompt(conversation_of(asked.messages or []))
-    return model.loaded.tokenizer.encode([checked(asked.prompt, "prompt")])[0]
+    if parameters.prompt is None:
+        return model.interpreter.prompt_ids(parse_messages(parameters.messages or []))
+    return model.loaded.tokenizer.encode([validated_text(parameters.prompt, "prompt")])[0]
 
 
-def conversation_of(given: list[object]) -> Conversation:
-    """What messages say. Raises Refusal where they are none."""
+def parse_messages(given: list[object]) -> Conversation:
+    """What messages say. Raises ApiError where they are none."""
     try:
         conversation = messages.conversation({"messages": given})
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, str(error), param="messages", code="invalid_value") from error
+        raise ApiError(400, str(error), param="messages", code="invalid_value") from error
     for part in (part for message in conversation for part in message.parts):
-        checked(part.text, "messages")
+        validated_text(part.text, "messages")
     if not conversation:
-        raise Refusal(400, "no message says anything", param="messages", code="invalid_value")
+        raise ApiError(400, "no message says anything", param="messages", code="invalid_value")
     return conversation
 
 
-def checked(text: str, param: str) -> str:
-    """The text. Raises Refusal where it is no Unicode text, or one that no tokenizer takes."""
+def validated_text(text: str, param: str) -> str:
+    """The text. Raises ApiError where it is no Unicode text, or one that no tokenizer takes."""
     try:
         check_text(text)
     except ValueError as error:
-        raise Refusal(400, str(error), param=param, code="invalid_value") from error
+        raise ApiError(400, str(error), param=param, code="invalid_value") from error
     return text
 
 
 def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
-    """Raise Refusal unless all ids are below `count`."""
+    """Raise ApiError unless all ids are below `count`."""
     if ids and max(ids) >= count:
-        raise Refusal(400, f"id {max(ids)}: {model.name} has {count} of them", param=param, code="invalid_value")
+        raise ApiError(400, f"id {max(ids)}: {model.name} has {count} of them", param=param, code="invalid_value")
 
 
-def too_long(count: int, context: int, param: str) -> Refusal:
+def too_long(count: int, context: int, param: str) -> ApiError:
     """A prompt does not fit."""
     what = f"{count} tokens, but the model's context is {context}: shorten it"
-    return Refusal(
+    return ApiError(
         400, what if count else "there is no token to begin with", param=param, code="context_length_exceeded"
     )

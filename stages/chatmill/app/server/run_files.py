@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from chatmill.app.experiments import WORKSPACE
 
-WEIGHTS, SHAPE = "model.safetensors", "config.json"
+WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
 
 class RunFiles:
@@ -33,8 +33,8 @@ class RunFiles:
             return {file.name: file for file in folder.iterdir()}
         digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
         try:
-            entries = json.loads(self._cached(digest).read_bytes()) if digest.endswith(".dir") else []
-            files = {entry["relpath"]: self._cached(entry["md5"]) for entry in entries}
+            entries = json.loads(self._cache_path(digest).read_bytes()) if digest.endswith(".dir") else []
+            files = {entry["relpath"]: self._cache_path(entry["md5"]) for entry in entries}
         except (OSError, ValueError, TypeError, KeyError):
             return {}
         return files if all(file.is_file() for file in files.values()) else {}
@@ -56,14 +56,14 @@ class RunFiles:
             return None
         return content if len(content) <= most_bytes else None
 
-    def _cached(self, digest: str) -> Path:
+    def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]
 
 
-def shape(model: dict[str, Path]) -> dict[str, int]:
+def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
     """Depth, vocabulary and parameters of a model, by its files; empty where they do not tell them."""
     try:
-        config = json.loads(model[SHAPE].read_bytes())
+        config = json.loads(model[CONFIG_FILE].read_bytes())
         with safe_open(model[WEIGHTS], framework="numpy") as weights:
             parameters = sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
         return {"depth": config["num_hidden_layers"], "vocabulary": config["vocab_size"], "parameters": parameters}

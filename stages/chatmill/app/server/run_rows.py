@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from chatmill.app.experiments import MODELS, WORKSPACE
-from chatmill.app.server.run_files import RunFiles, shape
-from chatmill.report.metrics import Metrics, at
+from chatmill.app.experiments import MODEL_FOLDERS, WORKSPACE
+from chatmill.app.server.run_files import RunFiles, model_dimensions
+from chatmill.report.metrics import Metrics, get_nested
 from chatmill.report.speed import fastest
 
 REPORT = Path("data/report")
-NOT_MADE = ("FileNotFoundError", "OutputNotFoundError")  # by a run that has not come so far
+MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # by a run that has not come so far
 
-Row = dict[str, Any]
+RunRow = dict[str, Any]
 
 
-def rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> list[Row]:
+def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> list[RunRow]:
     """All runs, the workspace first and then by age; `name` is one that a run alone has, and no path in the folder."""
-    found = [row(state, files) for state in flattened(states)]
+    found = [run_row(state, files) for state in flattened(states)]
     labels = Counter(run["label"] for run in found)
     for run in found:
-        run["name"] = unambiguous(run, labels, folder)
+        run["name"] = unique_name(run, labels, folder)
     return sorted(found, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
 
 
@@ -30,37 +30,39 @@ def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Each run with its kind, its label and how far it is: the workspace, commits, and the experiments after each."""
     for state in states:
         kind = WORKSPACE if state["rev"] == WORKSPACE else "branch" if state["name"] else "commit"
-        yield state | {"kind": kind, "label": state["name"] or short(state["rev"]), "state": "done"}
+        yield state | {"kind": kind, "label": state["name"] or short_revision(state["rev"]), "state": "done"}
         for experiment in state["experiments"] or []:
             tip = experiment["revs"][0]
-            label = experiment["name"] or tip["name"] or short(tip["rev"])
+            label = experiment["name"] or tip["name"] or short_revision(tip["rev"])
             stage = (experiment["executor"] or {}).get("state", "success")
             yield tip | {"kind": "experiment", "label": label, "state": "done" if stage == "success" else stage}
 
 
-def row(state: dict[str, Any], files: RunFiles) -> Row:
+def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
     """What is known of a run; null is what is not."""
     data = state["data"] or {}
     run = {"rev": state["rev"], "outs": data.get("outs") or {}}
     is_done = state["state"] == "done"
     return {
         "kind": state["kind"],
-        "label": text(state["label"]),
+        "label": valid_text(state["label"]),
         "rev": state["rev"],
         "state": state["state"],
         "when": data.get("timestamp"),
-        "problem": text("; ".join(problems(state, data))) or None,
-        "model": is_done and any(files.files(run, output) for output in MODELS),
+        "problem": valid_text("; ".join(problems(state, data))) or None,
+        "model": is_done and any(files.files(run, output) for output in MODEL_FOLDERS),
         "report": is_done and bool(files.files(run, REPORT)),
-        **parameters(contents(data.get("params")).get("params.yaml")),
-        **shape(files.files(run, MODELS[-1]) if is_done else {}),
-        **figures(contents(data.get("metrics") if is_done else None)),  # before, they are of the run it began from
+        **run_parameters(file_contents(data.get("params")).get("params.yaml")),
+        **model_dimensions(files.files(run, MODEL_FOLDERS[-1]) if is_done else {}),
+        **run_metrics(
+            file_contents(data.get("metrics") if is_done else None)
+        ),  # before, they are of the run it began from
     }
 
 
-def contents(read: dict[str, Any] | None) -> dict[str, Metrics]:
+def file_contents(files: dict[str, Any] | None) -> dict[str, Metrics]:
     """What the files of a run hold, by their names without folders."""
-    return {PurePosixPath(path).name: file.get("data") for path, file in (read or {}).items()}
+    return {PurePosixPath(path).name: file.get("data") for path, file in (files or {}).items()}
 
 
 def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
@@ -71,70 +73,72 @@ def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
         yield state["error"]["msg"]
     for path, file in {**(data.get("params") or {}), **(data.get("metrics") or {})}.items():
         error = file.get("error")
-        if error and error["type"] not in NOT_MADE:
+        if error and error["type"] not in MISSING_OUTPUT_ERRORS:
             yield f"{PurePosixPath(path).name} cannot be read ({error['type']})"
 
 
-def parameters(params: Metrics | None) -> Row:
+def run_parameters(params: Metrics | None) -> RunRow:
     """What a run was asked for."""
-    kind = at(params, "train_tokenizer", "type")
+    kind = get_nested(params, "train_tokenizer", "type")
     return {
-        "tokenizer": text(kind) if isinstance(kind, str) else None,
-        "depth": figure(at(params, "train_model", "depth")),
+        "tokenizer": valid_text(kind) if isinstance(kind, str) else None,
+        "depth": finite_number(get_nested(params, "train_model", "depth")),
         "vocabulary": None,  # as only its model tells, as are its parameters
         "parameters": None,
-        "steps": figure(at(params, "train_model", "steps")),
-        "batch_size": figure(at(params, "train_model", "batch_size")),
+        "steps": finite_number(get_nested(params, "train_model", "steps")),
+        "batch_size": finite_number(get_nested(params, "train_model", "batch_size")),
     }
 
 
-def figures(metrics: dict[str, Metrics]) -> Row:
+def run_metrics(metrics: dict[str, Metrics]) -> RunRow:
     """What was measured of a run."""
-    measured, timed = metrics.get("evaluate.json"), metrics.get("benchmark.json")
-    engine, milliseconds = latency(timed)
+    evaluation, benchmark = metrics.get("evaluate.json"), metrics.get("benchmark.json")
+    engine, milliseconds = latency(benchmark)
     return {
-        "bits_per_byte": figure(at(measured, "bits_per_byte", "all")),
-        "bits_per_byte_of_answers": figure(at(measured, "bits_per_byte", "assistant")),
-        "skills": figure(at(measured, "skills", "macro")),
-        "skills_held_back": figure(at(measured, "skills", "held_back", "macro")),
-        "bytes_per_token": figure(at(measured, "tokenizer", "bytes_per_token")),
+        "bits_per_byte": finite_number(get_nested(evaluation, "bits_per_byte", "all")),
+        "bits_per_byte_of_answers": finite_number(get_nested(evaluation, "bits_per_byte", "assistant")),
+        "skills": finite_number(get_nested(evaluation, "skills", "macro")),
+        "skills_held_back": finite_number(get_nested(evaluation, "skills", "held_back", "macro")),
+        "bytes_per_token": finite_number(get_nested(evaluation, "tokenizer", "bytes_per_token")),
         "milliseconds_per_token": milliseconds,
         "engine": engine,
-        "graph_megabytes": figure(at(measured, "engines", "onnx", "size_mb")),
+        "graph_megabytes": finite_number(get_nested(evaluation, "engines", "onnx", "size_mb")),
     }
 
 
-def latency(timed: Metrics | None) -> tuple[str | None, float | None]:
+def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
     """The fastest engine and its milliseconds for a token; None where they were measured otherwise, or not at all."""
     try:
-        engine, _, milliseconds = fastest(timed) if isinstance(timed, dict) else (None, None, None)
+        engine, _, milliseconds = fastest(benchmark) if isinstance(benchmark, dict) else (None, None, None)
     except (TypeError, ValueError):
         return None, None
-    return engine and text(engine), figure(milliseconds)
+    return engine and valid_text(engine), finite_number(milliseconds)
 
 
-def unambiguous(run: Row, labels: Counter[str], folder: Path) -> str:
+def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:
     """The label of a run where it stands for this one alone, else its revision, short or whole."""
     if run["state"] != "done":
         return f"{run['label']} ({run['state']})"  # DVC knows it by no name
     if run["rev"] == WORKSPACE:
         return WORKSPACE
     names = [run["label"]] if labels[run["label"]] == 1 else []
-    found: Iterator[str] = (name for name in (*names, short(run["rev"]), run["rev"]) if not (folder / name).exists())
+    found: Iterator[str] = (
+        name for name in (*names, short_revision(run["rev"]), run["rev"]) if not (folder / name).exists()
+    )
     return next(found)
 
 
-def short(revision: str) -> str:
+def short_revision(revision: str) -> str:
     """As much of a revision as tells it apart."""
     return revision if revision == WORKSPACE else revision[:7]
 
 
-def figure(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """A number; None for what is none, or not finite."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
 
 
-def text(value: str) -> str:
+def valid_text(value: str) -> str:
     """Text that can be written as UTF-8."""
     return value.encode("utf-8", "replace").decode()

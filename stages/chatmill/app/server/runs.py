@@ -19,21 +19,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.server.errors import Refusal
+from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.run_files import RunFiles
-from chatmill.app.server.run_rows import REPORT, Row, rows
-from chatmill.pipeline.processes import SOURCE
-from chatmill.report.sections import averaged
+from chatmill.app.server.run_rows import REPORT, RunRow, run_rows
+from chatmill.pipeline.processes import SOURCE_ROOT
+from chatmill.report.sections import downsample
 
-SECONDS = 120  # in which DVC reads what it has not read before, at half a second a run
-MOST_BYTES = 64 << 20  # of what it says: 20 kB a run
-MOST_RUNS = 500  # that are listed
-MOST_BASELINES = 100  # commits whose experiments are looked for, beside the branches
-MOST_FILE_BYTES = 16 << 20  # of a report or a curve
+DVC_TIMEOUT_SECONDS = 120  # in which DVC reads what it has not read before, at half a second a run
+MAX_DVC_BYTES = 64 << 20  # of what it says: 20 kB a run
+MAX_RUNS = 500  # that are listed
+MAX_BASELINES = 100  # commits whose experiments are looked for, beside the branches
+MAX_FILE_BYTES = 16 << 20  # of a report or a curve
 CURVE = Path("data/metrics/train.tsv")
-DVC = f"""
+DVC_PROGRAM = f"""
 import sys
-sys.path.append({SOURCE!r})
+sys.path.append({SOURCE_ROOT!r})
 from chatmill.pipeline.processes import die_with_parent
 die_with_parent()
 from dvc.cli import main
@@ -52,9 +52,9 @@ class Runs:
         self.ticket = token_urlsafe(16)  # opens reports: a link carries no key
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
-        self._found: dict[str, Row] = {}
+        self._rows: dict[str, RunRow] = {}
         self._files: RunFiles | None = None
-        self._reading = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
 
     async def listing(self, refresh: bool = False) -> dict[str, Any]:
         """All runs, or the problem that there is with them; anew if asked for."""
@@ -64,7 +64,7 @@ class Runs:
 
     def model_names(self) -> list[str]:
         """Of those runs of the latest listing whose models can be loaded."""
-        return [name for name, run in self._found.items() if run["model"]]
+        return [name for name, run in self._rows.items() if run["model"]]
 
     async def report(self, name: str) -> bytes | None:
         """The page that a run of the latest listing wrote; None where there is none."""
@@ -73,36 +73,36 @@ class Runs:
     async def curve(self, name: str) -> dict[str, list[list[float]]] | None:
         """(step, bits per byte) in training, thinned, of each column that there is; None where there is no such run."""
         content = await self._read(name, CURVE)
-        return points((content or b"").decode("utf-8", "replace")) if name in self._found else None
+        return points((content or b"").decode("utf-8", "replace")) if name in self._rows else None
 
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
         try:
             if self._folder is None:
                 raise ValueError("this server looks for runs in no folder")
-            states = await experiments(self._folder)
+            states = await exp_show(self._folder)
             self._files = await asyncio.to_thread(RunFiles, self._folder)
-            found = await asyncio.to_thread(rows, states, self._folder, self._files)
-            self._found = {run["name"]: run for run in found[:MOST_RUNS]}
-            if len(found) > MOST_RUNS:
-                notes.append(f"{len(found) - MOST_RUNS:,} runs older than these {MOST_RUNS} are left out.")
+            found = await asyncio.to_thread(run_rows, states, self._folder, self._files)
+            self._rows = {run["name"]: run for run in found[:MAX_RUNS]}
+            if len(found) > MAX_RUNS:
+                notes.append(f"{len(found) - MAX_RUNS:,} runs older than these {MAX_RUNS} are left out.")
         except ValueError as error:
             problem = str(error)  # and what was found before stays
-        runs = list(self._found.values())
+        runs = list(self._rows.values())
         return {"runs": runs, "problem": problem, "notes": notes, "ticket": self.ticket, "read": time()}
 
     async def _read(self, name: str, output: Path) -> bytes | None:
-        run = self._found.get(name)
+        run = self._rows.get(name)
         if run is None or self._files is None or run["state"] in ("queued", "failed"):
             return None
-        async with self._reading:
-            return await asyncio.to_thread(self._files.read, run["rev"], output, MOST_FILE_BYTES)
+        async with self._read_lock:
+            return await asyncio.to_thread(self._files.read, run["rev"], output, MAX_FILE_BYTES)
 
 
-async def experiments(folder: Path) -> list[dict[str, Any]]:
+async def exp_show(folder: Path) -> list[dict[str, Any]]:
     """What `dvc exp show` says of the workspace, of branches, and of experiments. Raises ValueError with its words."""
     revisions = [part for revision in await baselines(folder) for part in ("--rev", revision)]
-    command = [sys.executable, "-P", "-c", DVC, "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
+    command = [sys.executable, "-P", "-c", DVC_PROGRAM, "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
     status, said, errors = await run_program([*command, *revisions], folder)
     if status:
         lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
@@ -123,7 +123,7 @@ async def baselines(folder: Path) -> list[str]:
     except ValueError:
         return []
     found = dict.fromkeys("".join(parts) for parts in EXPERIMENT.findall(refs.decode("utf-8", "replace")))
-    return [] if status else list(found)[:MOST_BASELINES]
+    return [] if status else list(found)[:MAX_BASELINES]
 
 
 async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str]:
@@ -141,23 +141,24 @@ async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
-            await asyncio.wait_for(process.wait(), SECONDS)
+            await asyncio.wait_for(process.wait(), DVC_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise ValueError(
-                f"the runs took over {SECONDS} s to read: DVC keeps what it has read, and Refresh goes on from there"
+                f"the runs took over {DVC_TIMEOUT_SECONDS} s to read: "
+                "DVC keeps what it has read, and Refresh goes on from there"
             ) from error
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        return process.returncode or 0, whole(output), whole(errors).decode("utf-8", "replace")
+        return process.returncode or 0, read_output(output), read_output(errors).decode("utf-8", "replace")
 
 
-def whole(stream: IO[bytes]) -> bytes:
+def read_output(stream: IO[bytes]) -> bytes:
     """What a program wrote. Raises ValueError where it is too much."""
-    if stream.seek(0, os.SEEK_END) > MOST_BYTES:
+    if stream.seek(0, os.SEEK_END) > MAX_DVC_BYTES:
         raise ValueError(
-            f"DVC says more of these runs than the {MOST_BYTES >> 20} MB that are read: `dvc exp remove` old ones"
+            f"DVC says more of these runs than the {MAX_DVC_BYTES >> 20} MB that are read: `dvc exp remove` old ones"
         )
     stream.seek(0)
     return stream.read()
@@ -174,7 +175,7 @@ def points(table: str) -> dict[str, list[list[float]]]:
                 continue
             if math.isfinite(step) and math.isfinite(value):
                 column.append((step, value))
-    return {name: [list(point) for point in averaged(column)] for name, column in found.items() if column}
+    return {name: [list(point) for point in downsample(column)] for name, column in found.items() if column}
 
 
 def routes(runs: Runs) -> list[Route]:
@@ -187,15 +188,15 @@ def routes(runs: Runs) -> list[Route]:
         name = request.path_params["name"]
         found = await runs.curve(name)
         if found is None:
-            raise Refusal(404, f"{name:.200}: /runs.json lists no such run", code="no_run")
+            raise ApiError(404, f"{name:.200}: /runs.json lists no such run", code="no_run")
         return JSONResponse(found)
 
     async def report(request: Request) -> Response:
         if not compare_digest(request.query_params.get("ticket", "").encode(), runs.ticket.encode()):
-            raise Refusal(403, "this link is of an earlier start of the server: go by /runs", code="bad_ticket")
+            raise ApiError(403, "this link is of an earlier start of the server: go by /runs", code="bad_ticket")
         content = await runs.report(request.path_params["name"])
         if content is None:
-            raise Refusal(404, f"{request.path_params['name']:.200}: no report of it is at hand", code="no_report")
+            raise ApiError(404, f"{request.path_params['name']:.200}: no report of it is at hand", code="no_report")
         return Response(content, media_type="text/html", headers=SANDBOX)
 
     return [

@@ -12,48 +12,48 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.server.errors import Full, Late, Stopped
+from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.app.server.jobs import Job
-from chatmill.engines.chats import Chat, chats_of
+from chatmill.engines.batching import BatchedChat, make_chat_batch
 from chatmill.engines.engine import Engine
-from chatmill.inference.chat import common_length
-from chatmill.pipeline.errors import USER_ERRORS
+from chatmill.inference.chat_session import common_prefix_length
+from chatmill.pipeline.user_errors import USER_ERRORS
 
-CHUNK = 256  # tokens of a prompt that are read before anybody else gets a turn
-SHORT = 8  # tokens, as of a tool's output, that are read one by one with the others' rather than on their own
-PROBABILITIES = 1 << 26  # logits of a whole text that are held at once: 256 MB
+PREFILL_CHUNK = 256  # tokens of a prompt that are read before anybody else gets a turn
+SHORT_PREFILL = 8  # tokens, as of a tool's output, that are read one by one with the others' rather than on their own
+MAX_LOGITS = 1 << 26  # logits of a whole text that are held at once: 256 MB
 
 
-class Row:
+class Slot:
     """One chat's row of the caches, and what it has read."""
 
-    def __init__(self, chat: Chat) -> None:
-        self.chat, self.used = chat, 0.0
-        self.ids: list[int] = []  # in the cache, while no job is at work
+    def __init__(self, chat: BatchedChat) -> None:
+        self.chat, self.last_used = chat, 0.0
+        self.cached_ids: list[int] = []  # in the cache, while no job is at work
 
-    def gain(self, ids: list[int]) -> int:
+    def cache_gain(self, ids: list[int]) -> int:
         """What is won by reading ids here: those it has read already, less those that it would forget."""
-        return 2 * common_length(self.ids, ids[:-1]) - len(self.ids)
+        return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
 
 
-class Turn(NamedTuple):
+class RunningJob(NamedTuple):
     """A job at work in a row."""
 
-    row: Row
+    slot: Slot
     job: Job
 
 
 class Scheduler:
     """Runs the jobs of one model, of which `rows` can go on at once and `waiting` more may wait."""
 
-    def __init__(self, engine: Engine, *, rows: int, waiting: int) -> None:
-        self._chats, self.rows = chats_of(engine, rows)
-        self._most, self._vocab_size = self.rows + waiting, engine.vocab_size
-        self._rows: list[Row] = []
-        self._busy: list[Turn] = []
+    def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
+        self._chats, self.num_slots = make_chat_batch(engine, num_slots)
+        self._max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
+        self._slots: list[Slot] = []
+        self._running: list[RunningJob] = []
         self._waiting: deque[Job] = deque()
-        self._news = Condition()  # held to change what follows here
-        self._is_news = self._stopped = False
+        self._changed = Condition()  # held to change what follows here
+        self._has_changed = self._stopped = False
         self._deadline = inf  # the first of those who go on or wait
         self._thread = Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
@@ -66,159 +66,161 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._waiting and not self._busy
+        return not self._waiting and not self._running
 
     def submit(self, job: Job) -> None:
-        """Have a job done. Raises Full, or Stopped; and ValueError for a text that is too long to hold its logits."""
-        if job.whole and len(job.ids) * self._vocab_size > PROBABILITIES:
-            raise ValueError(f"{len(job.ids)} tokens: expected at most {PROBABILITIES // self._vocab_size}")
-        with self._news:
+        """Add a job. Raises QueueFull or SchedulerStopped, and ValueError for a text whose logits would be too many."""
+        if job.needs_all_logits and len(job.prompt_ids) * self._vocab_size > MAX_LOGITS:
+            raise ValueError(f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}")
+        with self._changed:
             if self._stopped:
-                raise Stopped("the model answers no more")
-            if len(self._waiting) + len(self._busy) >= self._most:
-                raise Full(f"{len(self._waiting)} requests wait already")
+                raise SchedulerStopped("the model answers no more")
+            if len(self._waiting) + len(self._running) >= self._max_jobs:
+                raise QueueFull(f"{len(self._waiting)} requests wait already")
             self._waiting.append(job)
-            self._tell()
+            self._notify()
 
     def cancel(self, job: Job) -> None:
         """Nobody waits for a job any more: it ends before its next token."""
-        with self._news:
+        with self._changed:
             job.cancelled = True
-            self._tell()
+            self._notify()
 
     def stop(self) -> None:
         """End all jobs, and the thread."""
-        with self._news:
+        with self._changed:
             self._stopped = True
-            self._tell()
+            self._notify()
         self._thread.join()
 
-    def _tell(self) -> None:
-        self._is_news = True
-        self._news.notify()
+    def _notify(self) -> None:
+        self._has_changed = True
+        self._changed.notify()
 
     def _run(self) -> None:
         try:
             while not self._stopped:
-                if not self._busy or self._is_news or perf_counter() > self._deadline:
-                    self._look_around()
+                if not self._running or self._has_changed or perf_counter() > self._deadline:
+                    self._schedule()
                 self._advance()
         finally:  # whatever happens, nobody waits for ever
-            with self._news:
+            with self._changed:
                 self._stopped = True
-            for job in [*(turn.job for turn in self._busy), *self._waiting]:
-                job.end(Stopped("the server is being stopped"))
+            for job in [*(turn.job for turn in self._running), *self._waiting]:
+                job.finish(SchedulerStopped("the server is being stopped"))
 
-    def _look_around(self) -> None:
+    def _schedule(self) -> None:
         """Wait until there is something to do, let go of what nobody waits for, and give those who wait free rows."""
-        with self._news:
-            self._news.wait_for(lambda: self._is_news or self._busy)
-            self._is_news = False
-            late = [job for job in self._waiting if too_late(job)]
-            self._waiting = deque(job for job in self._waiting if job not in late)
-        for turn in self._busy[:]:
-            if why := too_late(turn.job):
-                self._end(turn, why)
-        for job in late:
-            job.end(too_late(job))
-        while self._waiting and len(self._busy) < self.rows:
-            self._begin(self._waiting[0])
-        going_on = [*(turn.job for turn in self._busy), *self._waiting]
-        self._deadline = min((job.deadline for job in going_on), default=inf)
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_changed or self._running)
+            self._has_changed = False
+            aborted = [job for job in self._waiting if abort_reason(job)]
+            self._waiting = deque(job for job in self._waiting if job not in aborted)
+        for running in self._running[:]:
+            if why := abort_reason(running.job):
+                self._finish(running, why)
+        for job in aborted:
+            job.finish(abort_reason(job))
+        while self._waiting and len(self._running) < self.num_slots:
+            self._start(self._waiting[0])
+        unfinished = [*(turn.job for turn in self._running), *self._waiting]
+        self._deadline = min((job.deadline for job in unfinished), default=inf)
 
-    def _begin(self, job: Job) -> None:
+    def _start(self, job: Job) -> None:
         """Give the job that waits longest a row; until it has one it waits, so that whatever fails it is ended."""
         try:
-            row = self._choose([] if job.whole else job.ids)
+            slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
         except USER_ERRORS as error:
             self._waiting.popleft()
-            job.end(error)
+            job.finish(error)
             return
-        known = 0 if job.whole else common_length(row.ids, job.ids[:-1])
-        row.chat.rewind(known)
-        job.times = job.times._replace(begun=perf_counter())
-        turn = Turn(row, job)
-        self._busy.append(turn)
+        cached_tokens = 0 if job.needs_all_logits else common_prefix_length(slot.cached_ids, job.prompt_ids[:-1])
+        slot.chat.rewind(cached_tokens)
+        job.times = job.times._replace(started_at=perf_counter())
+        running = RunningJob(slot, job)
+        self._running.append(running)
         self._waiting.popleft()
-        job.begin(known)
+        job.start(cached_tokens)
         if job.done:
-            self._end(turn)
+            self._finish(running)
 
-    def _choose(self, ids: list[int]) -> Row:
+    def _choose(self, ids: list[int]) -> Slot:
         """The free row that holds most of some ids, else a new one, else that used longest ago."""
-        taken = [turn.row for turn in self._busy]
-        free = [row for row in self._rows if row not in taken]
-        best = max(free, key=lambda row: row.gain(ids), default=None)
-        if best is not None and best.gain(ids) > 0:
+        taken = [turn.slot for turn in self._running]
+        free = [row for row in self._slots if row not in taken]
+        best = max(free, key=lambda row: row.cache_gain(ids), default=None)
+        if best is not None and best.cache_gain(ids) > 0:
             return best
-        if len(self._rows) == self.rows:
-            return min(free, key=lambda row: row.used)
-        self._rows.append(Row(self._chats.join()))
-        return self._rows[-1]
+        if len(self._slots) == self.num_slots:
+            return min(free, key=lambda row: row.last_used)
+        self._slots.append(Slot(self._chats.join()))
+        return self._slots[-1]
 
     def _advance(self) -> None:
         """Read a stretch of one prompt, and one token of each answer that grows."""
-        if len(self._busy) == 1:
-            self._read(self._busy[0])
+        if len(self._running) == 1:
+            self._run_one(self._running[0])
             return
-        reading = [turn for turn in self._busy if len(turn.job.pending) > SHORT or turn.job.whole]
-        growing = [turn for turn in self._busy if turn not in reading] if reading else self._busy[:]
-        if reading:
-            self._read(reading[0])
-        if growing:
-            self._step(growing)
+        prefilling = [
+            turn for turn in self._running if len(turn.job.pending) > SHORT_PREFILL or turn.job.needs_all_logits
+        ]
+        decoding = [turn for turn in self._running if turn not in prefilling] if prefilling else self._running[:]
+        if prefilling:
+            self._run_one(prefilling[0])
+        if decoding:
+            self._run_batch(decoding)
 
-    def _read(self, turn: Turn) -> None:
+    def _run_one(self, running: RunningJob) -> None:
         """Read what a job has pending, or a stretch of it."""
-        row, job = turn
+        slot, job = running
         pending = job.pending
-        stretch = pending[:CHUNK]
+        chunk = pending[:PREFILL_CHUNK]
         try:
-            logits = row.chat.score(job.ids) if job.whole else row.chat.append(stretch)
+            logits = slot.chat.sequence_logits(job.prompt_ids) if job.needs_all_logits else slot.chat.append(chunk)
         except USER_ERRORS as error:
-            self._end(turn, error)
+            self._finish(running, error)
             return
-        if job.whole or len(stretch) == len(pending):
-            self._take(turn, logits)
+        if job.needs_all_logits or len(chunk) == len(pending):
+            self._process_logits(running, logits)
         else:
-            del pending[: len(stretch)]
+            del pending[: len(chunk)]
 
-    def _step(self, turns: list[Turn]) -> None:
+    def _run_batch(self, batch: list[RunningJob]) -> None:
         """Read one token that each of some jobs has pending."""
         try:
-            logits = self._chats.step([(row.chat, job.pending[0]) for row, job in turns])
+            logits = self._chats.step([(row.chat, job.pending[0]) for row, job in batch])
         except USER_ERRORS as error:
-            for turn in turns:
-                self._end(turn, error)
+            for turn in batch:
+                self._finish(turn, error)
             return
-        for turn, one, likeliest in zip(turns, logits, logits.argmax(axis=1).tolist(), strict=True):
+        for turn, one, likeliest in zip(batch, logits, logits.argmax(axis=1).tolist(), strict=True):
             if len(turn.job.pending) == 1:
-                self._take(turn, one, likeliest)
+                self._process_logits(turn, one, likeliest)
             else:
                 del turn.job.pending[0]
 
-    def _take(self, turn: Turn, logits: np.ndarray, likeliest: int | None = None) -> None:
+    def _process_logits(self, running: RunningJob, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
-            turn.job.take(logits, likeliest)
+            running.job.process_logits(logits, likeliest)
         except USER_ERRORS as error:
-            self._end(turn, error)
+            self._finish(running, error)
         else:
-            if turn.job.done:
-                self._end(turn)
+            if running.job.done:
+                self._finish(running)
 
-    def _end(self, turn: Turn, error: Exception | None = None) -> None:
+    def _finish(self, running: RunningJob, error: Exception | None = None) -> None:
         """Free a row; what was read stays in it, unless the engine failed."""
-        row, job = turn
-        self._busy.remove(turn)
-        self._is_news = True  # the row is free
+        slot, job = running
+        self._running.remove(running)
+        self._has_changed = True  # the row is free
         if isinstance(error, USER_ERRORS):
-            row.chat.rewind(0)
-        row.ids, row.used = job.read[: row.chat.length], perf_counter()
-        job.end(error)
+            slot.chat.rewind(0)
+        slot.cached_ids, slot.last_used = job.all_ids[: slot.chat.length], perf_counter()
+        job.finish(error)
 
 
-def too_late(job: Job) -> Exception | None:
+def abort_reason(job: Job) -> Exception | None:
     """Why a job ends before it is done; None where it goes on."""
     if job.cancelled:
-        return Stopped("nobody waits for the answer")
-    return Late("the time for an answer is over") if perf_counter() > job.deadline else None
+        return SchedulerStopped("nobody waits for the answer")
+    return DeadlineExceeded("the time for an answer is over") if perf_counter() > job.deadline else None

@@ -18,25 +18,25 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from chatmill.app.terminal.settings import SETTINGS
-from chatmill.app.terminal.slash_commands import COMMANDS, follow
-from chatmill.app.terminal.talk import Talk, notice
-from chatmill.pipeline.errors import USER_ERRORS, sentence
+from chatmill.app.terminal.slash_commands import SLASH_COMMANDS, run_command
+from chatmill.app.terminal.terminal_chat import TerminalChat, notify
+from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
 WITH_FILES = ("/load", "/save")
 
 
 @contextmanager
-def at_terminal() -> Iterator[None]:
+def use_terminal() -> Iterator[None]:
     """Read and edit at the terminal, also where stdin or stdout is a pipe or a file. Raises ValueError without one."""
     if not any(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise ValueError("there is no terminal to chat in: give a prompt with -p, or through a pipe")
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")  # else a terminal that cannot tell its cursor gets a warning
-    given, shown = create_input(always_prefer_tty=True), create_output(always_prefer_tty=True)
-    with create_app_session(input=given, output=shown):
+    terminal_input, terminal_output = create_input(always_prefer_tty=True), create_output(always_prefer_tty=True)
+    with create_app_session(input=terminal_input, output=terminal_output):
         yield
 
 
-def converse(talk: Talk, opening: str | None = None) -> None:
+def chat_loop(talk: TerminalChat, first_prompt: str | None = None) -> None:
     """Answer the opening, if there is one; then ask and answer until the user leaves."""
     editor: PromptSession[str] = PromptSession(
         "> ",
@@ -50,43 +50,43 @@ def converse(talk: Talk, opening: str | None = None) -> None:
         reserve_space_for_menu=0,
         enable_suspend=True,
     )
-    if talk.told:
-        notice("/help for help, Ctrl-D to leave", quiet=True)
-    if opening is not None:
+    if talk.show_notices:
+        notify("/help for help, Ctrl-D to leave", dim=True)
+    if first_prompt is not None:
         with suppress(KeyboardInterrupt):
-            _respond(Talk.ask, talk, opening)
+            _respond(TerminalChat.ask, talk, first_prompt)
     with suppress(EOFError):
         while True:
             with suppress(KeyboardInterrupt):
                 _take_turn(talk, editor)
     if talk.transcript and talk.transcript.file:
-        notice(f"saved to {talk.transcript.file}")
+        notify(f"saved to {talk.transcript.file}")
 
 
-def _take_turn(talk: Talk, editor: PromptSession[str]) -> None:
+def _take_turn(talk: TerminalChat, editor: PromptSession[str]) -> None:
     """Read what the user says and respond to it. Raises EOFError where they leave, KeyboardInterrupt at Ctrl-C."""
     try:
         text = editor.prompt().strip("\n").rstrip()
     except KeyboardInterrupt:
         if not editor.default_buffer.text:
-            notice("Ctrl-D or /bye leaves")
+            notify("Ctrl-D or /bye leaves")
         return
     if text in ("exit", "quit"):
-        notice(f"/bye or Ctrl-D leaves (/{text} does, too)")
+        notify(f"/bye or Ctrl-D leaves (/{text} does, too)")
     elif text.startswith("/") and not text.startswith("//"):
-        _respond(follow, talk, text)
+        _respond(run_command, talk, text)
     else:
-        _respond(Talk.ask, talk, text.removeprefix("/"))
+        _respond(TerminalChat.ask, talk, text.removeprefix("/"))
 
 
-def _respond(respond: Callable[[Talk, str], None], talk: Talk, text: str) -> None:
+def _respond(respond: Callable[[TerminalChat, str], None], talk: TerminalChat, text: str) -> None:
     """Follow a command, or answer; what goes wrong is told, and the chat goes on."""
     try:
         respond(talk, text)
     except BrokenPipeError:  # nobody reads the answers any more
         raise
     except USER_ERRORS as error:
-        notice(sentence(error))
+        notify(error_line(error))
 
 
 def _keys() -> KeyBindings:
@@ -115,7 +115,7 @@ class _Completer(Completer):
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
         command, space, argument = document.text_before_cursor.partition(" ")
         if not space:
-            found = [name for name in COMMANDS if command and name.startswith(command)]
+            found = [name for name in SLASH_COMMANDS if command and name.startswith(command)]
             yield from (Completion(f"{name} ", -len(command)) for name in found)
         elif command in WITH_FILES:
             yield from PathCompleter(expanduser=True).get_completions(Document(argument), event)
@@ -139,7 +139,7 @@ def _history() -> History:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
     except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home folder
-        why = sentence(error) if isinstance(error, OSError) else str(error)
-        notice(f"{why}: what you type is not remembered for the next chat")
+        why = error_line(error) if isinstance(error, OSError) else str(error)
+        notify(f"{why}: what you type is not remembered for the next chat")
         return InMemoryHistory()
     return _FileHistory(file)

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.subject import read_file
+from chatmill.app.inputs import read_input_file
 from chatmill.conversation.chatml import Conversation, Message, check_turns
 from chatmill.datasets.formats import markers
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
@@ -28,33 +28,37 @@ class Transcript:
 
     def __init__(self, name: str) -> None:
         """Makes the folders, but not the file. Raises ValueError or OSError where nothing could be written later."""
-        folder, _ = _place(name)
+        folder, _ = _folder_and_names(name)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise ValueError(f"{folder}: no permission to write there: choose another place for --output")
         self.file: Path | None = None
-        self._name, self._earlier, self._line = name, "", ""
+        self._name, self._previous_lines, self._line = name, "", ""
 
     def write(self, conversation: Conversation) -> None:
         """Make the conversation the last line of the file."""
-        if (line := to_line(conversation)) != self._line:
-            self.file = self.file or claim(self._name)
-            _replace(self.file, self._earlier + line)
+        if (line := to_json_line(conversation)) != self._line:
+            self.file = self.file or create_file(self._name)
+            _replace(self.file, self._previous_lines + line)
             self._line = line
 
-    def turn_page(self) -> None:
+    def start_conversation(self) -> None:
         """Begin another line: the next conversation is another one."""
-        self._earlier, self._line = self._earlier + self._line, ""
+        self._previous_lines, self._line = self._previous_lines + self._line, ""
 
 
-def to_line(conversation: Conversation) -> str:
+def to_json_line(conversation: Conversation) -> str:
     """The exchanges in which something was said, as one line; "" without any. `read_chat` reads it."""
     system = [message for message in conversation if message.role == "system"]
     turns = conversation[len(system) :]
-    said = [pair for pair in zip(turns[::2], turns[1::2], strict=False) if any(p.text.strip() for p in pair[1].parts)]
-    if not said:
+    exchanges = [
+        pair for pair in zip(turns[::2], turns[1::2], strict=False) if any(p.text.strip() for p in pair[1].parts)
+    ]
+    if not exchanges:
         return ""
-    messages = [entry for message in [*system, *(one for pair in said for one in pair)] for entry in _entries(message)]
+    messages = [
+        entry for message in [*system, *(one for pair in exchanges for one in pair)] for entry in _entries(message)
+    ]
     return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
 
 
@@ -70,20 +74,20 @@ def _entries(message: Message) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "content": part.text}
 
 
-def save(conversation: Conversation, name: str) -> Path:
+def save_chat(conversation: Conversation, name: str) -> Path:
     """Write a conversation to a file, or into a folder; the file. Raises ValueError where there is nothing to write."""
-    if not (line := to_line(conversation)):
+    if not (line := to_json_line(conversation)):
         raise ValueError("nothing was said yet: there is nothing to save")
-    file = claim(name)
+    file = create_file(name)
     _replace(file, line)
     return file
 
 
-def claim(name: str) -> Path:
+def create_file(name: str) -> Path:
     """Make the file that a name stands for, empty; in a folder named by the time. Raises ValueError if it exists."""
-    folder, names = _place(name)
+    folder, names = _folder_and_names(name)
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (folder / one for one in names or _by_time()):
+    for file in (folder / one for one in names or _timestamped_names()):
         try:
             file.open("x").close()
         except FileExistsError:
@@ -97,7 +101,7 @@ def read_chat(file: Path, number: int) -> Conversation:
 
     Raises ValueError with the place where it is no conversation, or nobody could go on from it.
     """
-    subject = read_file(file, number)
+    subject = read_input_file(file, number)
     try:
         conversation = markers.conversation({"text": subject.rstrip()}) if isinstance(subject, str) else subject
         check_turns(conversation)
@@ -108,7 +112,7 @@ def read_chat(file: Path, number: int) -> Conversation:
     return conversation
 
 
-def path_of(name: str) -> Path:
+def expand_path(name: str) -> Path:
     """The path of a name, in which `~` is a home folder. Raises ValueError where there is no such user."""
     try:
         return Path(name).expanduser()
@@ -116,9 +120,9 @@ def path_of(name: str) -> Path:
         raise ValueError(f"{name}: there is no such home folder") from error
 
 
-def _place(name: str) -> tuple[Path, list[str]]:
+def _folder_and_names(name: str) -> tuple[Path, list[str]]:
     """The folder in which to write, and the file's name, if it has one. Raises ValueError where the file exists."""
-    path = path_of(name)
+    path = expand_path(name)
     if path.is_dir() or name.endswith(("/", os.sep)):
         return path, []
     if path.exists():
@@ -130,7 +134,7 @@ def _exists(file: Path) -> ValueError:
     return ValueError(f"{file} is there already, and is not overwritten: choose another name, or a folder")
 
 
-def _by_time() -> Iterator[str]:
+def _timestamped_names() -> Iterator[str]:
     """chat-20260131-154500.jsonl, chat-20260131-154500-2.jsonl …"""
     stem = f"chat-{datetime.now():%Y%m%d-%H%M%S}"
     yield f"{stem}.jsonl"

@@ -5,43 +5,43 @@ from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
-from chatmill.inference.chat import ChatSession
+from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.sampler import Sampling
 
-MOST_THREADS = 1024
-NONE = "-"  # what takes a text away
-SAMPLING = [field.name for field in fields(Sampling)]
-WHOLE = ("max_tokens", *(field.name for field in fields(Sampling) if isinstance(field.default, int)))
-SETTINGS = (*SAMPLING, "max_tokens", "stop")
+MAX_THREADS = 1024
+EMPTY = "-"  # what takes a text away
+SAMPLING_SETTINGS = [field.name for field in fields(Sampling)]
+INTEGER_SETTINGS = ("max_tokens", *(field.name for field in fields(Sampling) if isinstance(field.default, int)))
+SETTINGS = (*SAMPLING_SETTINGS, "max_tokens", "stop")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
-def shown(session: ChatSession, name: str) -> str:
+def format_setting(session: ChatSession, name: str) -> str:
     """The value of a setting as people read it. Raises ValueError where there is none of that name."""
     _check(name)
     if name == "stop":
-        return ", ".join(map(repr, session.stop)) or NONE
-    return str(getattr(session.sampling if name in SAMPLING else session, name))
+        return ", ".join(map(repr, session.stop)) or EMPTY
+    return str(getattr(session.sampling if name in SAMPLING_SETTINGS else session, name))
 
 
-def assign(session: ChatSession, name: str, text: str) -> None:
+def change_setting(session: ChatSession, name: str, text: str) -> None:
     """Set what is between answers to be set. Raises ValueError where it may not have that value."""
     _check(name)
     if name == "stop":
-        session.stop = () if text == NONE else (unescaped(text),)
+        session.stop = () if text == EMPTY else (unescaped(text),)
         return
     try:
-        value: Any = int(text) if name in WHOLE else float(text)
+        value: Any = int(text) if name in INTEGER_SETTINGS else float(text)
     except ValueError as error:
-        wanted = "a whole number" if name in WHOLE else "a number"
-        raise ValueError(f"{name} {text!r}: expected {wanted}") from error
+        expected = "a whole number" if name in INTEGER_SETTINGS else "a number"
+        raise ValueError(f"{name} {text!r}: expected {expected}") from error
     if name == "max_tokens":
-        session.max_tokens = at_least_one(name, value)
+        session.max_tokens = check_positive(name, value)
     else:
         session.sampling = replace(session.sampling, **{name: value})
 
 
-def at_least_one(name: str, value: int, most: float = inf) -> int:
+def check_positive(name: str, value: int, most: float = inf) -> int:
     """The value. Raises ValueError where it is less than one, or above `most`."""
     if not 1 <= value <= most:
         raise ValueError(f"{name} {value}: expected 1 {'or more' if most == inf else f'to {most}'}")

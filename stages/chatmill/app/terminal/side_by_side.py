@@ -12,35 +12,37 @@ from itertools import zip_longest
 from wcwidth import ljust, wrap
 
 from chatmill.app.terminal.printable import printable
-from chatmill.app.terminal.token_grid import Line
+from chatmill.app.terminal.token_grid import StyledLine
 
-NARROWEST = 30  # of a column with what stands between it and the next
+MIN_COLUMN_WIDTH = 30  # of a column with what stands between it and the next
 BETWEEN = " │ "
-REORDERING = {code: f"⟨U+{code:04X}⟩" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+ESCAPED_CHARACTERS = {
+    code: f"⟨U+{code:04X}⟩" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 
 
-def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[Line]:
+def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[StyledLine]:
     """The lines of texts under their headings, in so many columns of the terminal."""
-    share = width // len(texts)
-    if share < NARROWEST:
+    column_width = width // len(texts)
+    if column_width < MIN_COLUMN_WIDTH:
         for index, (heading, text) in enumerate(zip(headings, texts, strict=True)):
             yield from [[]] if index else []
-            yield from ([("bold", line)] for line in wrapped(heading, width))
-            yield from ([("", line)] for line in wrapped(text, width))
+            yield from ([("bold", line)] for line in wrap_text(heading, width))
+            yield from ([("", line)] for line in wrap_text(text, width))
         return
-    share -= len(BETWEEN)
-    yield from _rows([wrapped(heading, share) for heading in headings], share, "bold")
-    yield [("", "─┼─".join(["─" * share] * len(texts)))]
-    yield from _rows([wrapped(text, share) for text in texts], share, "")
+    column_width -= len(BETWEEN)
+    yield from _rows([wrap_text(heading, column_width) for heading in headings], column_width, "bold")
+    yield [("", "─┼─".join(["─" * column_width] * len(texts)))]
+    yield from _rows([wrap_text(text, column_width) for text in texts], column_width, "")
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """The lines of a text, none wider than `width`; what a terminal would act upon is shown, but for line ends."""
-    lines = printable(text).translate(REORDERING).split("\n")
+    lines = printable(text).translate(ESCAPED_CHARACTERS).split("\n")
     return [piece for line in lines for piece in wrap(line, width, control_codes="ignore") or [""]]
 
 
-def _rows(cells: Sequence[Sequence[str]], share: int, style: str) -> Iterator[Line]:
+def _rows(cells: Sequence[Sequence[str]], share: int, style: str) -> Iterator[StyledLine]:
     for row in zip_longest(*cells, fillvalue=""):
         fragments = [part for cell in row for part in (("", BETWEEN), (style, ljust(cell, share)))]
         yield fragments[1:]

@@ -4,26 +4,29 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from chatmill.app.terminal.token_grid import grid, write
-from chatmill.app.terminal.words import plural
-from chatmill.inference.chat import ChatSession
+from chatmill.app.terminal.formatting import plural
+from chatmill.app.terminal.token_grid import grid, print_lines
+from chatmill.inference.chat_session import ChatSession
 from chatmill.report.token_view import Token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 
 def show_tokens(session: ChatSession) -> None:
     """Print each token over its id: those of the latest question, and those of its answer."""
-    if session.answer is None:
+    if session.answer_stats is None:
         raise ValueError("there is no answer yet, and no tokens")
     start, columns = session.question_start, shutil.get_terminal_size().columns
-    asked, said = session.prompt_ids[start:], session.answer_ids
-    cached = max(0, session.answer.cached_tokens - start)
+    prompt_ids, answer_ids = session.prompt_ids[start:], session.answer_ids
+    cached = max(0, session.answer_stats.cached_tokens - start)
     for caption, ids in (
-        (f"{plural(len(asked), 'token')} asked{f', {cached:,} of them in the cache' if cached else ''}:", asked),
-        (f"{plural(len(said), 'token')} answered:", said),
+        (
+            f"{plural(len(prompt_ids), 'token')} asked{f', {cached:,} of them in the cache' if cached else ''}:",
+            prompt_ids,
+        ),
+        (f"{plural(len(answer_ids), 'token')} answered:", answer_ids),
     ):
         tokens = _tokens(ids, session.tokenizer)
-        write([[("bold", caption)], *grid(tokens, columns)], sys.stderr)
+        print_lines([[("bold", caption)], *grid(tokens, columns)], sys.stderr)
 
 
 def _tokens(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Token]:

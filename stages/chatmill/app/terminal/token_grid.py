@@ -19,15 +19,15 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.shortcuts import print_formatted_text
 from prompt_toolkit.utils import get_cwidth
 
-from chatmill.conversation.template import Loss
-from chatmill.report.token_view import COUNTS, Token, visible
+from chatmill.conversation.template import LossKind
+from chatmill.report.token_view import LOSS_NAMES, Token, visible
 
-RULES = {Loss.TRAINED: "━", Loss.PROMPT: " ", Loss.IGNORED: "┄", None: " "}
+RULES = {LossKind.TRAINED: "━", LossKind.PROMPT: " ", LossKind.IGNORED: "┄", None: " "}
 DARK = "#10151a"
-STYLES = {Loss.TRAINED: f"bg:#a6dfbb {DARK}", Loss.PROMPT: f"bg:#d9dce1 {DARK}", Loss.IGNORED: ""}
+LOSS_STYLES = {LossKind.TRAINED: f"bg:#a6dfbb {DARK}", LossKind.PROMPT: f"bg:#d9dce1 {DARK}", LossKind.IGNORED: ""}
 CYCLE = tuple(f"bg:{color} {DARK}" for color in ("#b9d6f2", "#f8cfae", "#b5e3c6", "#e6c3ea", "#ece0a0"))
 
-Line = list[tuple[str, str]]  # styles and texts
+StyledLine = list[tuple[str, str]]  # styles and texts
 
 
 class _Cell(NamedTuple):
@@ -41,7 +41,7 @@ class _Cell(NamedTuple):
     ends_line: bool
 
 
-def write(lines: Iterable[Line], stream: TextIO) -> None:
+def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
     """Print lines, in colour where the stream is a terminal that is to show them."""
     if stream.isatty():
         text = chain.from_iterable((*line, ("", "\n")) for line in lines)
@@ -55,7 +55,7 @@ def write(lines: Iterable[Line], stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def grid(tokens: Sequence[Token], columns: int) -> Iterator[Line]:
+def grid(tokens: Sequence[Token], columns: int) -> Iterator[StyledLine]:
     """Three lines for each row of tokens; a token after a newline begins a row, as does one that would not fit."""
     for row in _rows(map(_cell, range(len(tokens)), tokens), columns):
         yield _spaced((cell.style, _padded(cell.text, cell.width)) for cell in row)
@@ -63,15 +63,15 @@ def grid(tokens: Sequence[Token], columns: int) -> Iterator[Line]:
         yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
 
 
-def legend(tokens: Sequence[Token]) -> Line:
+def legend(tokens: Sequence[Token]) -> StyledLine:
     """What the rules and colours of a conversation mean, and how many tokens have each."""
-    counts = {loss: sum(token.loss == loss for token in tokens) for loss in COUNTS}
+    counts = {loss: sum(token.loss == loss for token in tokens) for loss in LOSS_NAMES}
     return _spaced(
-        (STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in COUNTS.items()
+        (LOSS_STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in LOSS_NAMES.items()
     )
 
 
-def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Line]:
+def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[StyledLine]:
     """A table under its caption: names on the left, all else on the right of its column."""
     table = [head, *rows]
     widths = [max(map(get_cwidth, column)) for column in zip(*table, strict=True)]
@@ -84,7 +84,7 @@ def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def _cell(index: int, token: Token) -> _Cell:
     text, number = visible(token.content), str(token.id)
-    style = CYCLE[index % len(CYCLE)] if token.loss is None else STYLES[token.loss]
+    style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
     return _Cell(
         text=text,
         id=number,
@@ -108,7 +108,7 @@ def _rows(cells: Iterable[_Cell], columns: int) -> Iterator[list[_Cell]]:
         yield row
 
 
-def _spaced(fragments: Iterable[tuple[str, str]]) -> Line:
+def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
     return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
 
 

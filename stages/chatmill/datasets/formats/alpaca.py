@@ -6,9 +6,9 @@
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.turns import instruct
+from chatmill.datasets.formats.turns import instruction_pair
 
 
 def conversation(row: Any) -> Conversation:
     """The conversation of one row. Raises Unusable."""
-    return instruct(row, "input", "output")
+    return instruction_pair(row, "input", "output")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.item import Row, Unusable, list_of, shape, text_of
-from chatmill.datasets.formats.reading import json_entries
+from chatmill.datasets.formats.example import RawRow, UnusableRowError, describe_value, list_of, text_of
+from chatmill.datasets.formats.row_readers import json_entries
 from chatmill.datasets.formats.turns import alternate
 
 
-def rows(file: Path) -> Iterator[Row]:
+def rows(file: Path) -> Iterator[RawRow]:
     """The conversations of a file."""
     entries = json_entries(file)
     for place, key, value in entries:
@@ -31,7 +31,7 @@ def conversation(row: Any) -> Conversation:
     messages = []
     for burst in list_of(row, "messages"):
         if not isinstance(burst, list):
-            raise Unusable("missing_field", f"messages hold {shape(burst)}: expected lists")
+            raise UnusableRowError("missing_field", f"messages hold {describe_value(burst)}: expected lists")
         messages += [(text_of(message, "sender"), text_of(message, "text")) for message in burst]
     turns = groupby(messages, key=lambda message: message[0])
     return alternate(["\n".join(text for _, text in turn) for _, turn in turns])

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.item import Unusable, text_of
+from chatmill.datasets.formats.example import UnusableRowError, text_of
 
 _CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
 def conversation(row: Any) -> Conversation:
     """The problem and its solution. Raises Unusable."""
     return [
-        Message.plain("user", text_of(row, "question")),
+        Message.from_text("user", text_of(row, "question")),
         Message("assistant", tuple(_parts(text_of(row, "answer")))),
     ]
 
@@ -29,7 +29,7 @@ def _parts(answer: str) -> list[Part]:
     parts = []
     for index, piece in enumerate(pieces):
         if index % 3 == 2 and not _NUMBER.fullmatch(piece):
-            raise Unusable("bad_call", f"the result of <<{pieces[index - 1]}={piece}>> is no number")
+            raise UnusableRowError("bad_call", f"the result of <<{pieces[index - 1]}={piece}>> is no number")
         if piece or index % 3:
             parts.append(Part(("text", "call", "output")[index % 3], piece))
     return parts

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from chatmill.datasets.formats.item import Row
+from chatmill.datasets.formats.example import RawRow
 
 
 class Descriptor(BaseModel):
@@ -40,7 +40,7 @@ def read_descriptor(file: Path) -> Descriptor:
         raise ValueError(f"{file}: not YAML: {error}") from error
 
 
-def rows(descriptor: Descriptor) -> Iterator[Row]:
+def rows(descriptor: Descriptor) -> Iterator[RawRow]:
     """The rows of the dataset, as they arrive. Raises ValueError where the extra is not installed."""
     try:
         from datasets import load_dataset

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_CHUNK = 1 << 18
+_READ_BYTES = 1 << 18
 _BLANKS = " \t\r\n"
 _decode = json.JSONDecoder().raw_decode
 
@@ -22,7 +22,7 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
     Raises ValueError with file and line where it is not JSON, or where an entry is longer than `limit` characters:
     after that there is no telling where the next one starts.
     """
-    text = _Text(file, stream, limit)
+    text = _JsonStream(file, stream, limit)
     closing = {"[": "]", "{": "}"}.get(text.take())
     if closing is None:
         raise text.error("expected a JSON array or object")
@@ -47,12 +47,12 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
 
 def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
     """Place and value of each of the JSON values that follow one another. Raises ValueError as `entries` does."""
-    text = _Text(file, stream, limit)
+    text = _JsonStream(file, stream, limit)
     while text.peek():
         yield text.place, text.value()
 
 
-class _Text:
+class _JsonStream:
     """The text of a stream, of which only the entry at hand is kept."""
 
     def __init__(self, file: Path, stream: io.BufferedIOBase, limit: int) -> None:
@@ -112,7 +112,7 @@ class _Text:
         """Read on, dropping what was stepped over; False, and nothing changes, at the end of the file."""
         if len(self._buffer) - self._position > self._limit:
             raise ValueError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
-        data = self._stream.read(max(_CHUNK, len(self._buffer) - self._position))
+        data = self._stream.read(max(_READ_BYTES, len(self._buffer) - self._position))
         self._bytes += len(data)
         try:
             text = self._decoder.decode(data, final=not data)

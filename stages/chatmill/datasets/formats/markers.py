@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation, Message
-from chatmill.datasets.formats.item import Reject, Row, Unusable, text_of
-from chatmill.datasets.formats.reading import blocks, json_rows
+from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, text_of
+from chatmill.datasets.formats.row_readers import json_rows, paragraphs
 
 _ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
 _LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")
 _PARAGRAPH = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
 
 
-def rows(file: Path) -> Iterator[Row | Reject]:
+def rows(file: Path) -> Iterator[RawRow | Reject]:
     """The rows of JSON, or the blocks of a text file as rows."""
     if any(suffix in (".json", ".jsonl") for suffix in file.suffixes):
         yield from json_rows(file)
     else:
-        for row in blocks(file):
+        for row in paragraphs(file):
             yield row if isinstance(row, Reject) else (row[0], {"text": row[1]})
 
 
@@ -44,6 +44,6 @@ def hh_conversation(row: Any) -> Conversation:
 def _turns(text: str, marker: re.Pattern[str]) -> Conversation:
     pieces = marker.split(text)  # what precedes the first marker, role, text, role, text, …
     if pieces[0].strip() or len(pieces) == 1:
-        raise Unusable("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
+        raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
     turns = zip(pieces[1::2], pieces[2::2], strict=True)
-    return [Message.plain(_ROLES[marker], content) for marker, content in turns]
+    return [Message.from_text(_ROLES[marker], content) for marker, content in turns]

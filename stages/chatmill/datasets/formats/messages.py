@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.item import Unusable, list_of, shape, text_of
-from chatmill.datasets.formats.turns import Step, StepKind, join_tools, pair
+from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, text_of
+from chatmill.datasets.formats.turns import Step, StepKind, join_tools, question_answer
 
 _ROLES: dict[str, StepKind] = {
     "system": "system",
@@ -28,7 +28,7 @@ _OUTPUTS = ("tool", "function")
 def conversation(row: Any) -> Conversation:
     """The conversation of one row. Raises Unusable."""
     if isinstance(row, dict) and "messages" not in row and "prompt" in row:
-        return pair(text_of(row, "prompt"), text_of(row, "completion"))
+        return question_answer(text_of(row, "prompt"), text_of(row, "completion"))
     steps: list[Step] = []
     if isinstance(row, dict) and isinstance(row.get("system"), str):
         steps.append(("system", row["system"]))
@@ -41,22 +41,24 @@ def _steps(message: Any) -> Iterator[Step]:
     role = text_of(message, "role")
     calls = message.get("tool_calls") or []
     if role in _OUTPUTS:
-        yield "output", _said(message)[0]
+        yield "output", _read_content(message)[0]
         return
     if role not in _ROLES:
-        raise Unusable("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join((*_ROLES, *_OUTPUTS))}")
-    text, inline = _said(message)
+        raise UnusableRowError(
+            "unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join((*_ROLES, *_OUTPUTS))}"
+        )
+    text, inline = _read_content(message)
     if text or not (calls or inline):
         yield _ROLES[role], text
     yield from (("call", call) for call in inline)
     if not isinstance(calls, list):
-        raise Unusable("bad_call", f"tool_calls is {shape(calls)}: expected a list")
+        raise UnusableRowError("bad_call", f"tool_calls is {describe_value(calls)}: expected a list")
     for call in calls:
         function: Any = call.get("function") if isinstance(call, dict) else None
         yield "call", _call(text_of(function, "name"), function.get("arguments", "{}"))
 
 
-def _said(message: dict[str, Any]) -> tuple[str, list[str]]:
+def _read_content(message: dict[str, Any]) -> tuple[str, list[str]]:
     """The text of a message, and the calls that stand among its content."""
     content = message.get("content")
     if isinstance(content, str):
@@ -70,7 +72,7 @@ def _said(message: dict[str, Any]) -> tuple[str, list[str]]:
         if kind in ("text", "tool_call"):
             (texts if kind == "text" else calls).append(text_of(part, "text" if "text" in part else "value"))
         elif kind != "reasoning":
-            raise Unusable("not_text", f"content of type {kind[:40]!r}: expected text")
+            raise UnusableRowError("not_text", f"content of type {kind[:40]!r}: expected text")
     return "".join(texts), calls
 
 
@@ -78,7 +80,7 @@ def _call(name: str, arguments: Any) -> str:
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError as error:
-        raise Unusable("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
+        raise UnusableRowError("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
     expression = values.get("expression") if name == "calculator" and isinstance(values, dict) else None
     if isinstance(expression, str):
         return expression

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation, Message
-from chatmill.datasets.formats.item import Reject, Row, Unusable, list_of, text_of
-from chatmill.datasets.formats.reading import json_rows
+from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, list_of, text_of
+from chatmill.datasets.formats.row_readers import json_rows
 
 _ROLES = {"prompter": "user", "assistant": "assistant"}
 
 
-def rows(file: Path) -> Iterator[Row | Reject]:
+def rows(file: Path) -> Iterator[RawRow | Reject]:
     """The trees of a file, each as its root with `replies`."""
-    tree: list[Row] = []
+    tree: list[RawRow] = []
     for row in json_rows(file):
         flat = None if isinstance(row, Reject) else _flat_message(*row)
         if tree and (flat is None or flat[1]["message_tree_id"] != tree[0][1]["message_tree_id"]):
@@ -33,14 +33,14 @@ def rows(file: Path) -> Iterator[Row | Reject]:
     yield from _grow(tree)
 
 
-def _flat_message(place: str, entry: Any) -> Row | None:
+def _flat_message(place: str, entry: Any) -> RawRow | None:
     """One message of a flat tree, with room for `replies`; None for other entries."""
     if not isinstance(entry, dict) or "message_tree_id" not in entry or "prompt" in entry:
         return None
     return place, entry | {"replies": []}
 
 
-def _grow(messages: list[Row]) -> Iterator[Row | Reject]:
+def _grow(messages: list[RawRow]) -> Iterator[RawRow | Reject]:
     """The root of flat messages, with `replies` filled in."""
     by_id = {message.get("message_id"): message for _, message in messages}
     for place, message in messages:
@@ -56,13 +56,13 @@ def conversation(row: Any) -> Conversation:
     """The conversation along the best replies of one tree. Raises Unusable."""
     node = row.get("prompt", row) if isinstance(row, dict) else row
     if isinstance(node, dict) and node.get("deleted"):
-        raise Unusable("deleted", "the opening message is deleted")
+        raise UnusableRowError("deleted", "the opening message is deleted")
     path = []
     while True:
         role = text_of(node, "role")
         if role not in _ROLES:
-            raise Unusable("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join(_ROLES)}")
-        path.append(Message.plain(_ROLES[role], text_of(node, "text")))
+            raise UnusableRowError("unknown_role", f"unknown role {role[:40]!r}: expected one of {', '.join(_ROLES)}")
+        path.append(Message.from_text(_ROLES[role], text_of(node, "text")))
         replies = [reply for reply in list_of(node, "replies") if isinstance(reply, dict) and not reply.get("deleted")]
         if not replies:
             return path

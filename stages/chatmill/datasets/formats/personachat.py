@@ -11,8 +11,8 @@ The lines of `chat` are turns, who opens is the user, and what `Persona` holds i
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.item import Unusable, shape
-from chatmill.datasets.formats.turns import alternate, pair
+from chatmill.datasets.formats.example import UnusableRowError, describe_value
+from chatmill.datasets.formats.turns import alternate, question_answer
 
 
 def conversation(row: Any) -> Conversation:
@@ -20,5 +20,5 @@ def conversation(row: Any) -> Conversation:
     if "chat" in row:
         return alternate(row["chat"].removesuffix("\n").split("\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:
-        return pair(row["question"], row["answer"])
-    raise Unusable("missing_field", f"no column 'chat', nor 'question' and 'answer', in {shape(row)}")
+        return question_answer(row["question"], row["answer"])
+    raise UnusableRowError("missing_field", f"no column 'chat', nor 'question' and 'answer', in {describe_value(row)}")

@@ -25,35 +25,35 @@ from chatmill.datasets.formats import (
     skills,
     text,
 )
-from chatmill.datasets.formats.item import Item, Reject, Row, Unusable
-from chatmill.datasets.formats.reading import blocks, filled_lines, json_rows, table_rows
+from chatmill.datasets.formats.example import Example, RawRow, Reject, UnusableRowError
+from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
 
 
-class Format(NamedTuple):
+class DatasetFormat(NamedTuple):
     """How a file becomes rows, and a row a conversation."""
 
-    rows: Callable[[Path], Iterator[Row | Reject]]
+    rows: Callable[[Path], Iterator[RawRow | Reject]]
     conversation: Callable[[Any], Conversation]
 
 
 _FORMATS = {
-    "messages": Format(json_rows, messages.conversation),
-    "sharegpt": Format(json_rows, sharegpt.conversation),
-    "alpaca": Format(json_rows, alpaca.conversation),
-    "dolly": Format(json_rows, dolly.conversation),
-    "dailydialog": Format(filled_lines, dailydialog.conversation),
-    "chitchat": Format(chitchat.rows, chitchat.conversation),
-    "oasst": Format(oasst.rows, oasst.conversation),
-    "hh": Format(json_rows, markers.hh_conversation),
-    "markers": Format(markers.rows, markers.conversation),
-    "gsm8k": Format(json_rows, gsm8k.conversation),
-    "personachat": Format(table_rows, personachat.conversation),
-    "text": Format(blocks, text.conversation),
+    "messages": DatasetFormat(json_rows, messages.conversation),
+    "sharegpt": DatasetFormat(json_rows, sharegpt.conversation),
+    "alpaca": DatasetFormat(json_rows, alpaca.conversation),
+    "dolly": DatasetFormat(json_rows, dolly.conversation),
+    "dailydialog": DatasetFormat(nonblank_lines, dailydialog.conversation),
+    "chitchat": DatasetFormat(chitchat.rows, chitchat.conversation),
+    "oasst": DatasetFormat(oasst.rows, oasst.conversation),
+    "hh": DatasetFormat(json_rows, markers.hh_conversation),
+    "markers": DatasetFormat(markers.rows, markers.conversation),
+    "gsm8k": DatasetFormat(json_rows, gsm8k.conversation),
+    "personachat": DatasetFormat(table_rows, personachat.conversation),
+    "text": DatasetFormat(paragraphs, text.conversation),
 }
-NAMES = (*_FORMATS, "skills", "hub")
+FORMAT_NAMES = (*_FORMATS, "skills", "hub")
 
 
-def read(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Item | Reject]:
+def read_dataset(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Example | Reject]:
     """The entries of a file in the format of that name; the first `limit` of them.
 
     `seed` is for the format that generates its conversations. Raises ValueError for an unknown format.
@@ -65,28 +65,28 @@ def read(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Ite
     if name == "hub":
         descriptor = hub.read_descriptor(file)
         form = _form(descriptor.format)
-        if form.rows in (filled_lines, blocks):
+        if form.rows in (nonblank_lines, paragraphs):
             raise ValueError(f"{file}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows")
-        rows: Iterator[Row | Reject] = hub.rows(descriptor)
+        rows: Iterator[RawRow | Reject] = hub.rows(descriptor)
     else:
         form = _form(name)
         rows = form.rows(file)
     return islice(_items(rows, form.conversation), limit)
 
 
-def _form(name: str) -> Format:
+def _form(name: str) -> DatasetFormat:
     if name not in _FORMATS:
-        raise ValueError(f"unknown format {name!r}: expected one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown format {name!r}: expected one of {', '.join(FORMAT_NAMES)}")
     return _FORMATS[name]
 
 
-def _items(rows: Iterator[Row | Reject], conversation: Callable[[Any], Conversation]) -> Iterator[Item | Reject]:
+def _items(rows: Iterator[RawRow | Reject], conversation: Callable[[Any], Conversation]) -> Iterator[Example | Reject]:
     for row in rows:
         if isinstance(row, Reject):
             yield row
             continue
         place, entry = row
         try:
-            yield Item(place, None, conversation(entry))
-        except Unusable as error:
+            yield Example(place, None, conversation(entry))
+        except UnusableRowError as error:
             yield Reject(place, error.reason, str(error))

@@ -9,7 +9,7 @@
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.item import Unusable, list_of, text_of
+from chatmill.datasets.formats.example import UnusableRowError, list_of, text_of
 from chatmill.datasets.formats.turns import Step, StepKind, join_tools
 
 _KINDS: dict[str, StepKind] = {
@@ -32,6 +32,8 @@ def conversation(row: Any) -> Conversation:
     for turn in turns:
         sender = text_of(turn, "from")
         if sender not in _KINDS:
-            raise Unusable("unknown_role", f"unknown sender {sender[:40]!r}: expected one of {', '.join(_KINDS)}")
+            raise UnusableRowError(
+                "unknown_role", f"unknown sender {sender[:40]!r}: expected one of {', '.join(_KINDS)}"
+            )
         steps.append((_KINDS[sender], text_of(turn, "value")))
     return join_tools(steps)

@@ -17,22 +17,22 @@ import yaml
 from pydantic import Field, PositiveFloat, ValidationError
 
 from chatmill.conversation.chatml import Message, Part
-from chatmill.datasets.formats.item import Item
-from chatmill.datasets.formats.problems import PROBLEMS, Pair, Problem, Section, Texts, Words
-from chatmill.datasets.split import HELD_BACK, position
+from chatmill.datasets.formats.example import Example
+from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, StrictModel, TextPair, Texts, Words
+from chatmill.datasets.split import HELD_BACK, split_position
 
 HELD_BACK_EVERY = 50  # conversations
 SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
 
 
-class Opening(Section):
+class Opening(StrictModel):
     """What the user tells to have it recalled, and what is replied."""
 
     tell: Texts
     reply: Texts
 
 
-class Skill(Section):
+class Skill(StrictModel):
     """How a skill is asked and answered, in templates with {slots}.
 
     An answer of several parts takes one template of each, and is right if it has in it what fills the slots.
@@ -52,12 +52,12 @@ class Skill(Section):
         return [*openings, *self.known, *self.held_back, *answers]
 
 
-class Source(Section):
+class SkillsFile(StrictModel):
     """The whole file."""
 
     skills: dict[str, Skill]
     words: Words
-    small_talk: Annotated[list[Pair], Field(min_length=1)]
+    small_talk: Annotated[list[TextPair], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,34 +70,34 @@ class Task:
     exchange: list[Message]
 
 
-def generate(file: Path, *, limit: int, seed: int) -> Iterator[Item]:
+def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     """`limit` conversations; those of a smaller limit are the first of them. Raises ValueError for a bad file."""
     source = _read(file)
     random = Random(seed)
     for number in islice(count(1), limit):
         tasks, talk = _draw(source, random, number)
-        *others, last = sorted(tasks, key=lambda task: position(task.group), reverse=True)
+        *others, last = sorted(tasks, key=lambda task: split_position(task.group), reverse=True)
         between = [task.opening + task.exchange for task in others] + talk
         if last.opening and not between and random.random() < 0.8:
             between = [_small_talk(source, random)]
         random.shuffle(between)
         conversation = [*last.opening, *(message for turns in between for message in turns), *last.exchange]
-        yield Item(f"{file}: conversation {number}", last.group, conversation, last.skill)
+        yield Example(f"{file}: conversation {number}", last.group, conversation, last.skill)
 
 
-def _read(file: Path) -> Source:
+def _read(file: Path) -> SkillsFile:
     try:
-        source = Source.model_validate(yaml.load(file.read_bytes(), Loader=yaml.BaseLoader))
+        source = SkillsFile.model_validate(yaml.load(file.read_bytes(), Loader=yaml.BaseLoader))
     except yaml.YAMLError as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{file}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
-    if source.skills.keys() != PROBLEMS.keys():
-        odd = ", ".join(sorted(source.skills.keys() ^ PROBLEMS.keys()))
-        raise ValueError(f"{file}: skills: missing or unknown: {odd}; expected exactly {', '.join(PROBLEMS)}")
+    if source.skills.keys() != PROBLEM_GENERATORS.keys():
+        odd = ", ".join(sorted(source.skills.keys() ^ PROBLEM_GENERATORS.keys()))
+        raise ValueError(f"{file}: skills: missing or unknown: {odd}; expected exactly {', '.join(PROBLEM_GENERATORS)}")
     for name, skill in source.skills.items():
-        _check_slots(f"{file}: skills.{name}", skill, PROBLEMS[name](source.words, Random(0)).slots)
+        _check_slots(f"{file}: skills.{name}", skill, PROBLEM_GENERATORS[name](source.words, Random(0)).slots)
     return source
 
 
@@ -110,10 +110,14 @@ def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
             raise ValueError(f"{place}: bad slot in {template!r}: expected some of {expected}") from error
 
 
-def _draw(source: Source, random: Random, number: int) -> tuple[list[Task], list[list[Message]]]:
+def _draw(source: SkillsFile, random: Random, number: int) -> tuple[list[Task], list[list[Message]]]:
     """What the conversation of this number asks, each skill once, and the small talk in it."""
     held_back_number, is_known = divmod(number, HELD_BACK_EVERY)
-    first = _skill_name(source, random) if is_known else list(PROBLEMS)[held_back_number % len(PROBLEMS)]
+    first = (
+        _skill_name(source, random)
+        if is_known
+        else list(PROBLEM_GENERATORS)[held_back_number % len(PROBLEM_GENERATORS)]
+    )
     tasks, talk = {first: _task(source, first, random, held_back=not is_known)}, []
     for _ in range(random.choices((0, 1, 2, 3), (50, 30, 15, 5))[0]):
         name = _skill_name(source, random)
@@ -124,20 +128,20 @@ def _draw(source: Source, random: Random, number: int) -> tuple[list[Task], list
     return list(tasks.values()), talk
 
 
-def _skill_name(source: Source, random: Random) -> str:
+def _skill_name(source: SkillsFile, random: Random) -> str:
     return random.choices(list(source.skills), [skill.weight for skill in source.skills.values()])[0]
 
 
-def _small_talk(source: Source, random: Random) -> list[Message]:
-    said, answer = random.choice(source.small_talk)
-    return _exchange(_casual(said, random), answer)
+def _small_talk(source: SkillsFile, random: Random) -> list[Message]:
+    question, answer = random.choice(source.small_talk)
+    return _exchange(_vary_spelling(question, random), answer)
 
 
-def _task(source: Source, name: str, random: Random, *, held_back: bool) -> Task:
-    skill, problem = source.skills[name], PROBLEMS[name](source.words, random)
+def _task(source: SkillsFile, name: str, random: Random, *, held_back: bool) -> Task:
+    skill, problem = source.skills[name], PROBLEM_GENERATORS[name](source.words, random)
     phrasings = skill.held_back if held_back else skill.known
     index = random.randrange(len(phrasings))
-    question = _casual(phrasings[index], random).format(**problem.slots)
+    question = _vary_spelling(phrasings[index], random).format(**problem.slots)
     if isinstance(skill.answer, str):
         answer = skill.answer.format(**problem.slots)
         scored = {"answers": [answer]}
@@ -151,24 +155,24 @@ def _task(source: Source, name: str, random: Random, *, held_back: bool) -> Task
     return Task(
         group,
         {"name": name, "phrasing": "held_back" if held_back else "known", **scored},
-        _told(skill.opening, problem, random) if skill.opening else [],
+        _opening_exchange(skill.opening, problem, random) if skill.opening else [],
         _exchange(question, answer, problem),
     )
 
 
-def _told(opening: Opening, problem: Problem, random: Random) -> list[Message]:
-    said, reply = _casual(random.choice(opening.tell), random), random.choice(opening.reply)
-    return _exchange(said.format(**problem.slots), reply.format(**problem.slots))
+def _opening_exchange(opening: Opening, problem: Problem, random: Random) -> list[Message]:
+    statement, reply = _vary_spelling(random.choice(opening.tell), random), random.choice(opening.reply)
+    return _exchange(statement.format(**problem.slots), reply.format(**problem.slots))
 
 
 def _exchange(question: str, answer: str, problem: Problem | None = None) -> list[Message]:
     parts: tuple[Part, ...] = (Part("text", answer),)
     if problem and problem.call:
         parts = (Part("call", problem.call), Part("output", problem.slots["result"]), *parts)
-    return [Message.plain("user", question), Message("assistant", parts)]
+    return [Message.from_text("user", question), Message("assistant", parts)]
 
 
-def _casual(text: str, random: Random) -> str:
+def _vary_spelling(text: str, random: Random) -> str:
     """The text as people also type it: with a small letter at its start, or no mark at its end, or both."""
     if random.random() < 0.2:
         text = text[0].lower() + text[1:]

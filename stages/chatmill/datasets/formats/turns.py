@@ -4,31 +4,31 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.item import Unusable, text_of
+from chatmill.datasets.formats.example import UnusableRowError, text_of
 
 StepKind = Literal["system", "user", "assistant", "call", "output"]
 Step = tuple[StepKind, str]
 
 
-def pair(question: str, answer: str) -> Conversation:
+def question_answer(question: str, answer: str) -> Conversation:
     """One question and its answer."""
-    return [Message.plain("user", question), Message.plain("assistant", answer)]
+    return [Message.from_text("user", question), Message.from_text("assistant", answer)]
 
 
-def instruct(row: Any, material: str, answer: str) -> Conversation:
+def instruction_pair(row: Any, input_key: str, output_key: str) -> Conversation:
     """The row's `instruction`, after a blank line what is under the key `material`, if anything, and the answer.
 
     Raises Unusable.
     """
-    instruction, reply = text_of(row, "instruction"), text_of(row, answer)
-    given = text_of(row, material) if row.get(material) else ""
-    return pair(f"{instruction}\n\n{given}" if given else instruction, reply)
+    instruction, reply = text_of(row, "instruction"), text_of(row, output_key)
+    given = text_of(row, input_key) if row.get(input_key) else ""
+    return question_answer(f"{instruction}\n\n{given}" if given else instruction, reply)
 
 
 def alternate(texts: Sequence[str], system: str = "") -> Conversation:
     """Two speakers in turn; the one who opens is the user."""
-    opening = [Message.plain("system", system)] if system else []
-    return opening + [Message.plain(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
+    opening = [Message.from_text("system", system)] if system else []
+    return opening + [Message.from_text(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
 
 
 def join_tools(steps: Iterable[Step]) -> Conversation:
@@ -58,4 +58,4 @@ def _open_call(parts: Sequence[Part]) -> int:
     for index, part in enumerate(parts):
         if part.kind == "call" and (index + 1 == len(parts) or parts[index + 1].kind != "output"):
             return index
-    raise Unusable("tool_order", "a tool's output without a call before it")
+    raise UnusableRowError("tool_order", "a tool's output without a call before it")

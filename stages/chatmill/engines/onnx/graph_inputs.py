@@ -29,7 +29,7 @@ _FLOATS = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(doubl
 _INTEGERS = {"tensor(int32)", "tensor(int64)"}
 
 
-class Node(Protocol):
+class NodeArg(Protocol):
     """An input or an output, as ONNX Runtime tells of it."""
 
     name: str
@@ -38,13 +38,13 @@ class Node(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class CacheSpec:
     """A past that is handed in and comes back as the present."""
 
     past: str
     present: str
     type: str
-    empty: tuple[int | None, ...]  # its shape before the first token; None where only a run can tell
+    empty_shape: tuple[int | None, ...]  # its shape before the first token; None where only a run can tell
     axis: int | None  # along which it grows by T; None: of one size for good
     rewindable: bool  # whether what it holds of later tokens can be taken away, or is not looked at
 
@@ -53,15 +53,15 @@ class Cache:
 class Graph:
     """A decoder's graph: what to feed it, and where its logits are."""
 
-    roles: list[tuple[Node, str]]
-    caches: list[Cache]
-    logits: Node
+    roles: list[tuple[NodeArg, str]]
+    caches: list[CacheSpec]
+    logits: NodeArg
     batch: int  # rows that it reads
     time: int | None  # tokens that it reads at once, where they are of a fixed number
-    room: int | None  # tokens that fit, where its shapes say so
+    context: int | None  # tokens that fit, where its shapes say so
 
 
-def read_graph(inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
+def read_graph(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Graph:
     """Tell what a graph's inputs and outputs are for. Raises ValueError with the one that is not understood."""
     roles = [(node, _ROLE_OF[node.name]) for node in inputs if node.name in _ROLE_OF]
     others = [node for node in inputs if node.name not in _ROLE_OF]
@@ -81,7 +81,7 @@ def read_graph(inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
     return Graph(roles, caches, logits, _rows(ids), time, _room(roles, caches, time))
 
 
-def _only_ids(others: Sequence[Node], inputs: Sequence[Node]) -> Node:
+def _only_ids(others: Sequence[NodeArg], inputs: Sequence[NodeArg]) -> NodeArg:
     """The one input that can be the token ids, of whatever name."""
     found = [node for node in others if node.type in _INTEGERS and len(node.shape) in (1, 2)]
     if len(found) != 1:
@@ -90,7 +90,7 @@ def _only_ids(others: Sequence[Node], inputs: Sequence[Node]) -> Node:
     return found[0]
 
 
-def _may_be_past(node: Node) -> bool:
+def _may_be_past(node: NodeArg) -> bool:
     words = set(_words(node.name))
     return node.type.startswith("tensor") and len(node.shape) > 1 and bool(words & _PAST_WORDS) and _of_decoder(words)
 
@@ -109,7 +109,7 @@ def _signature(name: str) -> tuple[str, ...]:
     return tuple(sorted(word for word in words if word not in _SIDE_WORDS))
 
 
-def _find_logits(pasts: Sequence[Node], outputs: Sequence[Node]) -> Node:
+def _find_logits(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> NodeArg:
     """The output `logits`, else that (B, T, V) which is widest and no present."""
     if named := [node for node in outputs if node.name == "logits"]:
         return named[0]
@@ -124,7 +124,7 @@ def _find_logits(pasts: Sequence[Node], outputs: Sequence[Node]) -> Node:
     return found[0]
 
 
-def _pair(pasts: Sequence[Node], presents: Sequence[Node]) -> list[tuple[Node, Node]]:
+def _pair(pasts: Sequence[NodeArg], presents: Sequence[NodeArg]) -> list[tuple[NodeArg, NodeArg]]:
     """Each past with its present: by name, else by order where there are as many of each type and rank."""
     signatures = [_signature(node.name) for node in presents]
     if all(signatures.count(_signature(node.name)) == 1 for node in pasts):
@@ -136,7 +136,7 @@ def _pair(pasts: Sequence[Node], presents: Sequence[Node]) -> list[tuple[Node, N
     raise ValueError(f"no output is the present of input {_described(lost)}: beside the logits they are {listed}")
 
 
-def _read_cache(past: Node, present: Node, ids: Node, roles: set[str]) -> Cache:
+def _read_cache(past: NodeArg, present: NodeArg, ids: NodeArg, roles: set[str]) -> CacheSpec:
     """How a past begins and grows."""
     axis = _growing_axis(past, present, ids)
     shape = [_fixed(dim) or (_rows(ids) if _is_batch(past, i, ids) else None) for i, dim in enumerate(past.shape)]
@@ -144,11 +144,13 @@ def _read_cache(past: Node, present: Node, ids: Node, roles: set[str]) -> Cache:
         shape[axis] = 0
     shape = [_fixed(present.shape[i]) if dim is None else dim for i, dim in enumerate(shape)]
     keys = len(shape) > 3 and bool(set(_words(past.name)) & (_PAST_WORDS - {"past", "cache", "state", "conv"}))
-    told = bool(roles & {"mask", "last", "total", "past"})
-    return Cache(past.name, present.name, past.type, tuple(shape), axis, axis is not None or (keys and told))
+    has_length_input = bool(roles & {"mask", "last", "total", "past"})
+    return CacheSpec(
+        past.name, present.name, past.type, tuple(shape), axis, axis is not None or (keys and has_length_input)
+    )
 
 
-def _growing_axis(past: Node, present: Node, ids: Node) -> int | None:
+def _growing_axis(past: NodeArg, present: NodeArg, ids: NodeArg) -> int | None:
     """The axis of P; None where all but the batch are fixed."""
     if len(past.shape) != len(present.shape):
         raise ValueError(f"output {_described(present)} has not the rank of input {_described(past)}")
@@ -173,7 +175,7 @@ def _changed(past: int | str | None, present: int | str | None) -> bool:
     return past != present
 
 
-def _is_batch(node: Node, axis: int, ids: Node) -> bool:
+def _is_batch(node: NodeArg, axis: int, ids: NodeArg) -> bool:
     """Whether an open dimension is B: it is named so, or it has no name and is the first of several."""
     dim = node.shape[axis]
     if _fixed(dim) is not None or len(ids.shape) < 2:
@@ -184,15 +186,15 @@ def _is_batch(node: Node, axis: int, ids: Node) -> bool:
     return ids.shape[0] is None and axis == unknown[0] and (axis == 0 or len(unknown) > 1)
 
 
-def _room(roles: Sequence[tuple[Node, str]], caches: Sequence[Cache], time: int | None) -> int | None:
+def _room(roles: Sequence[tuple[NodeArg, str]], caches: Sequence[CacheSpec], time: int | None) -> int | None:
     """The tokens that fit into a graph's fixed shapes."""
     sizes = [_fixed(node.shape[-1]) for node, role in roles if role == "mask"]
-    sizes += [cache.empty[-2] for cache in caches if cache.axis is None and cache.rewindable]
+    sizes += [cache.empty_shape[-2] for cache in caches if cache.axis is None and cache.rewindable]
     sizes += [] if caches else [time]
     return min((size for size in sizes if size), default=None)
 
 
-def _rows(ids: Node) -> int:
+def _rows(ids: NodeArg) -> int:
     """How many sequences the graph reads at once."""
     return (_fixed(ids.shape[0]) or 1) if len(ids.shape) > 1 else 1
 
@@ -201,5 +203,5 @@ def _fixed(dim: int | str | None) -> int | None:
     return dim if isinstance(dim, int) else None
 
 
-def _described(node: Node) -> str:
+def _described(node: NodeArg) -> str:
     return f"{node.name!r} ({node.type}, {node.shape})"

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chatmill.engines.onnx.foreign_graph import GraphEngine
+from chatmill.engines.onnx.graph_engine import GraphEngine
 from chatmill.engines.onnx.session import Session, graph_files
-from chatmill.pipeline.processes import SOURCE
+from chatmill.pipeline.processes import SOURCE_ROOT
 
 if sys.platform != "win32":  # which has no such limits
     import resource
@@ -26,7 +26,7 @@ def probe(file: Path) -> None:
     num_bytes = sum(part.stat().st_size for part in graph_files(file))
     seconds, memory = SECONDS + num_bytes // 20_000_000, MEMORY + 8 * num_bytes
     command = [sys.executable, "-m", __name__, str(file), str(seconds), str(memory)]
-    environment = os.environ | {"PYTHONPATH": SOURCE}
+    environment = os.environ | {"PYTHONPATH": SOURCE_ROOT}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode == -getattr(signal, "SIGXCPU", 0):
         raise ValueError(f"{file}: it takes more than {seconds} s of processor time to open: it is refused")
@@ -36,7 +36,7 @@ def probe(file: Path) -> None:
         raise ValueError(result.stderr.strip())
 
 
-def main(file: str, seconds: str, memory: str) -> None:
+def probe_under_limits(file: str, seconds: str, memory: str) -> None:
     """Open a graph and read one token under limits; the exit says what is wrong with it."""
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -50,4 +50,4 @@ def main(file: str, seconds: str, memory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    probe_under_limits(*sys.argv[1:])

@@ -7,13 +7,13 @@ Shapes: T time (tokens given), V vocabulary.
 
 from pathlib import Path
 
-from chatmill.engines.chats import CachedEngine, Chats
+from chatmill.engines.batching import CachedEngine, ChatBatch
 from chatmill.engines.engine import Engine
-from chatmill.engines.onnx.foreign_graph import GraphEngine
+from chatmill.engines.onnx.graph_engine import GraphEngine
 from chatmill.engines.onnx.graph_probe import probe
 from chatmill.engines.onnx.session import Session
 from chatmill.engines.onnx.shared_caches import SharedCaches
-from chatmill.pipeline.manifest import NAME as MANIFEST
+from chatmill.pipeline.manifest import MANIFEST_NAME as MANIFEST
 
 METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chatmill.template"}  # of our graphs
 
@@ -32,12 +32,12 @@ class SharedCacheEngine(CachedEngine):
         )
         self._session = session
 
-    def chats(self, rows: int) -> Chats:
+    def chat_batch(self, rows: int) -> ChatBatch:
         """As many chats at once, each with a cache of its own, on the weights of this engine."""
-        return Chats(self, SharedCaches(self._session, rows), rows)
+        return ChatBatch(self, SharedCaches(self._session, rows), rows)
 
 
-def open_engine(
+def open_onnx_engine(
     file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
 ) -> Engine:
     """The engine that the graph's inputs ask for; `context` is how many tokens a graph made elsewhere was trained for.

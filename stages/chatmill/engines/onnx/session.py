@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from chatmill.engines.engine import default_threads, memory_error
+from chatmill.engines.engine import as_memory_error, default_threads
 
+Found = TypeVar("Found")
 ERRORS = (
     state.EPFail,
     state.Fail,
@@ -28,7 +29,7 @@ ERRORS = (
 )
 _BFLOAT16 = 16  # its number in ONNX; NumPy has none, so that it is carried as the upper half of a float32
 _TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
-WAITING = {  # idle threads look for work for a millisecond, then sleep: 1.3 to 1.8 times as fast as sleeping at once
+SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep: 1.3 to 1.8 times as fast as at once
     "allow_spinning": "1",
     "spin_duration_us": "1000",
 }
@@ -52,7 +53,7 @@ class Session:
     def _open(self, threads: int, providers: list[Any]) -> onnxruntime.InferenceSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        for name, value in WAITING.items():
+        for name, value in SPIN_OPTIONS.items():
             options.add_session_config_entry(f"session.intra_op.{name}", value)
         options.log_severity_level = 4  # errors are raised as well
         try:
@@ -60,7 +61,7 @@ class Session:
         except ERRORS as error:
             raise ValueError(f"{self.file}: ONNX Runtime cannot read it: {_line(error)}") from error
 
-    def explained(self, read: Callable[..., Any]) -> Any:
+    def inspect(self, read: Callable[..., Found]) -> Found:
         """What `read` makes of the graph's inputs and outputs; its errors say which file they are about."""
         try:
             return read(self.session.get_inputs(), self.session.get_outputs())
@@ -96,7 +97,7 @@ class Session:
     def failure(self, error: Exception) -> Exception:
         """What a failed run is told as."""
         told = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
-        return memory_error(error, self.device) or told
+        return as_memory_error(error, self.device) or told
 
 
 def graph_files(file: Path) -> list[Path]:

@@ -14,10 +14,10 @@ import onnxruntime
 
 from chatmill.engines.onnx.session import Session
 
-CHUNK = 512  # tokens read at once: more are no faster, but take memory for their attention
+PREFILL_CHUNK = 512  # tokens read at once: more are no faster, but take memory for their attention
 
 
-class Step(NamedTuple):
+class DecodeStep(NamedTuple):
     """What a run of one token for each of some rows reads and writes, bound once."""
 
     binding: onnxruntime.IOBinding
@@ -37,7 +37,7 @@ class SharedCaches:
         pasts = [node for node in graph.get_inputs() if node.name.startswith("past_key_values.")]
         shapes = {node.name: (rows, node.shape[1], self.context, node.shape[3]) for node in pasts}
         self._caches = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        self._steps: dict[range, Step] = {}
+        self._steps: dict[range, DecodeStep] = {}
         self._readers: dict[int, onnxruntime.IOBinding] = {}
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
@@ -45,8 +45,8 @@ class SharedCaches:
         if len(ids) == 1:
             last: np.ndarray = self.step(ids, [past], row)[0]
             return last
-        for start in range(0, len(ids), CHUNK):
-            logits = self.run(row, ids[start : start + CHUNK], past + start, keep=1)
+        for start in range(0, len(ids), PREFILL_CHUNK):
+            logits = self.run(row, ids[start : start + PREFILL_CHUNK], past + start, keep=1)
         last = logits[0]
         return last
 
@@ -77,13 +77,13 @@ class SharedCaches:
         for cache in self._caches.values():
             cache[[first, second], :, :length] = cache[[second, first], :, :length]
 
-    def _new_step(self, rows: range) -> Step:
+    def _new_step(self, rows: range) -> DecodeStep:
         B, binding = len(rows), self._new_binding(rows)
         ids, last, total = np.zeros((B, 1), np.int64), np.zeros(B, np.int32), np.zeros((), np.int32)
         logits = np.zeros((B, 1, self.vocab_size), np.float32)
         _bind_inputs(binding, ids, last, total, 1)
         binding.bind_ortvalue_output("logits", onnxruntime.OrtValue.ortvalue_from_numpy(logits))
-        return Step(binding, ids, last, total, logits)
+        return DecodeStep(binding, ids, last, total, logits)
 
     def _new_binding(self, rows: range) -> onnxruntime.IOBinding:
         """The same buffers of some rows, for what is read and for what is written."""

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.engines.engine import memory_error
+from chatmill.engines.engine import as_memory_error
 from chatmill.model.chat_model import ChatModel
-from chatmill.model.layers import FIRST_LENGTH
+from chatmill.model.layers import INITIAL_CACHE_LENGTH
 
 
-class Rows(NamedTuple):
+class CacheView(NamedTuple):
     """What the model takes for its cache: those rows of the caches that it reads."""
 
     keys: list[Tensor]  # (B, K, L, D) of each layer
@@ -42,7 +42,12 @@ class TorchCaches:
             what = "chunks" if config.chunking else "a sliding window"
             raise ValueError(f"a model with {what} reads one chat at a time")
         self._model, self._device = model, device
-        shape = (rows, config.num_key_value_heads, min(FIRST_LENGTH, config.max_position_embeddings), config.head_dim)
+        shape = (
+            rows,
+            config.num_key_value_heads,
+            min(INITIAL_CACHE_LENGTH, config.max_position_embeddings),
+            config.head_dim,
+        )
         weight = model.model.embed_tokens.weight
         self._keys, self._values = (
             [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")
@@ -78,12 +83,12 @@ class TorchCaches:
             positions = torch.tensor(pasts, device=self._device)[:, None] + columns[:time]
             mask = columns <= positions[:, None, :, None]
             keys, values = ([layer[rows] for layer in caches] for caches in (self._keys, self._values))
-            cache = Rows(keys, values, positions, past)
+            cache = CacheView(keys, values, positions, past)
             logits: Tensor = self._model(batch, positions, mask, cache, last_only=last_only)
             return logits.float().cpu().numpy()
         except (RuntimeError, MemoryError) as error:
-            if told := memory_error(error, self._device):
-                raise told from error
+            if out_of_memory := as_memory_error(error, self._device):
+                raise out_of_memory from error
             raise
 
     def _make_room(self, length: int) -> None:

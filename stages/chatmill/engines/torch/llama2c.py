@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import ModelConfig, Variant
-from chatmill.model.chat_model import FIRST_POSITIONS, ChatModel
+from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
 
 MAGIC = 0x616B3432
 VERSIONED_HEADER = 256  # bytes
@@ -31,8 +31,8 @@ _VERSIONED = struct.Struct("<Ii7iBi")
 _ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 _FEED_FORWARD = ("mlp.gate_proj", "mlp.down_proj", "mlp.up_proj")
 _NORMS = ("input_layernorm", "post_attention_layernorm", "norm")
-_EARLIER = ("embed_tokens", _NORMS[0], *_ATTENTION, _NORMS[1], *_FEED_FORWARD, "norm", "rotations", "lm_head")
-_LATER = (*_NORMS, "embed_tokens", *_ATTENTION, *_FEED_FORWARD, "lm_head")
+_LEGACY_ORDER = ("embed_tokens", _NORMS[0], *_ATTENTION, _NORMS[1], *_FEED_FORWARD, "norm", "rotations", "lm_head")
+_VERSIONED_ORDER = (*_NORMS, "embed_tokens", *_ATTENTION, *_FEED_FORWARD, "lm_head")
 _ONCE = ("embed_tokens", "norm", "rotations", "lm_head")  # all others are there once a layer
 
 
@@ -43,7 +43,7 @@ class Header:
     config: ModelConfig
     size: int  # bytes before the weights
     kinds: tuple[str, ...]  # of weights, in their order
-    group: int = 0  # weights of a matrix that share a scale; 0 where they are float32
+    group_size: int = 0  # weights of a matrix that share a scale; 0 where they are float32
 
     def shape(self, kind: str) -> tuple[int, ...]:
         """The shape of one weight of a kind."""
@@ -65,7 +65,7 @@ class Header:
     def num_bytes(self, kind: str) -> int:
         """What one weight of a kind takes."""
         count = prod(self.shape(kind))
-        return count + 4 * (count // self.group) if self.group and kind not in _NORMS else 4 * count
+        return count + 4 * (count // self.group_size) if self.group_size and kind not in _NORMS else 4 * count
 
     def count(self, kind: str) -> int:
         """How many weights of a kind there are."""
@@ -80,7 +80,7 @@ def is_llama2c(file: Path) -> bool:
         return stream.read(2) != b"PK"
 
 
-def read_model(file: Path) -> ChatModel:
+def load_llama2c_model(file: Path) -> ChatModel:
     """The model in a file: float32, and mapped where it is that there.
 
     Raises ValueError where its header is none of llama2.c's, or it is not as long as that says.
@@ -96,7 +96,7 @@ def read_model(file: Path) -> ChatModel:
     with torch.device("meta"):
         model = ChatModel(header.config)
     model.load_state_dict(dict(_weights(file, header)), assign=True)
-    model.make_rotations(FIRST_POSITIONS)
+    model.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
     return model.eval()
 
 
@@ -107,9 +107,9 @@ def _read_header(data: bytes) -> Header:
     if magic != MAGIC:
         *shape, vocab_size, length = _SHAPE.unpack_from(data)
         config = _config([*shape, abs(vocab_size), length], tied=vocab_size > 0)
-        return Header(config, _SHAPE.size, _EARLIER[:-1] if vocab_size > 0 else _EARLIER)
+        return Header(config, _SHAPE.size, _LEGACY_ORDER[:-1] if vocab_size > 0 else _LEGACY_ORDER)
     config = _config(shape, tied=bool(shared))
-    kinds = _LATER[:-1] if shared else _LATER
+    kinds = _VERSIONED_ORDER[:-1] if shared else _VERSIONED_ORDER
     if version == 1:
         return Header(config, VERSIONED_HEADER, kinds)
     if version != 2:
@@ -148,7 +148,7 @@ def _weights(file: Path, header: Header) -> Iterator[tuple[str, Tensor]]:
             if kind != "rotations":
                 weight = _weight(data[place:stop], header, kind)
                 if kind in _ATTENTION[:2]:
-                    weight = _halves(weight, header.config.head_dim)
+                    weight = _permute_rotary(weight, header.config.head_dim)
                 where = {"lm_head": ""}.get(kind, "model." if kind in _ONCE else f"model.layers.{layer}.")
                 yield f"{where}{kind}.weight", weight
             place = stop
@@ -156,13 +156,13 @@ def _weights(file: Path, header: Header) -> Iterator[tuple[str, Tensor]]:
 
 def _weight(data: np.ndarray, header: Header, kind: str) -> Tensor:
     shape = header.shape(kind)
-    if not header.group or kind in _NORMS:
+    if not header.group_size or kind in _NORMS:
         return torch.from_numpy(data.view("<f4").reshape(shape))
-    numbers = data[: prod(shape)].view(np.int8).reshape(-1, header.group)
+    numbers = data[: prod(shape)].view(np.int8).reshape(-1, header.group_size)
     scales = np.frombuffer(data[prod(shape) :].tobytes(), "<f4")
     return torch.from_numpy((numbers * scales[:, None]).reshape(shape))
 
 
-def _halves(weight: Tensor, head_dim: int) -> Tensor:
+def _permute_rotary(weight: Tensor, head_dim: int) -> Tensor:
     """Rows of queries or keys in our order: llama2.c rotates channel 2i with 2i + 1, we rotate i with i + D/2."""
     return weight.view(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)

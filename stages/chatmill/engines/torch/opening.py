@@ -6,16 +6,16 @@ What our own model cannot express is run by transformers, where that is installe
 from pathlib import Path
 from typing import Any
 
-from chatmill.checkpoints.architectures import OtherArchitecture
+from chatmill.checkpoints.architectures import UnsupportedArchitecture
 from chatmill.checkpoints.weights import weight_files
 from chatmill.engines.engine import Engine
 from chatmill.engines.torch import llama2c, transformers_engine
-from chatmill.engines.torch.pytorch import PyTorchEngine, choose_device
-from chatmill.model.reading import read_model
+from chatmill.engines.torch.pytorch_engine import PyTorchEngine, resolve_device
+from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 
 
-def open_engine(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
+def open_torch_engine(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
     """The engine of a model folder, or of one file of weights. Raises ValueError where it is damaged or unknown."""
     if not path.exists():
         raise ValueError(f"{path}: no such model")
@@ -23,11 +23,11 @@ def open_engine(path: Path, *, device: str = "auto", threads: int | None = None)
     check_manifest(folder)
     files = weight_files(path)
     if llama2c.is_llama2c(files[0]):
-        return PyTorchEngine(llama2c.read_model(files[0]), template="", device=device, threads=threads)
+        return PyTorchEngine(llama2c.load_llama2c_model(files[0]), template="", device=device, threads=threads)
     try:
-        model, content = read_model(path, choose_device(device))
-    except OtherArchitecture as error:
-        return transformers_engine.open_engine(folder, files, str(error), device=device, threads=threads)
+        model, content = load_chat_model(path, resolve_device(device))
+    except UnsupportedArchitecture as error:
+        return transformers_engine.open_transformers_engine(folder, files, str(error), device=device, threads=threads)
     return PyTorchEngine(model, **_origin(content), device=device, threads=threads)
 
 

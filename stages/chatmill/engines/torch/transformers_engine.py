@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.checkpoints.weights import Weights, read_weights, some, weight_files
-from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_error
-from chatmill.engines.torch.pytorch import choose_device
+from chatmill.checkpoints.weights import Weights, first_few, read_weights, weight_files
+from chatmill.engines.engine import as_memory_error, check_append, check_rewind, default_threads
+from chatmill.engines.torch.pytorch_engine import resolve_device
 
-NO_LIMIT = 1 << 20  # tokens, where a model names no context, as recurrent ones
-MOST_PACKED = 8  # weights in one number of a file, where they are quantized
+UNLIMITED_CONTEXT = 1 << 20  # tokens, where a model names no context, as recurrent ones
+MAX_PACKING = 8  # weights in one number of a file, where they are quantized
 
 _REFUSALS = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError, ArithmeticError)
 
@@ -30,46 +30,46 @@ class TransformersEngine:
         self.num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size
-        self.context = getattr(config, "max_position_embeddings", None) or NO_LIMIT
+        self.context = getattr(config, "max_position_embeddings", None) or UNLIMITED_CONTEXT
         parameters = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
-        self._past = next((name for name in ("past_key_values", "cache_params") if name in parameters), "")
-        self._read: list[int] = []
+        self._cache_parameter = next((name for name in ("past_key_values", "cache_params") if name in parameters), "")
+        self._ids: list[int] = []
         self._cache: Any = None  # the model's own kind
         self._cached = 0  # ids, the first that were read, of which the cache is
 
     @property
     def length(self) -> int:
         """Tokens read so far; of them the cache may hold fewer."""
-        return len(self._read)
+        return len(self._ids)
 
     @torch.inference_mode()
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Read ids after those before: logits (V,) of what comes next."""
         check_append(self, ids)
-        if len(ids) > 1 and not self._is_exact(of={"DynamicLayer", "DynamicSlidingWindowLayer"}):
+        if len(ids) > 1 and not self._has_only_layers(of={"DynamicLayer", "DynamicSlidingWindowLayer"}):
             self._cache, self._cached = None, 0  # recurrent layers begin anew with each call of several ids
-        read = [*self._read, *ids]
+        read = [*self._ids, *ids]
         batch = self._batch(read[self._cached :])
-        kept = {self._past: self._cache, "use_cache": True} if self._past else {}
+        cache_inputs = {self._cache_parameter: self._cache, "use_cache": True} if self._cache_parameter else {}
         self._cache, self._cached = None, 0  # where the run is broken off, some layers have grown and others have not
         try:
-            output = self._model(batch, **kept, **self._last_only)
+            output = self._model(batch, **cache_inputs, **self._last_only)
         except (RuntimeError, MemoryError) as error:
-            if told := memory_error(error, self.device):
-                raise told from error
+            if out_of_memory := as_memory_error(error, self.device):
+                raise out_of_memory from error
             raise
-        self._cache = getattr(output, self._past, None)
-        self._read, self._cached = read, len(read) if self._cache is not None else 0
+        self._cache = getattr(output, self._cache_parameter, None)
+        self._ids, self._cached = read, len(read) if self._cache is not None else 0
         return _numbers(output.logits[0, -1])
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens; what a cache cannot forget is read again."""
         check_rewind(self, length)
-        del self._read[length:]
+        del self._ids[length:]
         if self._cached <= length:
             return
-        keeps = length and self._is_exact(of={"DynamicLayer"})
+        keeps = length and self._has_only_layers(of={"DynamicLayer"})
         cache, excess = self._cache, self._cached - length
         self._cache, self._cached = None, 0
         if keeps:
@@ -77,7 +77,7 @@ class TransformersEngine:
             self._cache, self._cached = cache, length
 
     @torch.inference_mode()
-    def score(self, ids: Sequence[int]) -> np.ndarray:
+    def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (T, V) after each position of a whole sequence."""
         self.rewind(0)
         check_append(self, ids)
@@ -86,12 +86,14 @@ class TransformersEngine:
     def _batch(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor([list(ids)], device=self._device)
 
-    def _is_exact(self, of: set[str]) -> bool:
+    def _has_only_layers(self, of: set[str]) -> bool:
         """Whether all layers of the cache are of these classes of transformers."""
         return {type(layer).__name__ for layer in getattr(self._cache, "layers", [None])} <= of
 
 
-def open_engine(folder: Path, files: list[Path], why: str, *, device: str, threads: int | None) -> TransformersEngine:
+def open_transformers_engine(
+    folder: Path, files: list[Path], why: str, *, device: str, threads: int | None
+) -> TransformersEngine:
     """The engine of a folder with weights in `files`, which ours cannot run: `why`.
 
     No code of the folder's own is run. Raises ValueError where transformers is not installed, or refuses the folder.
@@ -107,7 +109,7 @@ def open_engine(folder: Path, files: list[Path], why: str, *, device: str, threa
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    place = choose_device(device)
+    place = resolve_device(device)
     ours = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **ours)
@@ -123,7 +125,9 @@ def open_engine(folder: Path, files: list[Path], why: str, *, device: str, threa
         raise ValueError(f"{why}, and transformers refuses it: {' '.join(str(error).split()):.200}") from error
     model, report = loaded
     if lacking := sorted({*report["missing_keys"], *(str(name) for name, *_ in report["mismatched_keys"])}):
-        raise ValueError(f"{folder}: transformers finds {len(lacking)} weights missing or misshapen: {some(lacking)}")
+        raise ValueError(
+            f"{folder}: transformers finds {len(lacking)} weights missing or misshapen: {first_few(lacking)}"
+        )
     return TransformersEngine(model, device=place, threads=threads)
 
 
@@ -137,7 +141,7 @@ def _check_size(config: Any, weights: Weights) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     needed, there = (sum(map(Tensor.numel, tensors)) for tensors in (model.parameters(), weights.values()))
-    if needed > MOST_PACKED * there:
+    if needed > MAX_PACKING * there:
         raise ValueError(f"it has {needed:,} weights, but the files hold {there:,} numbers")
 
 

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
-from chatmill.tokenizer.encoding.ranks import encoding, ranks_of, refusal
+from chatmill.tokenizer.encoding.tiktoken_ranks import ranks_of, tiktoken_unsupported_reason, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary import sentencepiece_model
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
-from chatmill.tokenizer.vocabulary.sentencepiece_model import to_model
-from chatmill.tokenizer.vocabulary.steps import SPACE
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE
+from chatmill.tokenizer.vocabulary.sentencepiece_model import to_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 Array = NDArray[np.integer[Any]]
 Ids = TypeVar("Ids", Array, list[list[int]])
 FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # by others fastokens cuts a few texts otherwise, as " \u180ea"
-BYTES = {bytes([byte]): byte for byte in range(256)}
+BYTE_RANKS = {bytes([byte]): byte for byte in range(256)}
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
 
 
@@ -44,9 +44,9 @@ class Backend(ABC):
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         """The ids of each text."""
 
-    def encode_marked(self, text: str, names: set[str]) -> Array:
+    def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         """The ids of a text in which each of these names stands for its control token; what is between, by itself."""
-        stretches = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        stretches = re.split(f"({'|'.join(map(re.escape, allowed_special))})", text) if allowed_special else [text]
         texts = list(dict.fromkeys(stretches[::2]))  # the newline after each message is there once
         arrays = dict(zip(texts, self._encode_arrays(texts), strict=True)) | self._controls
         return np.concatenate([arrays[stretch] for stretch in stretches])
@@ -55,13 +55,17 @@ class Backend(ABC):
         return [np.fromiter(ids, np.int64, len(ids)) for ids in self.encode_batch(texts, threads=1)]
 
 
-def backend(vocabulary: Vocabulary) -> Backend:
+def choose_backend(vocabulary: Vocabulary) -> Backend:
     """The fastest that gives exactly the vocabulary's ids."""
     if vocabulary.spelling == "marked":
-        return _MarkedTokenizers(vocabulary) if sentencepiece_model.refusal(vocabulary) else _SentencePiece(vocabulary)
-    if refusal(vocabulary):
+        return (
+            _MetaspaceTokenizers(vocabulary)
+            if sentencepiece_model.sentencepiece_unsupported_reason(vocabulary)
+            else _SentencePiece(vocabulary)
+        )
+    if tiktoken_unsupported_reason(vocabulary):
         return _Tokenizers(vocabulary)
-    if ranks_of(vocabulary) == BYTES:
+    if ranks_of(vocabulary) == BYTE_RANKS:
         return _Bytes(vocabulary)
     fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
     return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
@@ -80,15 +84,15 @@ class _Bytes(Backend):
 class _Tiktoken(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        self._encoding = encoding(vocabulary)
+        self._encoding = to_tiktoken_encoding(vocabulary)
 
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         if threads == 1:
             return list(map(self._encoding.encode_ordinary, texts))
         return self._encoding.encode_ordinary_batch(texts, num_threads=threads)
 
-    def encode_marked(self, text: str, names: set[str]) -> Array:
-        return self._encoding.encode_to_numpy(text, allowed_special=names, disallowed_special=())
+    def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
+        return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())
 
 
 class _Fastokens(_Tiktoken):
@@ -106,9 +110,9 @@ class _Fastokens(_Tiktoken):
         slow = partial(super().encode_batch, texts, threads)
         return self._either(sum(map(len, texts)), slow, partial(self._fast_batch, texts))
 
-    def encode_marked(self, text: str, names: set[str]) -> Array:
-        slow = partial(super().encode_marked, text, names)
-        return self._either(len(text), slow, partial(self._fast_marked, text))
+    def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
+        slow = partial(super().encode_with_special, text, allowed_special)
+        return self._either(len(text), slow, partial(self._fast_with_special, text))
 
     def _either(self, length: int, slow: Callable[[], Ids], fast: Callable[[], Ids]) -> Ids:
         """What one of the two gives, and both while fastokens is on trial."""
@@ -132,7 +136,7 @@ class _Fastokens(_Tiktoken):
         array, borders = np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
         return [array[start:stop].tolist() for start, stop in pairwise(borders)]
 
-    def _fast_marked(self, text: str) -> Array:
+    def _fast_with_special(self, text: str) -> Array:
         return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)
 
 
@@ -151,52 +155,52 @@ class _Tokenizers(Backend):
         return [encoded.ids for encoded in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-class _Marked(Backend):
+class _MetaspaceBackend(Backend):
     """Of tokenizers that have U+2581 for a space: in text it is encoded as its three bytes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
-        self._space = [fallback[byte] for byte in SPACE.encode()]
+        self._metaspace_ids = [fallback[byte] for byte in METASPACE.encode()]
 
     @abstractmethod
-    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+    def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
         """The ids of each text, which holds no U+2581."""
 
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        plain = [part for text in texts for part in text.split(SPACE)]
-        encoded = iter(self.encode_unmarked(plain, threads))
+        plain = [part for text in texts for part in text.split(METASPACE)]
+        encoded = iter(self.encode_without_metaspace(plain, threads))
         result = []
         for text in texts:
             ids = next(encoded)
-            for _ in range(text.count(SPACE)):
-                ids += self._space + next(encoded)
+            for _ in range(text.count(METASPACE)):
+                ids += self._metaspace_ids + next(encoded)
             result.append(ids)
         return result
 
 
-class _SentencePiece(_Marked):
+class _SentencePiece(_MetaspaceBackend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        self._processor = SentencePieceProcessor(model_proto=to_model(vocabulary))
+        self._processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
 
-    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+    def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
         ids: list[list[int]] = self._processor.encode(texts, num_threads=threads)
         return ids
 
     def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
-        if any(SPACE in text for text in texts):
+        if any(METASPACE in text for text in texts):
             return super()._encode_arrays(texts)
         ids: Sequence[Array] = self._processor.encode(texts, num_threads=1, return_type="numpy")
         return ids
 
 
-class _MarkedTokenizers(_Marked):
+class _MetaspaceTokenizers(_MetaspaceBackend):
     """For merges that are not all that SentencePiece would make."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         self._tokenizers = _Tokenizers(vocabulary)
 
-    def encode_unmarked(self, texts: list[str], threads: int) -> list[list[int]]:
+    def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
         return self._tokenizers.encode_batch(texts, threads)

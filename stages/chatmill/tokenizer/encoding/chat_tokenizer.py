@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.conversation.template import Loss, Segment, Template, segments, spans
-from chatmill.tokenizer.encoding.backends import backend
+from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, spans
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 MAX_RUN = 100_000  # equal characters, or blanks; tiktoken overflows its stack at about a million
-OPENING = "<|"  # of every control token's name, and of nothing else in escaped text
-CHUNK = 250_000  # characters that are encoded in one go
+CONTROL_PREFIX = "<|"  # of every control token's name, and of nothing else in escaped text
+CHUNK_CHARACTERS = 250_000  # characters that are encoded in one go
 
 
-class Encoded(NamedTuple):
+class EncodedConversations(NamedTuple):
     """Conversations in a row: conversation i is [offsets[i], offsets[i + 1])."""
 
     ids: NDArray[np.unsignedinteger[Any]]  # uint16, or uint32 where the vocabulary needs it
-    loss: NDArray[np.uint8]  # uint8, of template.Loss
+    loss: NDArray[np.uint8]  # uint8, of template.LossKind
     offsets: NDArray[np.int64]
 
 
@@ -40,7 +40,7 @@ class ChatTokenizer:
         if not vocabulary.lossless:
             raise ValueError("the tokenizer changes text, or has no token for some: tokens are not its bytes")
         self.vocabulary, self.leading_space = vocabulary, leading_space
-        self._backend = backend(vocabulary)
+        self._backend = choose_backend(vocabulary)
 
     @property
     def vocab_size(self) -> int:
@@ -106,10 +106,10 @@ class ChatTokenizer:
             ids += [] if append is None else [append]
         return encoded
 
-    def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[Loss]]:
+    def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments and what each counts in training; a token has the loss of its first byte."""
         ids: list[int] = []
-        losses: list[Loss] = []
+        losses: list[LossKind] = []
         for span in spans(parts):
             if span[0].control:
                 ids.append(self._control(span[0].text))
@@ -124,13 +124,13 @@ class ChatTokenizer:
         return ids, losses
 
     def encode_conversation(
-        self, conversation: Conversation, template: Template = "chatml"
+        self, conversation: Conversation, template: TemplateName = "chatml"
     ) -> tuple[list[int], list[bool]]:
         """The ids of a conversation, `<|bos|>` included, and the mask of those that are trained."""
-        ids, losses = self.encode_segments(segments(conversation, template))
-        return ids, [loss == Loss.TRAINED for loss in losses]
+        ids, losses = self.encode_segments(conversation_segments(conversation, template))
+        return ids, [loss == LossKind.TRAINED for loss in losses]
 
-    def encode_conversations(self, conversations: Sequence[list[Segment]], threads: int = 1) -> Encoded:
+    def encode_conversations(self, conversations: Sequence[list[Segment]], threads: int = 1) -> EncodedConversations:
         """What `encode_segments` gives for each, much faster."""
         chunks = list(_chunks(conversations))
         if threads == 1:
@@ -139,13 +139,13 @@ class ChatTokenizer:
             with ThreadPoolExecutor(threads) as pool:
                 parts = list(pool.map(self._encode_chunk, chunks))
         starts = np.cumsum([0, *(len(part.ids) for part in parts)])
-        return Encoded(
+        return EncodedConversations(
             np.concatenate([np.empty(0, self.dtype), *(part.ids for part in parts)]),
             np.concatenate([np.empty(0, np.uint8), *(part.loss for part in parts)]),
             np.concatenate([[0], *(part.offsets[1:] + start for part, start in zip(parts, starts, strict=False))]),
         )
 
-    def _encode_chunk(self, conversations: list[list[Segment]]) -> Encoded:
+    def _encode_chunk(self, conversations: list[list[Segment]]) -> EncodedConversations:
         """Segments and tokens cover the same bytes, so the bytes tell how many tokens begin in each segment."""
         parts = list(chain.from_iterable(conversations))
         texts = [segment.text for segment in parts]
@@ -154,10 +154,10 @@ class ChatTokenizer:
         stops = self._lengths.take(ids).cumsum()
         assert stops[-1:] == ends[-1:], "tokens do not cover the text"
         losses = np.frombuffer(bytes([segment.loss for segment in parts]), np.uint8)
-        begun = stops.searchsorted(ends) + (ends > 0)  # tokens that begin before the end of each segment
-        loss = np.repeat(losses, np.diff(begun, prepend=0))
+        num_started = stops.searchsorted(ends) + (ends > 0)  # tokens that begin before the end of each segment
+        loss = np.repeat(losses, np.diff(num_started, prepend=0))
         borders = np.cumsum([0, *map(len, conversations)])
-        return Encoded(ids, loss, np.concatenate([[0], begun])[borders])
+        return EncodedConversations(ids, loss, np.concatenate([[0], num_started])[borders])
 
     def _encode_parts(self, parts: list[Segment], text: str) -> NDArray[np.integer[Any]]:
         """The ids of segments, of which `text` is all: in one call where every `<|` in it begins a control token."""
@@ -166,8 +166,8 @@ class ChatTokenizer:
         names = set(controls)
         for name in names:
             self._control(name)
-        if text.count(OPENING) == len(controls) and all(name.startswith(OPENING) for name in names):
-            return self._backend.encode_marked(text, names)
+        if text.count(CONTROL_PREFIX) == len(controls) and all(name.startswith(CONTROL_PREFIX) for name in names):
+            return self._backend.encode_with_special(text, names)
         return np.array(self.encode_segments(parts)[0], np.int64)
 
     def _control(self, name: str) -> int:
@@ -190,7 +190,7 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
     for conversation in conversations:
         chunk.append(conversation)
         size += sum(len(segment.text) for segment in conversation)
-        if size >= CHUNK:
+        if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0
     if chunk:

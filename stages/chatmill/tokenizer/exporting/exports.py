@@ -12,38 +12,40 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding import ranks
-from chatmill.tokenizer.exporting.format_names import Format
-from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.encoding import tiktoken_ranks
+from chatmill.tokenizer.exporting.format_names import ExportFormat
 from chatmill.tokenizer.formats.binary import write_binary
-from chatmill.tokenizer.formats.llama2c import greedy_refusal, write_llama2c
+from chatmill.tokenizer.formats.llama2c import greedy_unsupported_reason, write_llama2c
+from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
 from chatmill.tokenizer.vocabulary import sentencepiece_model
-from chatmill.tokenizer.vocabulary.files import MODEL
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
-from chatmill.tokenizer.vocabulary.patterns import ANYTHING, SAMPLE
-from chatmill.tokenizer.vocabulary.steps import SAMPLES, as_tokenizers, tokenizers_steps
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, merge
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
+from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
+from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
-SPACE_MARK = "U+2581 in text is taken for a space; chatmill's own files keep it"
-ROUNDING = "`tokenizers` adds scores in double precision and normalises by graphemes, so that a few texts differ"
+METASPACE_REASON = "U+2581 in text is taken for a space; chatmill's own files keep it"
+ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes, so that a few texts differ"
 MOST_CANDIDATES = 3000  # texts among which one is looked for that two formats would encode differently
 
 
-def export_all(formats: Iterable[Format], tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[Format, Any]:
+def export_all(
+    formats: Iterable[ExportFormat], tokenizer_folder: Path, vocabulary: Vocabulary, out: Path
+) -> dict[ExportFormat, Any]:
     """Write formats of a tokenizer's folder into a folder that is not there; say what `export` gave for each.
 
     `formats.json` there says the same.
     """
     out.mkdir(parents=True)
-    written = {format: export(format, tokenizer, vocabulary, out) for format in formats}
+    written = {format: export(format, tokenizer_folder, vocabulary, out) for format in formats}
     (out / "formats.json").write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     write_manifest(out, kind="tokenizer", fingerprint=vocabulary.fingerprint)
     return written
 
 
-def export(format: Format, tokenizer: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:
+def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:
     """Write one format of a tokenizer's folder into `out`.
 
     Gives its files and whether all readers of them give the same ids, or why it cannot be and a text that shows it.
@@ -55,8 +57,10 @@ def export(format: Format, tokenizer: Path, vocabulary: Vocabulary, out: Path) -
         case "llama2c":
             write_llama2c(vocabulary, out / "tokenizer.llama2c.bin")
             return {"files": ["tokenizer.llama2c.bin"]} | _sequential(vocabulary)
-        case "tiktoken_pickle" | "tiktoken" if (reason := ranks.refusal(vocabulary)) is not None:
-            return _refused(vocabulary, reason, joined(vocabulary, vocabulary.pattern))
+        case "tiktoken_pickle" | "tiktoken" if (
+            reason := tiktoken_ranks.tiktoken_unsupported_reason(vocabulary)
+        ) is not None:
+            return _unsupported(vocabulary, reason, make_rank_encoder(vocabulary, vocabulary.pattern))
         case "tiktoken_pickle":
             write_tiktoken_pickle(vocabulary, out / "tokenizer.pkl")
             write_token_bytes(vocabulary, out / "token_bytes.pt")
@@ -67,14 +71,14 @@ def export(format: Format, tokenizer: Path, vocabulary: Vocabulary, out: Path) -
             return _written(file.name, description_file(file).name)
         case "huggingface":
             before = set(out.iterdir())
-            write_huggingface(tokenizer, out, "chatml")
+            write_huggingface(tokenizer_folder, out, "chatml")
             names = sorted(file.name for file in set(out.iterdir()) - before)
             return _written(*names) | _huggingface(vocabulary)
         case "sentencepiece":
-            if (reason := sentencepiece_model.refusal(vocabulary)) is not None:
-                return _refused(vocabulary, reason, joined(vocabulary, None))
-            shutil.copyfile(tokenizer / MODEL, out / MODEL)
-            return _written(MODEL, reason=SPACE_MARK if vocabulary.steps is None else None)
+            if (reason := sentencepiece_model.sentencepiece_unsupported_reason(vocabulary)) is not None:
+                return _unsupported(vocabulary, reason, make_rank_encoder(vocabulary, None))
+            shutil.copyfile(tokenizer_folder / SENTENCEPIECE_MODEL, out / SENTENCEPIECE_MODEL)
+            return _written(SENTENCEPIECE_MODEL, reason=METASPACE_REASON if vocabulary.steps is None else None)
 
 
 def _written(*files: str, reason: str | None = None) -> dict[str, Any]:
@@ -85,19 +89,21 @@ def _exact(reason: str | None = None) -> dict[str, Any]:
     return {"exact": reason is None} | ({} if reason is None else {"reason": reason})
 
 
-def _refused(vocabulary: Vocabulary, reason: str, other: Callable[[str], list[int]]) -> dict[str, Any]:
+def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], list[int]]) -> dict[str, Any]:
     example = differing_text(vocabulary, other)
     return {"reason": reason} | ({} if example is None else {"example": example})
 
 
 def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether readers that join by score, as C engines do, give the same ids."""
-    reason = greedy_refusal(vocabulary)
+    reason = greedy_unsupported_reason(vocabulary)
     if reason is None:
         return _exact()
     order = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])
     by_score = {vocabulary.tokens[i]: place for place, i in enumerate(order)}
-    return {"exact": False} | _refused(vocabulary, reason, joined(vocabulary, vocabulary.pattern, by_score))
+    return {"exact": False} | _unsupported(
+        vocabulary, reason, make_rank_encoder(vocabulary, vocabulary.pattern, by_score)
+    )
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -105,13 +111,13 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     if vocabulary.spelling != "marked" or (vocabulary.steps or "").startswith('{"tokenizers"'):
         return _exact()
     if vocabulary.steps is None:
-        return _exact(SPACE_MARK)
+        return _exact(METASPACE_REASON)
     plain = '"charsmap": ""' in vocabulary.steps and '"remove_extra_whitespaces": false' in vocabulary.steps
     if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
         return _exact()
-    steps = tokenizers_steps(as_tokenizers(vocabulary.steps))
-    other = Encoder(replace(vocabulary, steps=steps)).encode
-    return {"exact": False} | _refused(vocabulary, ROUNDING, other)
+    steps = from_tokenizers_json(to_tokenizers_json(vocabulary.steps))
+    other = ReferenceEncoder(replace(vocabulary, steps=steps)).encode
+    return {"exact": False} | _unsupported(vocabulary, ROUNDING_REASON, other)
 
 
 def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
@@ -124,33 +130,33 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
     torch.save(torch.tensor(lengths, dtype=torch.int32), file)
 
 
-def joined(
-    vocabulary: Vocabulary, pattern: str | None, by: Mapping[bytes, int] | None = None
+def make_rank_encoder(
+    vocabulary: Vocabulary, pattern: str | None, ranks_by_token: Mapping[bytes, int] | None = None
 ) -> Callable[[str], list[int]]:
     """How a reader would encode that only joins bytes, least rank first, inside the matches of a pattern."""
-    ids = ranks.ranks_of(vocabulary)
-    order = ids if by is None else by
+    ids = tiktoken_ranks.ranks_of(vocabulary)
+    order = ids if ranks_by_token is None else ranks_by_token
     split = Split(Regex(pattern or ANYTHING), "removed", invert=True)
 
     def encode(text: str) -> list[int]:
         pieces = (piece.encode() for piece, _ in split.pre_tokenize_str(text))
-        return [ids.get(part, -1) for piece in pieces for part in merge(piece, order)]
+        return [ids.get(part, -1) for piece in pieces for part in byte_pair_merge(piece, order)]
 
     return encode
 
 
 def differing_text(vocabulary: Vocabulary, other: Callable[[str], list[int]]) -> str | None:
     """A short text that another encoder gives other ids for; None where none was found."""
-    encode = Encoder(vocabulary).encode
+    encode = ReferenceEncoder(vocabulary).encode
     return next((text for text in _candidates(vocabulary) if encode(text) != other(text)), None)
 
 
 def _candidates(vocabulary: Vocabulary) -> Iterator[str]:
     """Texts in which encoders may differ, the plainest first."""
-    yield from SAMPLES
-    yield from SAMPLE.split(" ")
+    yield from NORMALIZATION_SAMPLES
+    yield from PATTERN_SAMPLE.split(" ")
     texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
     words = [text for text in dict.fromkeys(texts) if text][:MOST_CANDIDATES]
     yield from (f"{word} {other}" for word, other in zip(words, reversed(words), strict=True))
     yield from (word * times for times in (2, 3, 7) for word in words)
-    yield SAMPLE
+    yield PATTERN_SAMPLE

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer
 
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.encoding.ranks import encoding, names_of
-from chatmill.tokenizer.formats.algorithms import Encoder
+from chatmill.tokenizer.encoding.tiktoken_ranks import special_tokens_of, to_tiktoken_encoding
 from chatmill.tokenizer.formats.binary import open_binary
+from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -33,12 +33,12 @@ def read_texts(file: Path) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def runtimes(folder: Path) -> dict[str, Encode]:
+def load_encoders(folder: Path) -> dict[str, Encode]:
     """What reads each export that is in a folder, by the file's name; names of control tokens in text are text."""
     readers: dict[str, Callable[[Path], Encode]] = {
         "tokenizer.bin": _binary,
-        "tokenizer.pkl": lambda file: encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
-        "tokenizer.tiktoken": lambda file: encoding(read_tiktoken(file)).encode_ordinary_batch,
+        "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
+        "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
         "tokenizer.json": _tokenizers,
         "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
     }
@@ -56,12 +56,12 @@ def _tokenizers(file: Path) -> Encode:
     return lambda texts: [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def compare(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Iterator[str]:
+def compare_exports(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Iterator[str]:
     """For each export, one line: on how many texts its ids are equal, and the first on which they are not."""
-    encoder = Encoder(vocabulary)
+    encoder = ReferenceEncoder(vocabulary)
     expected = {text: encoder.encode(text) for text in progress(texts, "its own algorithm", unit=" texts")}
-    for name, encode in runtimes(folder).items():
-        taken = without_names(texts, vocabulary) if name == "tokenizer.json" else list(texts)
+    for name, encode in load_encoders(folder).items():
+        taken = drop_texts_with_special_tokens(texts, vocabulary) if name == "tokenizer.json" else list(texts)
         differing = [text for text, ids in zip(taken, encode(taken), strict=True) if ids != expected[text]]
         remark = f"; not on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""
         if len(taken) < len(texts):
@@ -69,7 +69,7 @@ def compare(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Itera
         yield f"{name:20} equal on {len(taken) - len(differing):,} texts{remark}"
 
 
-def without_names(texts: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+def drop_texts_with_special_tokens(texts: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     """The texts that name no control token: from a tokenizer.json, some readers take the name for the token."""
-    names = "|".join(map(re.escape, names_of(vocabulary)))
+    names = "|".join(map(re.escape, special_tokens_of(vocabulary)))
     return [text for text in texts if not names or not re.search(names, text)]

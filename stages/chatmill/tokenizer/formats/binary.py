@@ -11,7 +11,7 @@ Little-endian, as the bytes lie (V tokens, M merges):
     u32 x 2 x M        merges: pairs of ids, by rank
     ---------------------------------------------------------- the index starts here
     JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}, and
-                       "steps", of chatmill.tokenizer.vocabulary.steps, where there are any
+                       "steps", of chatmill.tokenizer.vocabulary.preprocessing, where there are any
     8 bytes x B        checksums: blake2b of each 4,096 bytes of all that precedes the index
     ---------------------------------------------------------- footer, 48 bytes
     8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
@@ -30,10 +30,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from chatmill.conversation.chatml import BOS, END
-from chatmill.tokenizer.formats.algorithms import Encoder
-from chatmill.tokenizer.formats.llama2c import RECORD, longest_token, records
-from chatmill.tokenizer.formats.soundness import check
+from chatmill.conversation.chatml import BOS, IM_END
+from chatmill.tokenizer.formats.llama2c import RECORD_HEADER, longest_token, token_records
+from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
+from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 MAGIC = b"chatmill"
@@ -41,18 +41,18 @@ VERSION = 1
 BLOCK = 4096  # bytes under one checksum
 NO_ID = 2**32 - 1
 STARTS = (BOS, "<s>", "<|begin_of_text|>", "[CLS]", "<|endoftext|>")  # names of the token before a text, best first
-ENDS = (END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
+ENDS = (IM_END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
 
 _HEADER = struct.Struct("<III")
 _FOOTER = struct.Struct("<8sIQIII")
 _SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
-_SCORED = RECORD.size  # bytes before those of a token
-_SUM, _SEAL = 8, 16  # bytes of a block's and of the footer's checksum
+_SCORED = RECORD_HEADER.size  # bytes before those of a token
+_CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the footer's checksum
 
 
 def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     """Write the tokenizer; `read_binary` is the inverse. Equal vocabularies give equal bytes."""
-    rows, special = records(vocabulary), vocabulary.special
+    rows, special = token_records(vocabulary), vocabulary.special
     starts = list(accumulate(map(len, rows), initial=_HEADER.size))
     body = b"".join(
         [
@@ -73,9 +73,9 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     if vocabulary.steps is not None:
         description["steps"] = vocabulary.steps
     text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
-    sums = b"".join(_checksum(body[start : start + BLOCK], _SUM) for start in range(0, len(body), BLOCK))
+    sums = b"".join(_checksum(body[start : start + BLOCK], _CHECKSUM_SIZE) for start in range(0, len(body), BLOCK))
     footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
-    file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _SEAL))
+    file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _FOOTER_CHECKSUM_SIZE))
 
 
 def _first_of(special: dict[str, int], names: tuple[str, ...]) -> int:
@@ -98,12 +98,12 @@ def open_binary(file: Path) -> "BinaryTokenizer":
         raise
 
 
-class Header(NamedTuple):
+class BinaryHeader(NamedTuple):
     """What sequential readers need before the records."""
 
     longest_token: int
     bos: int
-    end: int
+    eos: int
 
 
 class BinaryTokenizer:
@@ -116,13 +116,13 @@ class BinaryTokenizer:
         self.file, self._stream = file, stream
         self._map: mmap.mmap | bytes = b""  # empty until the file is mapped
         self._read_index()
-        self._touched = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
+        self._checked_tokens = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
 
     @cached_property
-    def header(self) -> Header:
+    def header(self) -> BinaryHeader:
         """The longest token's bytes, and the ids of the tokens before and after a text."""
-        self._check(0, _HEADER.size)
-        return Header(*_HEADER.unpack_from(self._map))
+        self._check_blocks(0, _HEADER.size)
+        return BinaryHeader(*_HEADER.unpack_from(self._map))
 
     @property
     def special(self) -> dict[str, int]:
@@ -131,25 +131,25 @@ class BinaryTokenizer:
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
-        if not 0 <= index < self.vocab_size or not self._touched[index]:
-            self._touch(index)
+        if not 0 <= index < self.vocab_size or not self._checked_tokens[index]:
+            self._check_token(index)
         starts = self._starts
         return self._map[starts[index] + _SCORED : starts[index + 1]]
 
     def score(self, index: int) -> float:
         """The score of a token."""
-        self._touch(index)
-        score: float = RECORD.unpack_from(self._map, self._starts[index])[0]
+        self._check_token(index)
+        score: float = RECORD_HEADER.unpack_from(self._map, self._starts[index])[0]
         return score
 
     def kind(self, index: int) -> Kind:
         """What an id stands for."""
-        self._touch(index)
+        self._check_token(index)
         return Kind(self._map[self._kinds + index])
 
     def vocabulary(self) -> Vocabulary:
         """All of it. Raises ValueError where the content does not have the fingerprint that the index names."""
-        self._check(self._merges, self._index)
+        self._check_blocks(self._merges, self._index)
         ids, about = range(self.vocab_size), self._description
         vocabulary = Vocabulary(
             type=about["type"],
@@ -174,17 +174,17 @@ class BinaryTokenizer:
         return self._encoder.encode(text)
 
     @cached_property
-    def _encoder(self) -> Encoder:
+    def _encoder(self) -> ReferenceEncoder:
         vocabulary = self.vocabulary()
         try:
-            check(vocabulary)
+            check_vocabulary(vocabulary)
         except ValueError as error:
             raise _error(self.file, str(error)) from error
-        return Encoder(vocabulary)
+        return ReferenceEncoder(vocabulary)
 
     def verify(self) -> None:
         """Check every block."""
-        self._check(0, self._index)
+        self._check_blocks(0, self._index)
 
     def close(self) -> None:
         """Unmap the file."""
@@ -202,25 +202,25 @@ class BinaryTokenizer:
     def _read_index(self) -> None:
         """Check the footer and the index, and learn from them where everything lies."""
         size = self._stream.seek(0, 2)
-        if size < _HEADER.size + _FOOTER.size + _SEAL:
+        if size < _HEADER.size + _FOOTER.size + _FOOTER_CHECKSUM_SIZE:
             raise _error(self.file, "too short for a tokenizer")
-        footer = self._read(size - _FOOTER.size - _SEAL, size)
+        footer = self._read(size - _FOOTER.size - _FOOTER_CHECKSUM_SIZE, size)
         magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(footer)
         if magic != MAGIC:
             raise _error(self.file, "no footer: it is cut, or another program's file")
         if version != VERSION:
             raise _error(self.file, f"version {version} of the format, but this chatmill reads {VERSION}")
         index = self._read(min(self._index, size), size)
-        if _checksum(index[:-_SEAL], _SEAL) != index[-_SEAL:]:
+        if _checksum(index[:-_FOOTER_CHECKSUM_SIZE], _FOOTER_CHECKSUM_SIZE) != index[-_FOOTER_CHECKSUM_SIZE:]:
             raise _error(self.file, "its index is damaged")
         self._merges = self._index - 8 * merges
         self._kinds = self._merges - self.vocab_size
         self._offsets = self._kinds - 4 * (self.vocab_size + 1)
         blocks = -(-self._index // BLOCK)
-        if self._offsets < _HEADER.size or length + blocks * _SUM + len(footer) != len(index):
+        if self._offsets < _HEADER.size or length + blocks * _CHECKSUM_SIZE + len(footer) != len(index):
             raise _error(self.file, "its index is not of this format")
         self._text, self._sums = index[:length], index[length:]
-        self._checked = bytearray(blocks)
+        self._checked_blocks = bytearray(blocks)
 
     def _read(self, start: int, stop: int) -> bytes:
         self._stream.seek(start)
@@ -246,33 +246,38 @@ class BinaryTokenizer:
             self._map = mmap.mmap(stream.fileno(), self._index, access=mmap.ACCESS_READ)
         self._starts = memoryview(self._map)[self._offsets : self._kinds].cast("I")  # the offsets of the records
 
-    def _touch(self, index: int) -> None:
+    def _check_token(self, index: int) -> None:
         """Check the blocks that hold a token, and that they agree, unless they were checked before."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: no token {index}: there are {self.vocab_size}")
-        if self._touched[index]:
+        if self._checked_tokens[index]:
             return
         offset, kind = self._offsets + 4 * index, self._kinds + index
-        self._check(offset, offset + _SPAN.size)
-        self._check(kind, kind + 1)
+        self._check_blocks(offset, offset + _SPAN.size)
+        self._check_blocks(kind, kind + 1)
         start, stop = _SPAN.unpack_from(self._map, offset)
-        if not _HEADER.size <= start <= stop - RECORD.size <= self._offsets - RECORD.size:
+        if not _HEADER.size <= start <= stop - RECORD_HEADER.size <= self._offsets - RECORD_HEADER.size:
             raise _error(self.file, f"token {index} lies outside the records")
-        self._check(start, stop)
-        if RECORD.unpack_from(self._map, start)[1] != stop - start - RECORD.size or self._map[kind] > max(Kind):
+        self._check_blocks(start, stop)
+        if RECORD_HEADER.unpack_from(self._map, start)[1] != stop - start - RECORD_HEADER.size or self._map[kind] > max(
+            Kind
+        ):
             raise _error(self.file, f"the record of token {index} is not of this format")
-        self._touched[index] = 1
+        self._checked_tokens[index] = 1
 
-    def _check(self, start: int, stop: int) -> None:
+    def _check_blocks(self, start: int, stop: int) -> None:
         """Compare the checksums of all blocks in [start, stop) that were not compared before."""
         if not self._map:
             self._map_file()
         for block in range(start // BLOCK, -(-stop // BLOCK)):
-            if not self._checked[block]:
+            if not self._checked_blocks[block]:
                 first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
-                if _checksum(self._map[first:last], _SUM) != self._sums[block * _SUM : (block + 1) * _SUM]:
+                if (
+                    _checksum(self._map[first:last], _CHECKSUM_SIZE)
+                    != self._sums[block * _CHECKSUM_SIZE : (block + 1) * _CHECKSUM_SIZE]
+                ):
                     raise _error(self.file, f"damaged in bytes {first} to {last - 1}")
-                self._checked[block] = 1
+                self._checked_blocks[block] = 1
 
 
 def _error(file: Path, problem: str) -> ValueError:

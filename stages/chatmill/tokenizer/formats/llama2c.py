@@ -19,20 +19,20 @@ from pathlib import Path
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
-from chatmill.tokenizer.formats.soundness import check
+from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model
-from chatmill.tokenizer.vocabulary.steps import SPACE, normalizer_spec
-from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
+from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary
 
-RECORD = struct.Struct("<fI")  # what precedes a token's bytes
-UNKNOWN, CONTROLS, BYTES = 0, ("<s>", "</s>"), range(3, 259)  # ids in files made from a SentencePiece model
+RECORD_HEADER = struct.Struct("<fI")  # what precedes a token's bytes
+UNKNOWN_ID, CONTROL_NAMES, BYTE_IDS = 0, ("<s>", "</s>"), range(3, 259)  # ids in files made from a SentencePiece model
 
 
-def records(vocabulary: Vocabulary) -> list[bytes]:
+def token_records(vocabulary: Vocabulary) -> list[bytes]:
     """The record of each token, in id order."""
     return [
-        RECORD.pack(score, len(token)) + token
+        RECORD_HEADER.pack(score, len(token)) + token
         for token, score in zip(vocabulary.tokens, vocabulary.scores, strict=True)
     ]
 
@@ -44,7 +44,7 @@ def longest_token(vocabulary: Vocabulary) -> int:
 
 def write_llama2c(vocabulary: Vocabulary, file: Path) -> None:
     """Write the records."""
-    file.write_bytes(struct.pack("<I", longest_token(vocabulary)) + b"".join(records(vocabulary)))
+    file.write_bytes(struct.pack("<I", longest_token(vocabulary)) + b"".join(token_records(vocabulary)))
 
 
 def read_llama2c(file: Path, vocab_size: int) -> Vocabulary:
@@ -54,8 +54,8 @@ def read_llama2c(file: Path, vocab_size: int) -> Vocabulary:
     Raises ValueError for other files.
     """
     try:
-        vocabulary = from_model(_as_model(list(_read_records(file.read_bytes(), vocab_size))))
-        check(vocabulary)
+        vocabulary = from_model_proto(_as_model(list(_read_records(file.read_bytes(), vocab_size))))
+        check_vocabulary(vocabulary)
     except ValueError as error:
         raise ValueError(f"{file}: not a tokenizer of llama2.c for {vocab_size} tokens: {error}") from error
     return vocabulary
@@ -64,16 +64,16 @@ def read_llama2c(file: Path, vocab_size: int) -> Vocabulary:
 def _read_records(data: bytes, vocab_size: int) -> Iterator[tuple[float, str]]:
     place, seen = 4, set()
     for number in range(vocab_size):
-        if place + RECORD.size > len(data):
+        if place + RECORD_HEADER.size > len(data):
             raise ValueError(f"it holds {number}")
-        score, length = RECORD.unpack_from(data, place)
-        place += RECORD.size + length
-        if length > MAX_TOKEN or place > len(data):
+        score, length = RECORD_HEADER.unpack_from(data, place)
+        place += RECORD_HEADER.size + length
+        if length > MAX_TOKEN_BYTES or place > len(data):
             raise ValueError(f"its token {number} is cut, or too long")
         text = data[place - length : place].decode()
-        if not math.isfinite(score) or (number not in BYTES and len(text) > 1 and score in seen):
+        if not math.isfinite(score) or (number not in BYTE_IDS and len(text) > 1 and score in seen):
             raise ValueError(f"its token {number}, {text!r:.80}, has the score {score}, as another one or no number")
-        seen |= {score} if number > BYTES[-1] and len(text) > 1 else set()
+        seen |= {score} if number > BYTE_IDS[-1] and len(text) > 1 else set()
         yield score, text
     if place != len(data):
         raise ValueError("it holds more")
@@ -81,23 +81,23 @@ def _read_records(data: bytes, vocab_size: int) -> Iterator[tuple[float, str]]:
 
 def _as_model(entries: list[tuple[float, str]]) -> ModelProto:
     """The SentencePiece model that the records were made from: there, `<s>` stands between newlines."""
-    if [text for _, text in entries[BYTES.start : BYTES.stop]] != [f"<0x{byte:02X}>" for byte in range(256)]:
+    if [text for _, text in entries[BYTE_IDS.start : BYTE_IDS.stop]] != [f"<0x{byte:02X}>" for byte in range(256)]:
         raise ValueError("its tokens 3 to 258 are not the bytes")
-    spec = normalizer_spec(None)
+    spec = to_normalizer_spec(None)
     spec.add_dummy_prefix = True
     model = ModelProto(normalizer_spec=spec)
     model.trainer_spec.model_type, model.trainer_spec.byte_fallback = TrainerSpec.BPE, True
-    types = {UNKNOWN: "UNKNOWN"} | dict.fromkeys((1, 2), "CONTROL") | dict.fromkeys(BYTES, "BYTE")
+    types = {UNKNOWN_ID: "UNKNOWN"} | dict.fromkeys((1, 2), "CONTROL") | dict.fromkeys(BYTE_IDS, "BYTE")
     for index, (score, text) in enumerate(entries):
-        if index in (1, 2) and text.strip() != CONTROLS[index - 1]:
-            raise ValueError(f"its token {index} is {text!r}, and not {CONTROLS[index - 1]}")
-        piece = text.strip() if index < BYTES.start else text.replace(" ", SPACE)
+        if index in (1, 2) and text.strip() != CONTROL_NAMES[index - 1]:
+            raise ValueError(f"its token {index} is {text!r}, and not {CONTROL_NAMES[index - 1]}")
+        piece = text.strip() if index < BYTE_IDS.start else text.replace(" ", METASPACE)
         kind = ModelProto.SentencePiece.Type.Value(types.get(index, "NORMAL"))
         model.pieces.add(piece=piece, score=score, type=kind)
     return model
 
 
-def greedy_refusal(vocabulary: Vocabulary) -> str | None:
+def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
     """Why joining by score gives other ids inside a piece than the right algorithm; None where they are equal."""
     if vocabulary.steps is not None:
         return "joining by score differs: the tokenizer changes the text first, or cuts it in ways of its own"

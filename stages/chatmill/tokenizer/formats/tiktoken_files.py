@@ -13,7 +13,13 @@ import binascii
 import json
 from pathlib import Path
 
-from chatmill.tokenizer.encoding.ranks import encoding_name, from_ranks, names_of, ranks_of, refusal
+from chatmill.tokenizer.encoding.tiktoken_ranks import (
+    encoding_name,
+    from_ranks,
+    ranks_of,
+    special_tokens_of,
+    tiktoken_unsupported_reason,
+)
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -40,7 +46,7 @@ def description_file(file: Path) -> Path:
 
 def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     """Write ranks and description; `read_tiktoken` inverts it. Raises ValueError where tiktoken cannot express it."""
-    reason = refusal(vocabulary)
+    reason = tiktoken_unsupported_reason(vocabulary)
     if reason is not None:
         raise ValueError(reason)
     ranks = ranks_of(vocabulary)
@@ -48,7 +54,7 @@ def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     description = {
         "name": encoding_name(vocabulary),
         "pattern": vocabulary.pattern,
-        "special_tokens": names_of(vocabulary),
+        "special_tokens": special_tokens_of(vocabulary),
     }
     content = json.dumps(description, ensure_ascii=False, indent=1)
     description_file(file).write_text(content + "\n", encoding="utf-8", newline="\n")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chatmill.tokenizer.encoding.ranks import encoding, from_ranks
+from chatmill.tokenizer.encoding.tiktoken_ranks import from_ranks, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 PROTOCOL = 4
@@ -21,7 +21,7 @@ _FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens
 
 
 @dataclass(eq=False)
-class _Object:
+class _EncodingStub:
     """An encoding that does nothing."""
 
     state: Any = None
@@ -29,7 +29,7 @@ class _Object:
 
 def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
     """Write the pickle; `read_tiktoken_pickle` is the inverse. Raises ValueError where tiktoken cannot express it."""
-    file.write_bytes(pickle.dumps(encoding(vocabulary), protocol=PROTOCOL))
+    file.write_bytes(pickle.dumps(to_tiktoken_encoding(vocabulary), protocol=PROTOCOL))
 
 
 def read_tiktoken_pickle(file: Path) -> Vocabulary:
@@ -68,21 +68,21 @@ def _interpret(data: bytes) -> dict[str, Any]:
             case "MARK":
                 marks.append(len(stack))
             case "SETITEMS":
-                items = _cut(stack, marks.pop())
+                items = _pop(stack, marks.pop())
                 stack[-1].update(zip(items[::2], items[1::2], strict=True))
             case "SETITEM":
-                key, value = _cut(stack, -2)
+                key, value = _pop(stack, -2)
                 stack[-1].update([(key, value)])
             case "GLOBAL":
-                stack.append(_find(str(argument)))
+                stack.append(_find_class(str(argument)))
             case "STACK_GLOBAL":
-                stack.append(_find(" ".join(_cut(stack, -2))))
+                stack.append(_find_class(" ".join(_pop(stack, -2))))
             case "NEWOBJ":
-                if _cut(stack, -2) != [_CLASS, ()]:
+                if _pop(stack, -2) != [_CLASS, ()]:
                     raise ValueError(f"an object of another class at byte {position}")
-                stack.append(_Object())
+                stack.append(_EncodingStub())
             case "BUILD":
-                (state,) = _cut(stack, -1)
+                (state,) = _pop(stack, -1)
                 stack[-1].state = state
             case _:
                 raise ValueError(f"opcode {opcode.name} at byte {position} has no place in one")
@@ -90,14 +90,14 @@ def _interpret(data: bytes) -> dict[str, Any]:
     return _checked(result.state)
 
 
-def _cut(stack: list[Any], place: int) -> list[Any]:
+def _pop(stack: list[Any], place: int) -> list[Any]:
     """The items from `place` on, taken off the stack."""
     items = stack[place:]
     del stack[place:]
     return items
 
 
-def _find(name: str) -> object:
+def _find_class(name: str) -> object:
     if name != "tiktoken.core Encoding":
         raise ValueError(f"it asks for {name.replace(' ', '.')}")
     return _CLASS

@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from chatmill.tokenizer.vocabulary.patterns import Pattern
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
 EXACT = True  # fewer text tokens than asked are an error
@@ -32,9 +32,9 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
 
     Raises ValueError where they have more than MAX_BYTES, and rustbpe is to count them.
     """
-    learn = _rustbpe if settings.trainer == "rustbpe" else _tokenizers
-    longer = [token for token in learn(texts, num_text, settings) if len(token) > 1]
-    return bytes_and(longer, "bpe", "merge", settings.pattern)
+    train_ranks = _rustbpe if settings.trainer == "rustbpe" else _tokenizers
+    longer = [token for token in train_ranks(texts, num_text, settings) if len(token) > 1]
+    return byte_level_vocabulary(longer, "bpe", "merge", settings.pattern)
 
 
 def _rustbpe(texts: Iterable[str], num_text: int, settings: Settings) -> list[bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
 EXACT = False  # fewer text tokens than asked are no error
@@ -17,4 +17,4 @@ class Settings(BaseModel, extra="forbid"):
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
     """The bytes in their order, whatever the texts."""
-    return bytes_and([], "byte", "lookup", ANYTHING)
+    return byte_level_vocabulary([], "byte", "lookup", ANYTHING)

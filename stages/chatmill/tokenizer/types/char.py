@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
 EXACT = False  # fewer text tokens than asked are no error
@@ -23,4 +23,4 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
         if not text.isascii():
             counts.update(text)
     ranked = sorted((-count, character.encode()) for character, count in counts.items() if not character.isascii())
-    return bytes_and([character for _, character in ranked[: num_text - 256]], "char", "lookup", CHARACTERS)
+    return byte_level_vocabulary([character for _, character in ranked[: num_text - 256]], "char", "lookup", CHARACTERS)

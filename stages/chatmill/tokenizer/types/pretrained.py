@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from chatmill.tokenizer.formats.loading import as_it_is, read_vocabulary
+from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 0  # text tokens; the file decides
@@ -25,6 +25,6 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
     """
     vocabulary = read_vocabulary(settings.path)
     try:
-        return as_it_is(vocabulary)
+        return make_lossless(vocabulary)
     except ValueError as error:
         raise ValueError(f"{settings.path}: {error}: use a tokenizer that keeps every character") from error

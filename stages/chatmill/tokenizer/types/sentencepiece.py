@@ -10,13 +10,15 @@ from pydantic import BaseModel, Field
 from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 277  # text tokens: bytes, the characters below, and one for unknown text; mostly more letters
 EXACT = True  # fewer text tokens than asked are an error
-REQUIRED = "<0x123456789ABCDEF>"  # else `<0x41>` in text could become the byte 0x41 in other runtimes
-GRAIN = 64  # steps of scores in 1: sums are then exact in float32, as SentencePiece adds them, and elsewhere in float64
+REQUIRED_CHARS = "<0x123456789ABCDEF>"  # else `<0x41>` in text could become the byte 0x41 in other runtimes
+SCORE_RESOLUTION = (
+    64  # steps of scores in 1: sums are then exact in float32, as SentencePiece adds them, and elsewhere in float64
+)
 WORD = re.compile(" ?[^ \n\0\t\u2581\u2585]+\n*|\n+| ")  # without the characters that SentencePiece keeps to itself
 
 
@@ -39,7 +41,7 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
             vocab_size=num_text,
             hard_vocab_limit=False,
             character_coverage=settings.character_coverage,
-            required_chars=REQUIRED,
+            required_chars=REQUIRED_CHARS,
             byte_fallback=True,
             normalization_rule_name="identity",
             add_dummy_prefix=False,
@@ -54,8 +56,8 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
     model = ModelProto.FromString(trained.getvalue())
     del model.pieces[0]  # for unknown text; it comes back after the control tokens
     for piece in model.pieces:
-        piece.score = round(piece.score * GRAIN) / GRAIN
-    return from_model(model)
+        piece.score = round(piece.score * SCORE_RESOLUTION) / SCORE_RESOLUTION
+    return from_model_proto(model)
 
 
 def _counted_words(texts: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import regex
 from pydantic import BaseModel
 
 from chatmill.tokenizer.vocabulary.patterns import WORDS
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, bytes_and
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
 EXACT = False  # fewer text tokens than asked are no error
@@ -29,4 +29,4 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
         counts.update(find(text))
     words = ((-count, word.encode()) for word, count in counts.items())
     ranked = sorted(entry for entry in words if len(entry[1]) > 2)
-    return bytes_and([word for _, word in ranked[: num_text - 256]], "whitespace", "lookup", WORDS)
+    return byte_level_vocabulary([word for _, word in ranked[: num_text - 256]], "whitespace", "lookup", WORDS)

@@ -10,13 +10,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from chatmill.conversation.chatml import BOS, CALL_END, CALL_START, END, OUTPUT_END, OUTPUT_START, PAD, START
-from chatmill.conversation.template import MARKERS, Template
-from chatmill.tokenizer.vocabulary.files import CANONICAL, DESCRIPTION, MODEL
+from chatmill.conversation.chatml import BOS, CALL_END, CALL_START, IM_END, IM_START, OUTPUT_END, OUTPUT_START, PAD
+from chatmill.conversation.template import MARKERS, TemplateName
+from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, SENTENCEPIECE_MODEL, TOKENIZER_JSON
 
-ROLES = {  # the token of each, by the first of these names that the tokenizer has
+SPECIAL_TOKEN_NAMES = {  # the token of each, by the first of these names that the tokenizer has
     "bos_token": (BOS, "<s>", "<|begin_of_text|>"),
-    "eos_token": (END, "</s>", "<|eot_id|>", "<|endoftext|>"),
+    "eos_token": (IM_END, "</s>", "<|eot_id|>", "<|endoftext|>"),
     "pad_token": (PAD, "<pad>", "[PAD]"),
     "cls_token": ("[CLS]",),
     "sep_token": ("[SEP]",),
@@ -67,21 +67,21 @@ _TURNS = r"""
     {{- 'PROMPT' -}}
 {%- endif -%}
 """
-_PLACES: dict[Template, dict[str, str]] = {
+_PLACES: dict[TemplateName, dict[str, str]] = {
     "chatml": {
-        "TURN_END": rf"'{END}\n'",
-        "TURN": rf"{{{{- '{START}' + message.role + '\n' + said(message) -}}}}",
-        "PROMPT": rf"{START}assistant\n",
+        "TURN_END": rf"'{IM_END}\n'",
+        "TURN": rf"{{{{- '{IM_START}' + message.role + '\n' + said(message) -}}}}",
+        "PROMPT": rf"{IM_START}assistant\n",
     },
     "markers": {
-        "TURN_END": rf"'\n\n' if message.role in ['system', 'user'] else '{END}\n\n'",
+        "TURN_END": rf"'\n\n' if message.role in ['system', 'user'] else '{IM_END}\n\n'",
         "TURN": f"{{%- set text = said(message) -%}}{{{{- {MARKERS}[message.role] + (' ' if text else '') + text -}}}}",
         "PROMPT": MARKERS["assistant"],
     },
 }
 
 
-def chat_template(template: Template) -> str:
+def chat_template(template: TemplateName) -> str:
     """The Jinja template of one of chatmill's own templates."""
     tools = {"CALL_START": CALL_START, "CALL_END": CALL_END, "OUTPUT_START": OUTPUT_START, "OUTPUT_END": OUTPUT_END}
     text = _TURNS.lstrip()
@@ -90,17 +90,19 @@ def chat_template(template: Template) -> str:
     return text
 
 
-def write_huggingface(tokenizer_folder: Path, out: Path, template: Template) -> None:
+def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName) -> None:
     """Copy a tokenizer's files and add what transformers reads beside them; a template for one with chat tokens."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in (CANONICAL, DESCRIPTION, MODEL):
+    for name in (TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL):
         if (tokenizer_folder / name).exists():
             shutil.copyfile(tokenizer_folder / name, out / name)
     special = json.loads((tokenizer_folder / DESCRIPTION).read_text(encoding="utf-8"))["controls"]
-    names = {role: next((name for name in found if name in special), None) for role, found in ROLES.items()}
+    names = {
+        role: next((name for name in found if name in special), None) for role, found in SPECIAL_TOKEN_NAMES.items()
+    }
     names = {role: name for role, name in names.items() if name is not None}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | names
-    if START in special:
+    if IM_START in special:
         jinja = config["chat_template"] = chat_template(template)
         (out / "chat_template.jinja").write_text(jinja, encoding="utf-8")
     _write_json(out / "tokenizer_config.json", config)

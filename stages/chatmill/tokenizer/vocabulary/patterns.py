@@ -36,7 +36,7 @@ WORDS = r" ?\S+|\s"
 CHARACTERS = r"[\s\S]"
 ANYTHING = r"[\s\S]+"
 
-SAMPLE = (
+PATTERN_SAMPLE = (
     "It's 2024,\r\n\r\n  the CAFÉ'S naïve\u00a0\u3000re\u0301sumé...\t\t中文🙂 ½٣Ⅷ <|x|>\n don't_STOP ſ'ſ\u2028!!  \n "
 )
 
@@ -59,8 +59,8 @@ def resolve(pattern: str) -> str:
         raise ValueError(f"expected {', '.join(PATTERNS)} or a regular expression")
     pattern = pattern.removesuffix(f"|{CHARACTERS}") + f"|{CHARACTERS}"
     try:
-        pieces = [match[0] for match in regex.finditer(pattern, SAMPLE)]
-        others = {"tiktoken": tiktoken_pieces, "Oniguruma": oniguruma_pieces} if all(pieces) else {}
+        pieces = [match[0] for match in regex.finditer(pattern, PATTERN_SAMPLE)]
+        others = {"tiktoken": tiktoken_pretokens, "Oniguruma": oniguruma_pretokens} if all(pieces) else {}
         differing = [name for name, cut in others.items() if cut(pattern) != pieces]
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"not a regular expression: {error}") from error
@@ -74,18 +74,18 @@ def resolve(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(resolve), Field(validate_default=True)]
 
 
-def tiktoken_pieces(pattern: str) -> list[str]:
+def tiktoken_pretokens(pattern: str) -> list[str]:
     """The pieces of the sample: each is one token, since every stretch of the sample is."""
-    data = SAMPLE.encode()
+    data = PATTERN_SAMPLE.encode()
     stretches = {data[i:j] for i in range(len(data)) for j in range(i + 2, len(data) + 1)}
     ranks = {token: i for i, token in enumerate([*(bytes([byte]) for byte in range(256)), *sorted(stretches)])}
     encoding = tiktoken.Encoding("sample", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-    return [encoding.decode([i]) for i in encoding.encode_ordinary(SAMPLE)]
+    return [encoding.decode([i]) for i in encoding.encode_ordinary(PATTERN_SAMPLE)]
 
 
-def oniguruma_pieces(pattern: str) -> list[str]:
+def oniguruma_pretokens(pattern: str) -> list[str]:
     """The pieces of the sample in `tokenizers`."""
-    return [piece for piece, _ in Split(Regex(pattern), "isolated").pre_tokenize_str(SAMPLE)]
+    return [piece for piece, _ in Split(Regex(pattern), "isolated").pre_tokenize_str(PATTERN_SAMPLE)]
 
 
 def bounded(pattern: str) -> str:
@@ -96,7 +96,7 @@ def bounded(pattern: str) -> str:
     return "|".join(map(_bounded_alternative, _alternatives(pattern)))
 
 
-def quantified(pattern: str) -> list[list[str]]:
+def unbounded_atoms(pattern: str) -> list[list[str]]:
     """What each alternative repeats without limit. Raises ValueError for a repeated group."""
     return [
         [atom for atom, quantifier, _ in atoms if quantifier in ("+", "*") or quantifier.endswith(",}")]

@@ -10,9 +10,17 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
-from chatmill.tokenizer.vocabulary.steps import normalizer_spec, sentencepiece_steps
-from chatmill.tokenizer.vocabulary.tokenizer_json import piece_of, sentencepiece_entry
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, UNUSED, Kind, Pair, Vocabulary, check_lengths, rank_scores
+from chatmill.tokenizer.vocabulary.preprocessing import from_normalizer_spec, to_normalizer_spec
+from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, sentencepiece_entry
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    NO_RANK,
+    UNUSED_PREFIX,
+    Kind,
+    MergePair,
+    Vocabulary,
+    check_lengths,
+    rank_scores,
+)
 
 _PIECE = ModelProto.SentencePiece
 _TYPES = {
@@ -25,7 +33,7 @@ _TYPES = {
 _KINDS = {type: kind for kind, type in _TYPES.items()}
 
 
-def refusal(vocabulary: Vocabulary) -> str | None:
+def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
     """Why there is no such model; None where there is one."""
     if vocabulary.spelling != "marked":
         return f"a {vocabulary.type} tokenizer is no SentencePiece model"
@@ -37,17 +45,17 @@ def refusal(vocabulary: Vocabulary) -> str | None:
     ):
         return "SentencePiece joins whatever gives the best token, and this tokenizer has merges of its own"
     try:
-        normalizer_spec(vocabulary.steps)
+        to_normalizer_spec(vocabulary.steps)
     except ValueError as error:
         return str(error)
     return None
 
 
-def to_model(vocabulary: Vocabulary) -> bytes:
+def to_model_proto(vocabulary: Vocabulary) -> bytes:
     """The file's content. Raises ValueError where there is none."""
-    model = ModelProto(normalizer_spec=normalizer_spec(vocabulary.steps))
+    model = ModelProto(normalizer_spec=to_normalizer_spec(vocabulary.steps))
     for i, (kind, score) in enumerate(zip(vocabulary.kinds, vocabulary.scores, strict=True)):
-        model.pieces.add(piece=piece_of(vocabulary, i), score=score, type=_TYPES[kind])
+        model.pieces.add(piece=id_to_piece(vocabulary, i), score=score, type=_TYPES[kind])
     unknown = unknown_id(vocabulary)
     model.pieces[unknown].type = _PIECE.UNKNOWN
     spec = model.trainer_spec
@@ -66,17 +74,17 @@ def unknown_id(vocabulary: Vocabulary) -> int:
     return vocabulary.kinds.index(Kind.UNKNOWN if Kind.UNKNOWN in vocabulary.kinds else Kind.UNUSED)
 
 
-def read_model(file: Path) -> Vocabulary:
+def read_sentencepiece_model(file: Path) -> Vocabulary:
     """The vocabulary of a model. Raises ValueError where it is damaged, or needs what only SentencePiece has."""
     try:
-        return from_model(ModelProto.FromString(file.read_bytes()))
+        return from_model_proto(ModelProto.FromString(file.read_bytes()))
     except DecodeError as error:
         raise ValueError(f"{file}: not a SentencePiece model: {error}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
 
-def from_model(model: ModelProto) -> Vocabulary:
+def from_model_proto(model: ModelProto) -> Vocabulary:
     """The vocabulary in a model. Raises ValueError where it is damaged, or needs what only SentencePiece has."""
     normalizer, kind = model.normalizer_spec, model.trainer_spec.model_type
     if kind not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE) or model.trainer_spec.treat_whitespace_as_suffix:
@@ -93,7 +101,7 @@ def from_model(model: ModelProto) -> Vocabulary:
         _check_joined(tokens, kinds)
     if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
         raise ValueError("it has neither pieces for bytes nor one for unknown text")
-    steps = sentencepiece_steps(normalizer)
+    steps = from_normalizer_spec(normalizer)
     if kind == TrainerSpec.UNIGRAM:
         scores = tuple(
             piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in zip(model.pieces, kinds, strict=True)
@@ -111,7 +119,7 @@ def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     kind = _KINDS[piece.type]
     if kind == Kind.NORMAL and " " in piece.piece:
         raise ValueError(f"its piece {piece.piece!r:.80} holds a blank, where U+2581 stands for it")
-    if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED):
+    if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED_PREFIX):
         kind = Kind.UNUSED
     return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
 
@@ -119,7 +127,8 @@ def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
 def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
     """Raise ValueError for pieces that SentencePiece joins in ways that merges cannot say."""
     if any(
-        kind == Kind.UNUSED and not token.startswith(UNUSED.encode()) for token, kind in zip(tokens, kinds, strict=True)
+        kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode())
+        for token, kind in zip(tokens, kinds, strict=True)
     ):
         raise ValueError("it has pieces that are not used, of which it yet makes others")
     texts = [token.decode() for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.NORMAL]
@@ -129,10 +138,12 @@ def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
         raise ValueError(f"its piece {lone!r:.80} has a character that is no piece")
 
 
-def _merges(tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float] | None = None) -> tuple[Pair, ...]:
+def _merges(
+    tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float] | None = None
+) -> tuple[MergePair, ...]:
     """Every pair of tokens that makes another, the best score first: SentencePiece joins whatever gives that."""
     ids = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind == Kind.NORMAL}
-    merges: list[Pair] = []
+    merges: list[MergePair] = []
     for token in sorted(ids, key=lambda token: -scores[ids[token]]) if scores else ids:
         splits = ((token[:i], token[i:]) for i in range(1, len(token)))
         merges += sorted((ids[left], ids[right]) for left, right in splits if left in ids and right in ids)

@@ -14,35 +14,41 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary.steps import SPACE, as_tokenizers, exact_scores, tokenizers_steps, types_of
+from chatmill.tokenizer.vocabulary.preprocessing import (
+    METASPACE,
+    exact_scores,
+    from_tokenizers_json,
+    to_tokenizers_json,
+    types_of,
+)
 from chatmill.tokenizer.vocabulary.vocabulary import (
+    CONTINUING_SUBWORD_PREFIX,
     NO_RANK,
-    PLAIN_CONTINUATION,
-    UNUSED,
+    UNUSED_PREFIX,
     Algorithm,
     Kind,
-    Pair,
+    MergePair,
     Vocabulary,
     check_lengths,
+    drop_unreachable_merges,
     float32,
     merges_by_rank,
     rank_scores,
-    without_idle,
 )
 
-CONTINUATION = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
-NOTHING = "\ufffe"  # no character; before the number of an id that no text may give
+BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
+UNREACHABLE_PREFIX = "\ufffe"  # no character; before the number of an id that no text may give
 UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
-MAX_PIECE = 100  # bytes or characters; WordPiece gives a longer piece up
+MAX_INPUT_CHARS_PER_WORD = 100  # bytes or characters; WordPiece gives a longer piece up
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_ALPHABET = {byte: chr(byte) for byte in _PRINTABLE} | {
+_BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
     byte: chr(0x100 + place) for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
 }
-_BYTES = {letter: byte for byte, letter in _ALPHABET.items()}
+_UNICODE_TO_BYTE = {letter: byte for byte, letter in _BYTE_TO_UNICODE.items()}
 Entry = tuple[bytes, Kind]
-NAME = re.compile(r"<.+>|\[.+\]")
-CHANGING = {"BertNormalizer", "Lowercase", "NFKC", "NFKD", "Precompiled", "Strip", "StripAccents"}
+SPECIAL_NAME = re.compile(r"<.+>|\[.+\]")
+LOSSY_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFKC", "NFKD", "Precompiled", "Strip", "StripAccents"}
 _LOOKUP_TYPES: dict[str | None, str] = {WORDS: "whitespace", CHARACTERS: "char", ANYTHING: "byte"}
 
 
@@ -62,7 +68,7 @@ def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
     content: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
     content |= _byte_level_steps(vocabulary) if vocabulary.spelling == "bytes" else _SENTENCEPIECE_STEPS
     if vocabulary.steps is not None:
-        steps = as_tokenizers(vocabulary.steps)
+        steps = to_tokenizers_json(vocabulary.steps)
         content |= {place: steps[place] for place in steps if steps[place] or vocabulary.spelling != "bytes"}
     content["model"] = _model(vocabulary, special)
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
@@ -74,7 +80,7 @@ def _byte_level_steps(vocabulary: Vocabulary) -> dict[str, Any]:
     steps = [split, byte_level] if vocabulary.pattern else [byte_level]
     decoder: dict[str, Any] = byte_level
     if vocabulary.algorithm == "wordpiece":
-        strip = {"type": "Replace", "pattern": {"String": CONTINUATION}, "content": ""}
+        strip = {"type": "Replace", "pattern": {"String": BYTE_LEVEL_SUBWORD_PREFIX}, "content": ""}
         decoder = {"type": "Sequence", "decoders": [strip, byte_level]}
     return {
         "normalizer": None,
@@ -85,13 +91,13 @@ def _byte_level_steps(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 _SENTENCEPIECE_STEPS = {
-    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE},
     "pre_tokenizer": None,
     "post_processor": None,
     "decoder": {
         "type": "Sequence",
         "decoders": [
-            {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+            {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
             {"type": "ByteFallback"},
             {"type": "Fuse"},
         ],
@@ -101,7 +107,10 @@ _SENTENCEPIECE_STEPS = {
 
 def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     kinds = enumerate(vocabulary.kinds)
-    pieces = [piece_of(vocabulary, i) if special or kind < Kind.CONTROL else f"{NOTHING}{i}" for i, kind in kinds]
+    pieces = [
+        id_to_piece(vocabulary, i) if special or kind < Kind.CONTROL else f"{UNREACHABLE_PREFIX}{i}"
+        for i, kind in kinds
+    ]
     unknown = next((i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.UNKNOWN), None)
     if vocabulary.algorithm == "viterbi":
         unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
@@ -117,8 +126,8 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
         return {
             "type": "WordPiece",
             "unk_token": "[UNK]" if unknown is None else pieces[unknown],
-            "continuing_subword_prefix": PLAIN_CONTINUATION if plain else CONTINUATION,
-            "max_input_chars_per_word": MAX_PIECE,
+            "continuing_subword_prefix": CONTINUING_SUBWORD_PREFIX if plain else BYTE_LEVEL_SUBWORD_PREFIX,
+            "max_input_chars_per_word": MAX_INPUT_CHARS_PER_WORD,
             "vocab": ids,
         }
     return {
@@ -162,7 +171,7 @@ def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
             parts[place : place + 2] = [ids[tokens[best[0]] + tokens[best[1]]]]
 
 
-def piece_of(vocabulary: Vocabulary, i: int) -> str:
+def id_to_piece(vocabulary: Vocabulary, i: int) -> str:
     """How the file spells a token: by the byte-level alphabet, as SentencePiece does, or as it is."""
     token, kind = vocabulary.tokens[i], vocabulary.kinds[i]
     if kind >= Kind.CONTROL:
@@ -171,11 +180,11 @@ def piece_of(vocabulary: Vocabulary, i: int) -> str:
         return f"<0x{token[0]:02X}>"
     match vocabulary.spelling:
         case "marked":
-            return token.decode().replace(" ", SPACE)
+            return token.decode().replace(" ", METASPACE)
         case "plain":
-            return (PLAIN_CONTINUATION if kind == Kind.CONTINUATION else "") + token.decode()
-    letters = "".join(map(_ALPHABET.__getitem__, token))
-    return CONTINUATION + letters if kind == Kind.CONTINUATION else letters
+            return (CONTINUING_SUBWORD_PREFIX if kind == Kind.CONTINUATION else "") + token.decode()
+    letters = "".join(map(_BYTE_TO_UNICODE.__getitem__, token))
+    return BYTE_LEVEL_SUBWORD_PREFIX + letters if kind == Kind.CONTINUATION else letters
 
 
 def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
@@ -184,14 +193,14 @@ def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
     Every added token becomes a control token. Raises ValueError for shapes that are not known.
     """
     try:
-        return from_json(json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=unique), type)
+        return from_json(json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys), type)
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         raise ValueError(f"{file}: not a tokenizer.json that chatmill can read: {error!r:.200}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Raises ValueError for one that has a name twice, of which readers take either."""
     result = dict(pairs)
     if len(result) < len(pairs):
@@ -229,12 +238,12 @@ def _kind(model: dict[str, Any]) -> str:
 def _sentencepiece(
     content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
 ) -> Vocabulary:
-    _check_marked(content, ids, scores)
+    _check_sentencepiece(content, ids, scores)
     steps, exact = None, [] if scores is None or scores == list(map(float32, scores)) else scores
     if exact or any(content[place] != step for place, step in _SENTENCEPIECE_STEPS.items()):
-        steps = tokenizers_steps(content, exact)
-    entries = _checked(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
-    if unknown is not None and not entries[unknown][0].startswith(UNUSED.encode()):
+        steps = from_tokenizers_json(content, exact)
+    entries = _with_added_tokens(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
+    if unknown is not None and not entries[unknown][0].startswith(UNUSED_PREFIX.encode()):
         entries[unknown] = entries[unknown][0], Kind.UNKNOWN
     tokens, kinds = _in_order(entries)
     if scores is not None:
@@ -245,7 +254,7 @@ def _sentencepiece(
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, scored, merges, steps)
 
 
-def _check_marked(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
+def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
     """Raise ValueError for what neither chatmill's encoder nor its files can say."""
     model, fallback = content["model"], bool(content["model"].get("byte_fallback"))
     if any(" " in piece for piece in ids):
@@ -265,32 +274,38 @@ def _check_marked(content: dict[str, Any], ids: dict[str, int], scores: list[flo
 
 def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     model = content["model"]
-    steps = None if content["normalizer"] is None else tokenizers_steps({"normalizer": content["normalizer"]})
-    entries = _checked(model["vocab"], {i: byte_level_entry(piece) for piece, i in model["vocab"].items()}, content)
+    steps = None if content["normalizer"] is None else from_tokenizers_json({"normalizer": content["normalizer"]})
+    entries = _with_added_tokens(
+        model["vocab"], {i: byte_level_entry(piece) for piece, i in model["vocab"].items()}, content
+    )
     tokens, kinds = _in_order(entries)
     pattern, merges = _pattern(content["pre_tokenizer"]), _merges(model, model["vocab"])
     if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
-        merges = without_idle(merges, {token: i for i, token in enumerate(tokens) if kinds[i] < Kind.CONTROL})
-    whole = model.get("ignore_merges", False)
-    lookup = whole and not merges
+        merges = drop_unreachable_merges(
+            merges, {token: i for i, token in enumerate(tokens) if kinds[i] < Kind.CONTROL}
+        )
+    ignore_merges = model.get("ignore_merges", False)
+    lookup = ignore_merges and not merges
     algorithm: Algorithm = "wordpiece" if _kind(model) == "WordPiece" else "lookup" if lookup else "merge"
     shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
     scores = rank_scores(tokens, kinds, merges)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps)
-    for i in [] if whole or algorithm != "merge" else _unreached(vocabulary):
+    for i in [] if ignore_merges or algorithm != "merge" else _unreached(vocabulary):
         raise ValueError(f"no merge makes its token {i}, {tokens[i]!r:.80}, of its bytes, and ignore_merges is not set")
     return vocabulary
 
 
 def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
     model = content["model"]
-    if model["max_input_chars_per_word"] != MAX_PIECE:
-        raise ValueError(f"its max_input_chars_per_word is not {MAX_PIECE}: use another tokenizer")
-    entries = _checked(model["vocab"], {i: plain_entry(piece) for piece, i in model["vocab"].items()}, content)
+    if model["max_input_chars_per_word"] != MAX_INPUT_CHARS_PER_WORD:
+        raise ValueError(f"its max_input_chars_per_word is not {MAX_INPUT_CHARS_PER_WORD}: use another tokenizer")
+    entries = _with_added_tokens(
+        model["vocab"], {i: plain_entry(piece) for piece, i in model["vocab"].items()}, content
+    )
     unknown = model["vocab"][model["unk_token"]]
     entries[unknown] = model["unk_token"].encode(), Kind.UNKNOWN
     tokens, kinds = _in_order(entries)
-    scores, steps = rank_scores(tokens, kinds), tokenizers_steps(content)
+    scores, steps = rank_scores(tokens, kinds), from_tokenizers_json(content)
     return Vocabulary("wordpiece", "wordpiece", None, tokens, kinds, scores, steps=steps)
 
 
@@ -307,7 +322,7 @@ def _numbered(pieces: Sequence[str]) -> dict[str, int]:
     return ids
 
 
-def _checked(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, Any]) -> dict[int, Entry]:
+def _with_added_tokens(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, Any]) -> dict[int, Entry]:
     """The text entries by id, and the added tokens'. Raises ValueError where two share an id."""
     by_id: dict[int, str] = {}
     for piece, i in ids.items():
@@ -316,13 +331,13 @@ def _checked(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, 
     names: dict[str, int] = {}
     for token in content["added_tokens"]:
         i, name = token["id"], token["content"]
-        if token.get("normalized") and CHANGING & set(types_of(content.get("normalizer"))):
+        if token.get("normalized") and LOSSY_NORMALIZERS & set(types_of(content.get("normalizer"))):
             raise ValueError(f"its added token {name!r:.80} is looked for in text that was changed")
-        if not token.get("special", True) and not NAME.fullmatch(name):
+        if not token.get("special", True) and not SPECIAL_NAME.fullmatch(name):
             raise ValueError(f"its added token {name!r:.80} is text, which only `tokenizers` would find")
         if type(i) is not int or by_id.setdefault(i, name) != name or names.setdefault(name, i) != i:
             raise ValueError(f"its added token {name!r:.80} has the id {i!r:.80}, which is no number or another one's")
-        entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED) else Kind.CONTROL
+        entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED_PREFIX) else Kind.CONTROL
     return entries
 
 
@@ -330,22 +345,22 @@ def sentencepiece_entry(piece: str) -> Entry:
     """The bytes and the kind of a text piece, as SentencePiece spells it."""
     if re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
         return bytes.fromhex(piece[3:5]), Kind.FALLBACK
-    return piece.replace(SPACE, " ").encode(), Kind.NORMAL
+    return piece.replace(METASPACE, " ").encode(), Kind.NORMAL
 
 
 def byte_level_entry(piece: str) -> Entry:
     """The bytes and the kind of a piece in letters of the byte-level alphabet. Raises ValueError for other letters."""
-    letters = piece.removeprefix(CONTINUATION)
-    if not letters or not all(map(_BYTES.__contains__, letters)):
+    letters = piece.removeprefix(BYTE_LEVEL_SUBWORD_PREFIX)
+    if not letters or not all(map(_UNICODE_TO_BYTE.__contains__, letters)):
         raise ValueError(f"its piece {piece!r:.80} is not in letters that stand for bytes")
-    return bytes(map(_BYTES.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
+    return bytes(map(_UNICODE_TO_BYTE.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
 
 
 def plain_entry(piece: str) -> Entry:
     """The bytes and the kind of an entry of a WordPiece vocabulary that is text."""
     if UNUSED_ENTRY.fullmatch(piece):
         return piece.encode(), Kind.UNUSED
-    text = piece.removeprefix(PLAIN_CONTINUATION)
+    text = piece.removeprefix(CONTINUING_SUBWORD_PREFIX)
     return (text.encode(), Kind.CONTINUATION) if text and text != piece else (piece.encode(), Kind.NORMAL)
 
 
@@ -379,8 +394,8 @@ def _pattern(steps: dict[str, Any] | None) -> str | None:
     raise ValueError("its pre_tokenizer is not one pattern followed by bytes")
 
 
-def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[Pair, ...]:
-    pairs: list[Pair] = []
+def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[MergePair, ...]:
+    pairs: list[MergePair] = []
     for rank, merge in enumerate(model.get("merges", [])):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if len(parts) != 2 or not all(part in ids for part in (*parts, "".join(parts))):

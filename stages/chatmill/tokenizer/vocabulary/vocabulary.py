@@ -13,11 +13,11 @@ from operator import itemgetter
 from typing import Literal
 
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
-Pair = tuple[int, int]
-MULTIPLE = 64  # of which every vocabulary's size is one
-PLAIN_CONTINUATION = "##"  # before WordPiece's continuations, where its entries are text and not bytes
-UNUSED = "<|unused_"  # how the names of unused ids begin
-MAX_TOKEN = 1024  # bytes of a token that is read from a file
+MergePair = tuple[int, int]
+VOCAB_SIZE_MULTIPLE = 64  # of which every vocabulary's size is one
+CONTINUING_SUBWORD_PREFIX = "##"  # before WordPiece's continuations, where its entries are text and not bytes
+UNUSED_PREFIX = "<|unused_"  # how the names of unused ids begin
+MAX_TOKEN_BYTES = 1024  # bytes of a token that is read from a file
 NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
 
 _FLOAT32 = struct.Struct("<f")
@@ -51,7 +51,7 @@ class Vocabulary:
     tokens: tuple[bytes, ...]  # exact bytes of each token; of a control or unused token, its name
     kinds: tuple[Kind, ...]
     scores: tuple[float, ...]  # float32; log-probabilities for viterbi, otherwise as `rank_scores` makes them
-    merges: tuple[Pair, ...] = ()
+    merges: tuple[MergePair, ...] = ()
     steps: str | None = None
 
     @cached_property
@@ -100,22 +100,22 @@ class Vocabulary:
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence[Pair] = ()) -> tuple[float, ...]:
+def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence[MergePair] = ()) -> tuple[float, ...]:
     """-ln(rank + 1): the rank of the first merge that makes a token; without merges, its place among longer entries."""
-    made: dict[bytes, int] = {}
+    rank_by_token: dict[bytes, int] = {}
     for place, (left, right) in enumerate(merges):
-        made.setdefault(tokens[left] + tokens[right], place)
+        rank_by_token.setdefault(tokens[left] + tokens[right], place)
     places = count()
     scores = []
     for token, kind in zip(tokens, kinds, strict=True):
         rank: int | None = None
         if kind < Kind.CONTROL and len(token) > 1:
-            rank = made.get(token) if merges else next(places)
+            rank = rank_by_token.get(token) if merges else next(places)
         scores.append(NO_RANK if rank is None else float32(0.0 - math.log(rank + 1)))
     return tuple(scores)
 
 
-def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tuple[Pair, ...]:
+def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tuple[MergePair, ...]:
     """The merges behind byte-level tokens in the order of their ranks: the two parts that lower ranks make of each.
 
     A token of which they make more than two has none: it is found by looking a whole piece up, and not by merging. Of
@@ -127,14 +127,14 @@ def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tupl
         if len(token) > 1:
             cuts = range(1, len(token)) if trained else ()
             ways = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in known and token[cut:] in known]
-            parts = ways[0] if len(ways) == 1 else merge(token, known)
+            parts = ways[0] if len(ways) == 1 else byte_pair_merge(token, known)
             if len(parts) == 2:
                 merges.append((known[parts[0]], known[parts[1]]))
             known[token] = i
     return tuple(merges)
 
 
-def without_idle(merges: tuple[Pair, ...], ranks: Mapping[bytes, int]) -> tuple[Pair, ...]:
+def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
     """Merges less those that never happen, where they follow the ranks of what they make.
 
     Some writers list every pair whose joint token there is; but only the two parts that lower ranks leave ever meet.
@@ -145,9 +145,9 @@ def without_idle(merges: tuple[Pair, ...], ranks: Mapping[bytes, int]) -> tuple[
     return needed if made == sorted(made) and set(needed) <= set(merges) else merges
 
 
-def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
+def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """The bytes of a piece joined pair by pair, those first whose joint token has the least rank."""
-    parts = [piece[i : i + 1] for i in range(len(piece))]
+    parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
     pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
     while pairs and (best := min(pairs)) < math.inf:
         i = pairs.index(best)
@@ -160,13 +160,13 @@ def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
 
 def unused_names(taken: Container[bytes]) -> Iterator[bytes]:
     """Names for unused ids, without end; none of those that are taken."""
-    return (name for k in count() if (name := f"{UNUSED}{k}|>".encode()) not in taken)
+    return (name for k in count() if (name := f"{UNUSED_PREFIX}{k}|>".encode()) not in taken)
 
 
 def check_lengths(tokens: Iterable[bytes]) -> None:
     """Raise ValueError for a token that is empty, or so long that it would take ages to understand."""
-    if any(not 0 < len(token) <= MAX_TOKEN for token in tokens):
-        raise ValueError(f"a token is empty, or has over {MAX_TOKEN} bytes")
+    if any(not 0 < len(token) <= MAX_TOKEN_BYTES for token in tokens):
+        raise ValueError(f"a token is empty, or has over {MAX_TOKEN_BYTES} bytes")
 
 
 def float32(value: float) -> float:
@@ -175,7 +175,7 @@ def float32(value: float) -> float:
     return number
 
 
-def bytes_and(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:
+def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:
     """The text tokens of a byte-level tokenizer: the 256 bytes, then longer tokens by rank, as training made them."""
     tokens = (*(bytes([byte]) for byte in range(256)), *longer)
     kinds = (Kind.NORMAL,) * len(tokens)

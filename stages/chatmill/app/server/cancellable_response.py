@@ -1,0 +1,57 @@
+"""Answers that are sent while somebody listens."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+PING_SECONDS = 10  # seconds after which a comment tells that the connection lives
+EVENT = b"data: %b\n\n"
+
+
+class CancellableResponse(Response):
+    """A response that ends when nobody listens any more: what makes it is cancelled then."""
+
+    def __init__(self, respond: Callable[[Send], Awaitable[None]]) -> None:
+        super().__init__()
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond until the end, or until the client has gone."""
+        responding = asyncio.ensure_future(self._respond(send))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({responding, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            unfinished = [task for task in (responding, disconnect) if not task.done()]
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+        if responding.done() and not responding.cancelled():
+            responding.result()
+
+
+async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
+    """Send server-sent events, the last of which is [DONE]; None is sent as a comment."""
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async for event in events:
+        body = b": still here\n\n" if event is None else EVENT % event
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
+
+
+async def send_response(send: Send, response: Response) -> None:
+    """Send a response that is made already."""
+    await response({"type": "http"}, _receive_disconnect, send)
+
+
+async def _receive_disconnect() -> Message:
+    """What is received where nobody listens."""
+    return {"type": "http.disconnect"}
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,177 @@
+"""What is answered, in the shapes of OpenAI's API.
+
+Beside them stand, as extensions: `timings`, `parts` of an answer that used a tool, `token_ids`, and the `id` of a token
+beside its probability.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+from chatmill.app.server.jobs import CompletionJob, TokenLogprob
+from chatmill.conversation.chatml import Part
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+JsonObject = dict[str, Any]
+
+
+class CompletionBuilder:
+    """The results and chunks of one request, of /v1/chat/completions or of /v1/completions."""
+
+    def __init__(self, kind: Literal["chat", "text"], name: str, model: str, created: int) -> None:
+        self.kind = kind
+        object_name = "chat.completion" if kind == "chat" else "text_completion"
+        self._head = {"id": name, "created": created, "model": model}
+        self._completion_fields = {"object": object_name, **self._head}
+        self._chunk_fields = {"object": f"{object_name}.chunk" if kind == "chat" else object_name, **self._head}
+
+    def chunk(
+        self, parts: Sequence[Part], logprobs: JsonObject | None, more: JsonObject, *, first: bool = False
+    ) -> JsonObject:
+        """What is new of an answer."""
+        text = plain_text(parts)
+        choice: JsonObject = {"index": 0, "logprobs": logprobs, "finish_reason": None, **more}
+        if self.kind == "text":
+            return {**self._chunk_fields, "choices": [{"text": text, **choice}]}
+        delta: JsonObject = {"role": "assistant"} if first else {}
+        delta |= {"content": text} if text or first else {}
+        delta |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
+        return {**self._chunk_fields, "choices": [{"delta": delta, **choice}]}
+
+    def final_chunk(self, finish_reason: str, timings: JsonObject) -> JsonObject:
+        """The end of an answer."""
+        empty: JsonObject = {"text": ""} if self.kind == "text" else {"delta": {}}
+        choice = {"index": 0, **empty, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._chunk_fields, "choices": [choice], "timings": timings}
+
+    def usage_chunk(self, usage: JsonObject) -> JsonObject:
+        """How many tokens there were, after the end."""
+        return {**self._chunk_fields, "choices": [], "usage": usage}
+
+    def completion(
+        self,
+        parts: Sequence[Part],
+        logprobs: JsonObject | None,
+        finish_reason: str,
+        more: JsonObject,
+        totals: JsonObject,
+    ) -> JsonObject:
+        """A whole answer."""
+        choice: JsonObject = {"index": 0, "logprobs": logprobs, "finish_reason": finish_reason, **more}
+        if self.kind == "text":
+            return {**self._completion_fields, "choices": [{"text": plain_text(parts), **choice}], **totals}
+        message: JsonObject = {"role": "assistant", "content": plain_text(parts), "refusal": None}
+        message |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
+        return {**self._completion_fields, "choices": [{"message": message, **choice}], **totals}
+
+
+def plain_text(parts: Iterable[Part]) -> str:
+    """The text among the parts."""
+    return "".join(part.text for part in parts if part.kind == "text")
+
+
+def merge_texts(parts: Iterable[Part]) -> list[Part]:
+    """Parts of which no two texts adjoin."""
+    result: list[Part] = []
+    for kind, run in groupby(parts, key=lambda part: part.kind):
+        alike = list(run)
+        result += [Part("text", "".join(part.text for part in alike))] if kind == "text" else alike
+    return result
+
+
+def parts_to_json(parts: Iterable[Part]) -> list[JsonObject]:
+    """Parts as JSON."""
+    return [{"kind": part.kind, "text": part.text} for part in parts]
+
+
+def usage_of(job: CompletionJob) -> JsonObject:
+    """How many tokens were read and generated."""
+    prompt, generated = len(job.prompt_ids), len(job.generation.generated_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": job.cached_tokens},
+    }
+
+
+def timings_of(job: CompletionJob, context: int, dropped_messages: int) -> JsonObject:
+    """How long what took, in milliseconds."""
+    times, generated = job.times, len(job.generation.generated_ids)
+    first = times.first_token_at or times.ended_at
+    seconds = times.ended_at - first
+    return {
+        "queue_ms": ms(times.started_at - times.submitted_at),
+        "prompt_tokens": len(job.prompt_ids),
+        "cached_tokens": job.cached_tokens,
+        "prompt_ms": ms(first - times.started_at),
+        "first_token_ms": ms(first - times.submitted_at),
+        "completion_tokens": generated,
+        "completion_ms": ms(seconds),
+        "tokens_per_second": round((generated - 1) / seconds, 1) if seconds > 0 and generated > 1 else 0.0,
+        "context": context,
+        "dropped_messages": dropped_messages,
+    }
+
+
+def ms(seconds: float) -> float:
+    """Milliseconds, to a thousandth."""
+    return round(1000 * seconds, 3)
+
+
+def chat_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer) -> JsonObject:
+    """Probabilities as /v1/chat/completions tells them."""
+    return {
+        "content": [
+            {
+                **_logprob_entry(one.token, one.logprob, tokenizer),
+                "top_logprobs": [_logprob_entry(i, value, tokenizer) for i, value in one.top_logprobs],
+            }
+            for one in logprobs
+        ],
+        "refusal": None,
+    }
+
+
+def text_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer, offset: int) -> JsonObject:
+    """Probabilities as /v1/completions tells them; `offset` is how many characters came before."""
+    result: JsonObject = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for one in logprobs:
+        text = _token_text(one.token, tokenizer)
+        result["tokens"].append(text)
+        result["token_logprobs"].append(one.logprob)
+        result["top_logprobs"].append({_token_text(i, tokenizer): value for i, value in one.top_logprobs})
+        result["text_offset"].append(offset)
+        offset += len(text)
+    return result
+
+
+def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
+    """A token as /tokens tells it: a control token by its name; ids that the tokenizer lacks are nothing."""
+    known = token < tokenizer.vocab_size
+    content = tokenizer.token_bytes[token] if known else b""
+    is_text = known and bool(tokenizer.is_text[token])
+    return {
+        "id": token,
+        "text": content.decode("utf-8", "replace") if is_text else "",
+        "bytes": list(content) if is_text else [],
+        "control": None if is_text else content.decode("utf-8", "replace") or f"{token}",
+        "logprob": logprob,
+    }
+
+
+def to_json(values: Any) -> bytes:
+    """The shortest JSON."""
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _logprob_entry(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
+    content = tokenizer.token_bytes[token] if token < tokenizer.vocab_size else b""
+    text = content.decode("utf-8", "replace")
+    return {"token": text, "logprob": logprob, "bytes": list(content), "id": token}
+
+
+def _token_text(token: int, tokenizer: ChatTokenizer) -> str:
+    text: str = _logprob_entry(token, 0.0, tokenizer)["token"]
+    return text

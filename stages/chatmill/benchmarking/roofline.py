@@ -1,0 +1,123 @@
+"""What the machine allows a model: how fast it reads memory and multiplies matrices, and how much of both is needed.
+
+A token takes at least as long as reading the weights and the cache, and a prompt at least as long as that and as its
+multiplications in float32.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from chatmill.engines.onnx.session import Session
+
+TRIALS = 5  # of which the median counts
+TRIAL_BYTES = 100_000_000  # bytes that a trial reads, if the buffer has fewer by reading it again
+ROWS, WIDTH, NUM_MATMULS = 1024, 512, 8  # a trial multiplies (ROWS, WIDTH) by (WIDTH, WIDTH) so often
+LOOKUP_OPS = {"Gather", "GatherBlockQuantized", "GroupQueryAttention", "Reshape", "RotaryEmbedding"}  # of tables
+
+
+class MachineLimits(NamedTuple):
+    """Bytes a second that threads read, by the size of what they read again and again, and operations on matrices."""
+
+    bandwidths: dict[int, float]
+    flops_per_second: float
+
+
+class Workload(NamedTuple):
+    """What a model of this shape (a Qwen3 config.json) needs, with weights of so many bytes for each engine."""
+
+    config: Mapping[str, Any]
+    weights: Mapping[str, int]
+
+    def bytes_per_token(self, engine: str, tokens: int) -> int:
+        """That a token reads after so many: the weights, and the cache's keys and values."""
+        heads: int = self.config["num_hidden_layers"] * self.config["num_key_value_heads"]
+        size: int = self.config["head_dim"]
+        return self.weights[engine] + tokens * heads * size * 2 * np.dtype(np.float32).itemsize
+
+    def prompt_flops(self, tokens: int) -> int:
+        """On matrices, to read so many tokens and tell what comes next."""
+        width, size = self.config["hidden_size"], self.config["head_dim"]
+        heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        weights = width * size * 2 * (heads + kv_heads) + 3 * width * self.config["intermediate_size"]
+        attended = tokens * (tokens + 1) // 2  # of each position at itself and those before
+        layer = tokens * weights + 2 * attended * heads * size
+        products: int = self.config["num_hidden_layers"] * layer + width * self.config["vocab_size"]
+        return 2 * products
+
+    def min_token_ms(self, engine: str, tokens: int, limits: MachineLimits) -> float:
+        """The least time of a token after so many."""
+        return 1e3 * self.bytes_per_token(engine, tokens) / limits.bandwidths[self.weights[engine]]
+
+    def min_ttft_ms(self, engine: str, tokens: int, limits: MachineLimits) -> float:
+        """The least time of reading so many and telling what comes next."""
+        return max(1e3 * self.prompt_flops(tokens) / limits.flops_per_second, self.min_token_ms(engine, 0, limits))
+
+
+def weight_bytes(graph: Path) -> int:
+    """Bytes of a graph's weights that each token needs: all but the tables of which it needs a row."""
+    content = onnx.load(graph).graph
+    needed = {name for node in content.node if node.op_type not in LOOKUP_OPS for name in node.input}
+    return sum(len(tensor.raw_data) for tensor in content.initializer if tensor.name in needed)
+
+
+class LimitsProbe:
+    """Measures what the machine allows so many threads, whenever it is asked."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "products.onnx")
+            onnx.save(_matmul_graph(), file)
+            self._session = Session(file, threads=threads)
+
+    def measure(self, sizes: Iterable[int]) -> MachineLimits:
+        """The limits of this moment."""
+        return MachineLimits({size: self.bandwidth(size) for size in set(sizes)}, self.flops_per_second())
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes a second, of a buffer of this size: a small one stays in the processor's caches, as weights do."""
+        parts = np.array_split(np.ones(-(-size // 8), np.int64), self.threads)
+        passes = max(1, TRIAL_BYTES // size)
+
+        def read(part: NDArray[np.int64]) -> None:
+            for _ in range(passes):
+                part.max()  # no other call of NumPy reads faster
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            return passes * size / _median_seconds(lambda: list(pool.map(read, parts)))
+
+    def flops_per_second(self) -> float:
+        """Operations a second, in float32 and as ONNX Runtime does them."""
+        feed, types = {"rows": np.ones((ROWS, WIDTH), np.float32)}, {"rows": "tensor(float)"}
+        return NUM_MATMULS * 2 * ROWS * WIDTH**2 / _median_seconds(lambda: self._session.run(["product"], feed, types))
+
+
+def _matmul_graph() -> onnx.ModelProto:
+    """A graph that multiplies by one matrix after another."""
+    names = ["rows", *(f"product.{i}" for i in range(1, NUM_MATMULS)), "product"]
+    nodes = [helper.make_node("MatMul", [x, "weight"], [y]) for x, y in pairwise(names)]
+    start, end = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, WIDTH]) for name in ("rows", "product"))
+    weight = numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "weight")
+    graph = helper.make_graph(nodes, "products", [start], [end], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+def _median_seconds(action: Callable[[], object]) -> float:
+    """The median of the trials."""
+    times = []
+    for _ in range(TRIALS):
+        started = perf_counter()
+        action()
+        times.append(perf_counter() - started)
+    return median(times)

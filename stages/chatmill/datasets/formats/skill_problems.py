@@ -1,0 +1,179 @@
+"""What the generated skills ask, and what is right: drawn from word lists and facts, without a word of phrasing."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from chatmill.tools.calculator import calculate
+
+Texts = Annotated[list[str], Field(min_length=1)]
+Notation = Annotated[list[str], Field(min_length=2)]  # a word, then signs
+TextPair = tuple[str, str]
+
+
+class StrictModel(BaseModel):
+    """A part of the file: what it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Syllables(StrictModel):
+    """Names are put together from these."""
+
+    first: Texts
+    middle: Texts
+    last: Texts
+
+
+class Words(StrictModel):
+    """What the skills are about."""
+
+    operations: Annotated[dict[Literal["+", "-", "*", "/"], Notation], Field(min_length=1)]
+    units: Annotated[list[tuple[str, str, PositiveInt]], Field(min_length=1)]
+    larger: Texts
+    smaller: Texts
+    rising: Texts
+    falling: Texts
+    spelled: Texts
+    opposites: Annotated[list[TextPair], Field(min_length=1)]
+    months: Texts
+    days: Texts
+    capitals: Annotated[dict[str, str], Field(min_length=1)]
+    numbered: Texts
+    names: Syllables
+    story_things: Texts
+    unknowable: Annotated[dict[str, Texts], Field(min_length=1)]
+    answered: dict[str, str]
+
+
+class Problem(NamedTuple):
+    """What is asked: the slots of the templates, and the key of what is held back with it."""
+
+    key: str
+    slots: dict[str, str]
+    closed: bool = False  # of a closed set of facts: the key holds for one phrasing only
+    call: str = ""  # of the calculator, whose output is the slot `result`
+
+
+def _arithmetic(words: Words, random: Random) -> Problem:
+    sign = random.choice(list(words.operations))
+    word, *signs = words.operations[sign]
+    top = 100 if random.random() < 0.7 else 1000
+    a, b = random.randrange(top), random.randrange(top)
+    if sign == "/":
+        b = random.randrange(1, 31)
+        a = b * random.randrange(1, 31)
+    call, written = f"{a}{sign}{b}", random.choice(signs)
+    texts = (f"{a} {word} {b}", f"{a} {written} {b}", f"{a}{written}{b}")
+    slots = {"sum": random.choice(texts), "a": str(a), "word": word, "b": str(b), "result": calculate(call)}
+    return Problem(call, slots, call=call)
+
+
+def _units(words: Words, random: Random) -> Problem:
+    large, small, factor = random.choice(words.units)
+    n = random.randrange(2, 100)
+    if random.random() < 0.6:
+        call, source, target = f"{n}*{factor}", large, small
+    else:
+        n *= factor
+        call, source, target = f"{n}/{factor}", small, large
+    slots = {"n": str(n), "from": source, "to": target, "result": calculate(call)}
+    return Problem(f"{n} {source} {target}", slots, call=call)
+
+
+def _numbers(random: Random, how_many: int) -> list[int]:
+    """Different numbers below 100, some more of them below ten than chance would give."""
+    drawn: dict[int, None] = {}
+    while len(drawn) < how_many:
+        drawn[random.randrange(10 if random.random() < 0.05 else 100)] = None
+    return list(drawn)
+
+
+def _comparing(words: Words, random: Random) -> Problem:
+    a, b = _numbers(random, 2)
+    larger = random.random() < 0.5
+    first, second = (max(a, b), min(a, b)) if larger else (min(a, b), max(a, b))
+    which = random.choice(words.larger if larger else words.smaller)
+    slots = {"a": str(a), "b": str(b), "which": which, "first": str(first), "second": str(second)}
+    return Problem(f"{min(a, b)} {max(a, b)}", slots)
+
+
+def _sorting(words: Words, random: Random) -> Problem:
+    numbers = _numbers(random, 3)
+    falling = random.random() < 0.5
+    slots = {
+        "numbers": ", ".join(map(str, numbers)),
+        "order": random.choice(words.falling if falling else words.rising),
+        "sorted": ", ".join(map(str, sorted(numbers, reverse=falling))),
+    }
+    return Problem(" ".join(map(str, sorted(numbers))), slots)
+
+
+def _letters(words: Words, random: Random) -> Problem:
+    word = random.choice(words.spelled)
+    return Problem(word, {"word": word, "letters": "-".join(word), "count": str(len(word))}, closed=True)
+
+
+def _opposites(words: Words, random: Random) -> Problem:
+    word, opposite = random.sample(random.choice(words.opposites), 2)
+    return Problem(word, {"word": word, "opposite": opposite}, closed=True)
+
+
+def _calendar(words: Words, random: Random) -> Problem:
+    kind, names = random.choice((("day", words.days), ("month", words.months)))
+    side, step = random.choice((("after", 1), ("before", -1)))
+    index = random.randrange(len(names))
+    slots = {"kind": kind, "side": side, "item": names[index], "result": names[(index + step) % len(names)]}
+    return Problem(f"{side} {names[index]}", slots, closed=True)
+
+
+def _capitals(words: Words, random: Random) -> Problem:
+    country, capital = random.choice(list(words.capitals.items()))
+    return Problem(country, {"country": country, "capital": capital}, closed=True)
+
+
+def _name(words: Words, random: Random) -> str:
+    parts = words.names
+    middle = random.choice(parts.middle) if random.random() < 0.6 else ""
+    return random.choice(parts.first) + middle + random.choice(parts.last)
+
+
+def _name_recall(words: Words, random: Random) -> Problem:
+    name = _name(words, random)
+    return Problem(name, {"name": name})
+
+
+def _number_recall(words: Words, random: Random) -> Problem:
+    number = str(random.randrange(10, 1000))
+    return Problem(number, {"what": random.choice(words.numbered), "number": number})
+
+
+def _story(words: Words, random: Random) -> Problem:
+    slots = {"hero": _name(words, random), "thing": random.choice(words.story_things)}
+    return Problem(slots["hero"], slots)
+
+
+def _refusal(words: Words, random: Random) -> Problem:
+    reason, topics = random.choice(list(words.unknowable.items()))
+    topic = random.choice(topics)
+    known = " ".join(words.answered.get(word, word) for word in topic.split())
+    return Problem(topic, {"asked": topic, "known": known, "reason": reason}, closed=True)
+
+
+PROBLEM_GENERATORS: dict[str, Callable[[Words, Random], Problem]] = {
+    "arithmetic": _arithmetic,
+    "units": _units,
+    "comparing": _comparing,
+    "sorting": _sorting,
+    "spelling": _letters,
+    "counting_letters": _letters,
+    "opposites": _opposites,
+    "calendar": _calendar,
+    "capitals": _capitals,
+    "name_recall": _name_recall,
+    "number_recall": _number_recall,
+    "story": _story,
+    "refusal": _refusal,
+}

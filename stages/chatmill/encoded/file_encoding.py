@@ -1,0 +1,61 @@
+"""From files of conversations to token ids and their loss mask."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from chatmill.conversation.chatml import IM_END, IM_START, ROLES, Message, parse, read_records
+from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, message_segments
+from chatmill.pipeline.progress import progress
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations
+
+CONVERSATIONS_PER_BATCH = 4096  # conversations encoded at once, which bounds the memory
+
+
+class Segmenter:
+    """Makes the segments of rendered text, which are `segments(parse(text))`.
+
+    Messages of plain text are put into frames: to take them apart and escape them again costs more than to encode them.
+    """
+
+    def __init__(self, template: TemplateName) -> None:
+        self.template = template
+        self.frames: dict[str, tuple[list[Segment], LossKind, list[Segment]]] = {}
+        for role in ROLES:
+            example = message_segments(Message.from_text(role, "x"), template)
+            place = next(i for i, segment in enumerate(example) if segment.text == "x")
+            self.frames[role] = example[:place], example[place].loss, example[place + 1 :]
+
+    def __call__(self, text: str) -> list[Segment]:
+        """The segments of a conversation. Raises ValueError where the text is not rendered."""
+        before, *messages = text.split(IM_START)
+        result = conversation_segments(parse(before), self.template)
+        for message in messages:
+            role, _, content = message.partition("\n")
+            body = content.removesuffix(f"{IM_END}\n")
+            if body and len(body) < len(content) and "<|" not in body and role in self.frames:
+                header, loss, footer = self.frames[role]
+                result += (*header, Segment(body, loss), *footer)
+            else:
+                (turn,) = parse(IM_START + message)
+                result += message_segments(turn, self.template)
+        return result
+
+
+def read_segments(file: Path, template: TemplateName) -> Iterator[list[Segment]]:
+    """The file's conversations in a template. Raises ValueError with file and line."""
+    segment = Segmenter(template)
+    for number, record in enumerate(
+        progress(read_records(file), f"encode {file.stem}", unit=" conversations"), start=1
+    ):
+        try:
+            yield segment(record.text)
+        except ValueError as error:
+            raise ValueError(f"{file}:{number}: {error}") from error
+
+
+def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> Iterator[EncodedConversations]:
+    """The file's conversations as tokens, a chunk at a time."""
+    conversations = read_segments(file, template)
+    while chunk := list(islice(conversations, CONVERSATIONS_PER_BATCH)):
+        yield tokenizer.encode_conversations(chunk)

@@ -1,0 +1,162 @@
+"""Loading a model to chat with: the engine, and the tokenizer and template it was trained with."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error
+from chatmill.engines.onnx import onnx_engine
+from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
+from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.llama2c import read_llama2c
+from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, make_lossless
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
+
+WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
+LLAMA_BOS, LLAMA_EOS = "<s>", "</s>"  # a text, where no file says otherwise, as in Llama 2's and llama2.c's
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+EXTERNAL_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx", "*.onnx")
+
+
+class LoadedModel(NamedTuple):
+    """What a chat needs."""
+
+    engine: Engine
+    tokenizer: ChatTokenizer
+    template: ChatTemplate
+    stop_ids: frozenset[int]
+
+
+def load_model(
+    path: Path | str,
+    device: str = "auto",
+    threads: int | None = None,
+    *,
+    tokenizer: Path | None = None,
+    template: str | None = None,
+    trust_tokenizer: bool = False,
+) -> LoadedModel:
+    """A model made anywhere: a folder of the pipeline or of Hugging Face's, an ONNX graph, or a file of weights.
+
+    `tokenizer` and `template` stand for those that belong to the model. Raises ValueError where something is missing or
+    damaged, or, but for `trust_tokenizer`, the tokenizer is not the one the model was trained with.
+    """
+    model = find_model(Path(path))
+    folder = _metadata_folder(model)
+    files = read_model_metadata(folder)
+    engine = _open_engine(model, files, device, threads)
+    loaded_tokenizer = _load_tokenizer(tokenizer, folder, engine.vocab_size)
+    if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
+        raise ValueError(
+            f"{tokenizer or folder}: its tokenizer ({loaded_tokenizer.fingerprint[:12]}) is not the one the model was "
+            f"trained with ({engine.fingerprint[:12]}): make the folder anew (dvc repro)"
+        )
+    name = template or engine.template or _template_name(folder, files)
+    bos = next((name for name, i in loaded_tokenizer.special.items() if i == files.bos_id), "")
+    stop_ids = files.stop_ids
+    if not (folder / "tokenizer_config.json").exists() and LLAMA_BOS in loaded_tokenizer.special:
+        bos, stop_ids = (
+            LLAMA_BOS,
+            stop_ids
+            | {loaded_tokenizer.special[name] for name in (LLAMA_BOS, LLAMA_EOS) if name in loaded_tokenizer.special},
+        )
+    chat_template = select_template(
+        name, loaded_tokenizer.special, bos=bos, leading_space=loaded_tokenizer.leading_space
+    )
+    return LoadedModel(engine, loaded_tokenizer, chat_template, stop_ids)
+
+
+def find_model(path: Path) -> Path:
+    """What holds the model: a file of weights, a folder of them, or a graph. Raises ValueError for none, or several."""
+    if not path.is_dir():
+        if path.exists() and not path.name.endswith((".onnx", ".index.json", *SUFFIXES)):
+            raise ValueError(f"{path}: not a model: expected .onnx or {', '.join(SUFFIXES)}, or a folder")
+        if not path.exists():
+            raise ValueError(
+                f"{path}: no such model: expected a folder, of the pipeline's or of Hugging Face's, or a file"
+            )
+        return path
+    if any(file for pattern in WEIGHTS for file in path.glob(pattern)):
+        return path
+    for pattern in (*ONNX_FILES.values(), *EXTERNAL_GRAPHS):
+        if graphs := sorted(path.glob(pattern)):
+            if len(graphs) > 1:
+                raise ValueError(f"{path}: {len(graphs)} graphs: name one of {', '.join(map(str, graphs))}")
+            return graphs[0]
+    return path
+
+
+def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int | None = None) -> Engine:
+    """The engine of this name in a folder of the pipeline: pytorch, or one of ONNX_FILES."""
+    if name == "pytorch":
+        return _open_weights(folder, device, threads)
+    if name not in ONNX_FILES:
+        raise ValueError(f"unknown engine {name!r}: expected one of pytorch, {', '.join(ONNX_FILES)}")
+    return _open_graph(folder / ONNX_FILES[name], name, device, threads)
+
+
+def engine_names(folder: Path) -> list[str]:
+    """The names of the engines that a folder has a graph for."""
+    return [name for name, file in ONNX_FILES.items() if (folder / file).exists()]
+
+
+def _open_engine(model: Path, files: ModelMetadata, device: str, threads: int | None) -> Engine:
+    try:
+        if model.suffix != ".onnx":
+            return _open_weights(model, device, threads)
+        names = {file: name for name, file in ONNX_FILES.items()}
+        return _open_graph(model, names.get(model.name, "onnx"), device, threads, files.context)
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory := as_memory_error(error, device):
+            raise out_of_memory from error
+        raise
+
+
+def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
+    from chatmill.engines.torch import opening  # exports chat where PyTorch is not installed
+
+    return opening.open_torch_engine(path, device=device, threads=threads)
+
+
+def _open_graph(file: Path, name: str, device: str, threads: int | None, context: int | None = None) -> Engine:
+    if not file.exists():
+        raise ValueError(f"{file} is missing: expected a model that train_model or export_onnx wrote")
+    if check_manifest(file.parent) and device == "auto":
+        device = "cpu"  # for which export_onnx chose the operators
+    return onnx_engine.open_onnx_engine(file, name=name, device=device, threads=threads, context=context)
+
+
+def _metadata_folder(model: Path) -> Path:
+    """The folder with the files that describe a model: its own, or that above the `onnx` of Hugging Face's hub."""
+    folder = model if model.is_dir() else model.parent
+    return folder.parent if folder.name == "onnx" and not (folder / "config.json").exists() else folder
+
+
+def _load_tokenizer(given_path: Path | None, folder: Path, vocab_size: int) -> ChatTokenizer:
+    """The tokenizer that was named, or the one beside the model; llama2.c's too, which does not know its size."""
+    here = (folder / name for name in (DESCRIPTION, *IN_FOLDERS))
+    path = (
+        given_path
+        or next((folder for file in here if file.is_file()), None)
+        or next(iter(folder.glob("tok*.bin")), None)
+    )
+    if path is None:
+        raise ValueError(f"{folder}: no tokenizer beside the model: name one with --tokenizer")
+    try:
+        return load_tokenizer(path)
+    except ValueError:
+        if path.suffix != ".bin":
+            raise
+        vocabulary = read_llama2c(path, vocab_size)
+        return ChatTokenizer(make_lossless(vocabulary), leading_space=True)
+
+
+def _template_name(folder: Path, files: ModelMetadata) -> str:
+    """The layout that a model's own template writes; one without a template continues text as it stands."""
+    if not files.chat_template:
+        return "plain"
+    if (name := recognise_layout(files.chat_template)) is None:
+        raise ValueError(f"{folder}: its chat template is none that chatmill knows: choose one with --template")
+    return name

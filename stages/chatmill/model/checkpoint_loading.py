@@ -1,0 +1,125 @@
+"""A chat model from the files of a checkpoint: a Hugging Face folder, or one file of weights beside its config.json."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chatmill.checkpoints.architectures import UnsupportedArchitecture, read_config
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
+from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
+
+CONFIG = "config.json"
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+MAX_CONFIG_BYTES = 1 << 24  # bytes
+
+_WRAPPERS = re.compile(r"^(module\.)+|_orig_mod\.")  # what DistributedDataParallel and torch.compile put into names
+
+
+def load_chat_model(path: Path, device: torch.device) -> tuple[ChatModel, dict[str, Any]]:
+    """The model of a folder, or of one file of weights, and the config.json beside it.
+
+    Raises UnsupportedArchitecture for a model that is no variant of ours, and ValueError where it is damaged.
+    """
+    file = (path if path.is_dir() else path.parent) / CONFIG
+    if not file.is_file():
+        raise ValueError(f"{file} is missing: it says what model the weights are of")
+    content = _read_json(file)
+    try:
+        config = read_config(content)
+    except UnsupportedArchitecture as error:
+        raise UnsupportedArchitecture(f"{file}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: not the shape of a model: {error}") from error
+    return model_from_weights(config, read_weights(weight_files(path)), device, path), content
+
+
+def model_from_weights(config: ModelConfig, weights: Weights, device: torch.device, path: Path) -> ChatModel:
+    """A model of these weights, in their own names or those of a wrapper, on the device.
+
+    On the processor they become float32, elsewhere they stay as they are. `weights` is emptied.
+    """
+    named = _with_own_names(weights, path)
+    if config.num_hidden_layers > len(named):
+        raise ValueError(f"{path}: {len(named)} tensors, but config.json says {config.num_hidden_layers} layers")
+    if config.tie_word_embeddings and HEAD in named:
+        if _equal(named[HEAD], named.get(f"model.{EMBEDDING}")):
+            del named[HEAD]
+        else:  # what transformers does where a config.json contradicts its weights
+            config = replace(config, tie_word_embeddings=False)
+    with torch.device("meta"):
+        model = ChatModel(config)
+    _check_weights(model.state_dict(), named, path)
+    placed = {name: _placed(named.pop(name), name, device) for name in list(named)}
+    model.load_state_dict(placed, assign=True)
+    if config.byte_head:
+        model.byte_head.check(path)
+    model.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
+    return model.to(device).eval()
+
+
+def _with_own_names(weights: Weights, path: Path) -> Weights:
+    """The weights under our names. `weights` is emptied.
+
+    Whatever stands before `embed_tokens.weight` is what the decoder is called; other names stay as they are, as without
+    a decoder all do.
+    """
+    named: Weights = {}
+    bare = {name: _WRAPPERS.sub("", name) for name in weights}
+    prefix = next((name.removesuffix(EMBEDDING) for name in bare.values() if name.endswith(EMBEDDING)), "model.")
+    for name, plain in bare.items():
+        weight = weights.pop(name)
+        if plain.endswith("rotary_emb.inv_freq"):
+            continue
+        ours = HEAD if plain.endswith(HEAD) else f"model.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
+        if ours in named:
+            raise ValueError(f"{path}: {ours} is there twice, once as {name}")
+        named[ours] = weight
+    return named
+
+
+def _check_weights(expected: Weights, found: Weights, path: Path) -> None:
+    """Raise ValueError where weights are missing, of another shape or number format, or belong to nothing."""
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    other = [
+        f"{name} {tuple(found[name].shape)} where {tuple(weight.shape)} is expected"
+        for name, weight in expected.items()
+        if name in found and found[name].shape != weight.shape
+    ]
+    both = [(name, found[name].dtype, expected[name].dtype) for name in expected.keys() & found]
+    alike = [kind == wanted or {kind, wanted} <= {*FLOATS} for _, kind, wanted in both]
+    strange = [f"{name} of {kind}" for (name, kind, _), same in zip(both, alike, strict=True) if not same]
+    groups = {"missing": missing, "unexpected": unexpected, "wrongly shaped": other, "no plain numbers": strange}
+    if any(groups.values()):
+        problems = "; ".join(f"{len(names)} {what}: {first_few(names)}" for what, names in groups.items() if names)
+        raise ValueError(f"{path}: not the weights that its config.json describes: {problems}")
+
+
+def _equal(weight: Tensor, other: Tensor | None) -> bool:
+    return other is not None and weight.dtype == other.dtype and torch.equal(weight, other)
+
+
+def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
+    """A weight on its device; norms of queries and keys are float32 everywhere, as what they norm is."""
+    if not weight.is_floating_point():
+        return weight.to(device)
+    exact = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
+    return weight.to(device, torch.float32 if exact or weight.dtype == torch.float64 else weight.dtype)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
+            raise ValueError(f"over {MAX_CONFIG_BYTES:,} bytes")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not the shape of a model: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: not the shape of a model: expected an object")
+    return content

@@ -1,0 +1,94 @@
+"""Vocabularies as they were kept before tokenizer.json: pairs of vocabulary and merges, and WordPiece's list.
+
+encoder.json, vocab.json   {"!": 0, …, "Ġthe": 262}
+vocab.bpe, merges.txt      beside it, a merge on each line: `Ġ t`
+vocab.txt                  an entry on each line: `the`, `##ing`, `[CLS]`
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from chatmill.tokenizer.vocabulary.tokenizer_json import from_json, reject_duplicate_keys
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+MERGES_FILES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+VOCAB_TXT = "vocab.txt"
+_BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def read_vocab_and_merges(file: Path) -> Vocabulary:
+    """The byte-level BPE of an encoder.json or vocab.json and its merges, cut as GPT-2 cuts text.
+
+    An entry that no merge makes is a control token. Raises ValueError with the line where it is none.
+    """
+    merges_file = file.with_name(MERGES_FILES[file.name])
+    try:
+        vocab = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys)
+        merges = _read_merges(merges_file)
+        made = set(map("".join, merges))
+        controls = [{"id": i, "content": name} for name, i in vocab.items() if len(name) > 1 and name not in made]
+        model = {"type": "BPE", "vocab": vocab, "merges": merges}
+        pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+        steps = {"normalizer": None, "pre_tokenizer": pre_tokenizer}
+        return from_json({"model": model, "added_tokens": controls} | steps)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file}: not a vocabulary with merges in {merges_file.name}: {error!r:.200}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _read_merges(file: Path) -> list[list[str]]:
+    merges = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+        parts = line.rstrip("\r").split(" ")
+        if not line.rstrip("\r") or (number == 1 and line.startswith("#version")):
+            continue
+        if len(parts) != 2 or not all(parts):
+            raise ValueError(f"{file.name}:{number}: not two tokens with a blank between: {line[:60]!r}")
+        merges.append(parts)
+    return merges
+
+
+def read_vocab_txt(file: Path) -> Vocabulary:
+    """The WordPiece of a vocab.txt, with BERT's way of cutting text: in lower case where no entry has a capital.
+
+    Raises ValueError with the line where it is none.
+    """
+    vocab: dict[str, int] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    for number, line in enumerate(lines, start=1):
+        entry = line.rstrip("\r")
+        if not entry or entry in vocab or entry != entry.strip():
+            raise ValueError(f"{file}:{number}: not an entry of a vocabulary, or one that stood before: {line[:60]!r}")
+        vocab[entry] = number - 1
+    missing = [name for name in _BERT if name not in vocab]
+    if missing:
+        raise ValueError(f"{file}: no entry {missing[0]}: not the vocabulary of a BERT")
+    plain = [entry for entry in vocab if entry not in _BERT and not entry.startswith("[unused")]
+    try:
+        return from_json(_bert(vocab, lowercase=all(entry == entry.lower() for entry in plain)))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _bert(vocab: dict[str, int], *, lowercase: bool) -> dict[str, Any]:
+    """The tokenizer.json of a BERT."""
+    around = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    around.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
+    ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
+    limits = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    return {
+        "added_tokens": [{"id": vocab[name], "content": name} for name in _BERT],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+        | {"strip_accents": None, "lowercase": lowercase},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "TemplateProcessing", "single": around, "pair": around + second}
+        | {"special_tokens": ends},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": vocab} | limits,
+    }

@@ -1,0 +1,167 @@
+"""How text becomes ids, written to be read: what every fast tokenizer of the same vocabulary must agree with.
+
+Text is cut into the matches of the vocabulary's pattern, and one algorithm turns each piece into ids. Without a pattern
+the text is taken as it is; there U+2581 stands for a space inside the tokens, so in text it is a piece of its own that
+no token covers. The steps of a tokenizer made elsewhere come before all this.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
+
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor
+from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, Kind, Vocabulary, float32
+
+METASPACE_OR_REST = "\u2581|[^\u2581]+"
+UNKNOWN_PENALTY = 10.0  # what a character that no token covers costs below the least score, as in google/sentencepiece
+CACHE_SIZE, MAX_CACHED_CHARACTERS = 1 << 16, 64  # pieces of so many characters whose ids are kept: words come again
+MAX_CHARACTERS = 100  # of a piece that WordPiece does not give up, where it gives any up
+
+
+class ReferenceEncoder:
+    """Encodes text by the algorithm that the vocabulary names."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._steps = None if vocabulary.steps is None else Preprocessor(vocabulary.steps)
+        self._marked = vocabulary.spelling == "marked"
+        pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and self._steps is None else ANYTHING)
+        self._split = Split(Regex(pattern), "removed", invert=True)
+        self._scores = self._steps.scores(vocabulary.scores) if self._steps else vocabulary.scores
+        ids: dict[Kind, dict[bytes, int]] = {kind: {} for kind in Kind}
+        for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+            ids[kind][token] = index
+        self._normal, self._continuation = ids[Kind.NORMAL], ids[Kind.CONTINUATION]
+        self._initial = self._normal
+        if vocabulary.spelling == "plain":  # a word that begins as a continuation is written is taken for it
+            self._initial |= {CONTINUING_SUBWORD_PREFIX.encode() + token: i for token, i in self._continuation.items()}
+        self._byte = {token[0]: i for token, i in (ids[Kind.FALLBACK] or self._normal).items() if len(token) == 1}
+        self._unknown = next(iter(ids[Kind.UNKNOWN].values()), None) if not ids[Kind.FALLBACK] else None
+        self._longest = max(map(len, vocabulary.tokens)) + len(CONTINUING_SUBWORD_PREFIX)
+        self._least = min((self._scores[index] for index in self._normal.values()), default=0.0)
+        self._round_score = self._steps.round_score if self._steps else float32
+        self._merges = {
+            pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])
+            for rank, pair in enumerate(vocabulary.merges)
+        }
+        algorithm: Callable[[str], list[int]] = {
+            "lookup": self._lookup,
+            "merge": self._merge,
+            "wordpiece": self._wordpiece,
+            "viterbi": self._viterbi,
+        }[vocabulary.algorithm]
+        self._ids_of, self._ids_of_short = algorithm, lru_cache(CACHE_SIZE)(algorithm)
+        self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of text; never a control id."""
+        ids: list[int] = []
+        for piece in self._pieces(text):
+            found = self._ids_in(piece)
+            ids += found if self._unknown is None else self._fuse_unknown(found)
+        return ids
+
+    def _ids_in(self, piece: str) -> list[int]:
+        ids: list[int] = []
+        for stretch in [piece] if self._joined is None else _split_unmergeable(piece, self._joined):
+            ids += self._ids_of_short(stretch) if len(stretch) < MAX_CACHED_CHARACTERS else self._ids_of(stretch)
+        return ids
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        for stretch in [text] if self._steps is None else self._steps.run(text):
+            plain = stretch.replace(METASPACE, " ") if self._marked and self._steps else stretch
+            yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
+
+    def _lookup(self, piece: str) -> list[int]:
+        """The whole piece, else its bytes."""
+        data = piece.encode()
+        return [self._normal[data]] if data in self._normal else [self._byte[byte] for byte in data]
+
+    def _merge(self, piece: str) -> list[int]:
+        """The whole piece, else its bytes (without a pattern: characters) joined pair by pair, the least rank first."""
+        if self._marked:
+            ids = [index for character in piece for index in self._character(character.encode())]
+        else:
+            ids = self._lookup(piece)
+        while len(ids) > 1:
+            (_, merged), place = min(
+                (self._merges.get(pair, (len(self._merges), -1)), place) for place, pair in enumerate(pairwise(ids))
+            )
+            if merged < 0:
+                break
+            ids[place : place + 2] = [merged]
+        return ids
+
+    def _wordpiece(self, piece: str) -> list[int]:
+        """From the left, always the longest entry: the first one initial, the others continuations."""
+        if self._unknown is not None and len(piece) > MAX_CHARACTERS:
+            return [self._unknown]
+        data, entries = piece.encode(), self._initial
+        ids: list[int] = []
+        while data:
+            lengths = range(min(len(data), self._longest), 0, -1)
+            length = next((n for n in lengths if data[:n] in entries), None)
+            if length is None:
+                assert self._unknown is not None, "a byte without a token"
+                return [self._unknown]
+            ids.append(entries[data[:length]])
+            data, entries = data[length:], self._continuation
+        return ids
+
+    def _viterbi(self, piece: str) -> list[int]:
+        """The cut with the greatest sum of scores; of equal ones, the one that reaches each point from furthest left.
+
+        Sums are rounded at each step as the original rounds them.
+        """
+        data = piece.encode()
+        best: dict[int, tuple[float, int, list[int]]] = {0: (0.0, 0, [])}  # sum, from, ids of what ends there
+        starts = [place for place, byte in enumerate(data) if byte & 0xC0 != 0x80]
+        for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
+            total = best[start][0]
+            ways = [
+                (self._scores[index], stop, [index])
+                for stop in range(start + 1, min(start + self._longest, len(data)) + 1)
+                if (index := self._normal.get(data[start:stop])) is not None
+            ]
+            if all(stop != following for _, stop, _ in ways):
+                score = self._round_score(self._least - UNKNOWN_PENALTY)
+                ways.append((score, following, self._character(data[start:following])))
+            for score, stop, ids in ways:
+                reached = self._round_score(total + score)
+                if stop not in best or reached > best[stop][0]:
+                    best[stop] = (reached, start, ids)
+        result: list[int] = []
+        end = len(data)
+        while end:
+            _, end, ids = best[end]
+            result[:0] = ids
+        return result
+
+    def _character(self, character: bytes) -> list[int]:
+        """Its token, else its bytes, else that for unknown text."""
+        if character in self._normal:
+            return [self._normal[character]]
+        return [self._byte[byte] for byte in character] if self._unknown is None else [self._unknown]
+
+    def _fuse_unknown(self, ids: list[int]) -> list[int]:
+        """Characters that no token covers are one token together."""
+        return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
+
+
+def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str]:
+    """What a piece falls into between characters that stand side by side in no token: joining crosses none."""
+    start = 0
+    for place, pair in enumerate(pairwise(piece), start=1):
+        if pair not in joined:
+            yield piece[start:place]
+            start = place
+    yield piece[start:]
+
+
+def _adjacent_characters(vocabulary: Vocabulary) -> set[tuple[str, str]]:
+    """The pairs of characters that stand side by side inside a token."""
+    texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
+    return {pair for text in texts for pair in pairwise(text)}

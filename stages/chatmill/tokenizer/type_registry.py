@@ -1,0 +1,77 @@
+"""What can be trained: the types of tokenizers, each a module of chatmill.tokenizer.types, and their parameters."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, Self, cast
+
+from pydantic import BaseModel, create_model, model_validator
+
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.pipeline.params_file import PositiveInt, section_errors, suggest
+from chatmill.tokenizer import types
+from chatmill.tokenizer.vocabulary.vocabulary import VOCAB_SIZE_MULTIPLE, Vocabulary
+
+
+class TokenizerType(Protocol):
+    """What the module of a type holds."""
+
+    Settings: type[BaseModel]  # its own section
+    MINIMUM: int  # text tokens
+    EXACT: bool  # whether fewer text tokens than the parameters name are an error
+    train: Callable[[Iterable[str], int, Any], Vocabulary]
+
+
+class TokenizerParameters(BaseModel, extra="allow", frozen=True):
+    """The section train_tokenizer of params.yaml; beside these keys it has a section for each type."""
+
+    type: str
+    vocab_size: PositiveInt
+    special_tokens: list[str]
+    max_bytes: PositiveInt | None = None
+
+    @property
+    def num_controls(self) -> int:
+        """How many control tokens the vocabulary has."""
+        return len(CONTROL_TOKENS) + len(self.special_tokens)
+
+    @property
+    def settings(self) -> BaseModel:
+        """The settings of the chosen type."""
+        return load_type(self.type).Settings.model_validate(self._section)
+
+    @property
+    def _section(self) -> dict[str, Any]:
+        return (self.model_extra or {}).get(self.type) or {}
+
+    @model_validator(mode="after")
+    def _check_types(self) -> Self:
+        names = type_names()
+        if self.type not in names:
+            raise ValueError(f"train_tokenizer.type = {self.type!r}{suggest(self.type, names)}")
+        if unknown := sorted((self.model_extra or {}).keys() - set(names)):
+            known = {*type(self).model_fields, *names}
+            raise ValueError(f"unknown parameter train_tokenizer.{unknown[0]}{suggest(unknown[0], known)}")
+        chosen = load_type(self.type)
+        fields: dict[str, Any] = {self.type: (chosen.Settings, ...)}
+        section = create_model("Section", **fields)
+        if errors := list(section_errors("train_tokenizer", {self.type: self._section}, section)):
+            raise ValueError("; ".join(errors))
+        if self.vocab_size % VOCAB_SIZE_MULTIPLE:
+            raise ValueError(
+                f"train_tokenizer.vocab_size = {self.vocab_size}: expected a multiple of {VOCAB_SIZE_MULTIPLE}"
+            )
+        least = -(-(chosen.MINIMUM + self.num_controls) // VOCAB_SIZE_MULTIPLE) * VOCAB_SIZE_MULTIPLE
+        if self.vocab_size < least:
+            raise ValueError(f"train_tokenizer.vocab_size = {self.vocab_size}: {self.type} needs at least {least}")
+        return self
+
+
+def type_names() -> list[str]:
+    """The names of all types."""
+    return sorted(module.name for module in pkgutil.iter_modules(types.__path__))
+
+
+def load_type(name: str) -> TokenizerType:
+    """The module that trains a type."""
+    return cast(TokenizerType, importlib.import_module(f"{types.__name__}.{name}"))

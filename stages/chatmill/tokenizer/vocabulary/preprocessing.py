@@ -1,0 +1,324 @@
+"""What tokenizers made elsewhere do to a text before their model cuts it, and around that.
+
+Two libraries have such steps, and they round sums of scores differently; so the JSON of a vocabulary's steps says whose
+they are. SentencePiece's are its normaliser's settings; those of `tokenizers` stand as in tokenizer.json, with the
+scores of all tokens where float32 does not hold them.
+
+    {"sentencepiece": {"charsmap": "…", "dummy_prefix": true, "remove_extra_whitespaces": true}}
+    {"tokenizers": {"normalizer": {"type": "Prepend", …}, "pre_tokenizer": null, "post_processor": null, "decoder": …}}
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypedDict
+
+import numpy as np
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
+from tokenizers import Tokenizer
+
+from chatmill.tokenizer.vocabulary.vocabulary import float32
+
+METASPACE = "\u2581"
+COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+SUPPORTED_TYPES = {
+    "normalizer": {
+        *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence"),
+        *("Strip", "StripAccents"),
+    },
+    "pre_tokenizer": {
+        *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"),
+        *("Whitespace", "WhitespaceSplit"),
+    },
+    "post_processor": {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"},
+    "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
+}
+MOST_STEPS = 16
+NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
+_LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+
+
+class SentencePieceNormalizer(TypedDict):
+    """The settings of SentencePiece's normaliser."""
+
+    charsmap: str  # in base64
+    dummy_prefix: bool
+    remove_extra_whitespaces: bool
+
+
+class Preprocessor:
+    """Runs them. Raises ValueError for steps that no library of ours is let to run."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            (library, content), *others = json.loads(text).items()
+            self.run, self.round_score = {"sentencepiece": _sentencepiece, "tokenizers": _tokenizers}[library](content)
+            self._text, self._is_tokenizers = text, library == "tokenizers"
+            if not all(type(score) is float and math.isfinite(score) for score in content.get("scores", [])):
+                raise ValueError("a score is no finite number")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"its steps before the model are not of a known form: {error}") from error
+        if others:
+            raise ValueError("its steps are of two libraries")
+
+    run: Callable[[str], list[str]]  # a text to the stretches that the model is given
+    round_score: Callable[[float], float]  # a sum of scores as the library keeps it
+
+    def scores(self, scores: Sequence[float]) -> list[float]:
+        """The scores of all tokens as the library adds them."""
+        kept = exact_scores(self._text, scores)
+        return list(map(_as_serde_reads, kept)) if self._is_tokenizers else kept
+
+
+def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
+    """The steps of a tokenizer.json, with `scores` that need to be kept. Raises ValueError for unknown steps."""
+    steps = {place: content.get(place) for place in COMPONENTS}
+    for place, step in steps.items():
+        _check(place, step)
+    first = any(step.get("prepend_scheme") == "first" for step in _flat("pre_tokenizer", steps["pre_tokenizer"]))
+    if first and steps["normalizer"] is not None:
+        raise ValueError("it puts a space before the first word alone, as that stood before it was changed")
+    if scores:
+        steps["scores"] = list(scores)
+    return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
+
+
+def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
+    """The steps of a SentencePiece model; None where it takes text as it is."""
+    charsmap = normalizer.precompiled_charsmap
+    if not (charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces):
+        return None
+    _check_charsmap(charsmap)
+    content = SentencePieceNormalizer(
+        charsmap=base64.b64encode(charsmap).decode(),
+        dummy_prefix=normalizer.add_dummy_prefix,
+        remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
+    )
+    return json.dumps({"sentencepiece": content}, sort_keys=True)
+
+
+def to_normalizer_spec(steps: str | None) -> NormalizerSpec:
+    """The normaliser of a SentencePiece model with these steps. Raises ValueError for those of another library."""
+    content: SentencePieceNormalizer | None = SentencePieceNormalizer(
+        charsmap="", dummy_prefix=False, remove_extra_whitespaces=False
+    )
+    if steps is not None:
+        content = json.loads(steps).get("sentencepiece")
+    if content is None:
+        raise ValueError("its steps before the model are not SentencePiece's")
+    return NormalizerSpec(
+        name="custom" if content["charsmap"] else "identity",
+        precompiled_charsmap=base64.b64decode(content["charsmap"]),
+        add_dummy_prefix=content["dummy_prefix"],
+        remove_extra_whitespaces=content["remove_extra_whitespaces"],
+        escape_whitespaces=True,
+    )
+
+
+def to_tokenizers_json(steps: str) -> dict[str, Any]:
+    """The steps as tokenizer.json has them; of a SentencePiece normaliser, the nearest that there is."""
+    library, content = _library(steps)
+    if library == "tokenizers":
+        return {place: content[place] for place in COMPONENTS}
+    normalizers: list[dict[str, Any]] = []
+    if content["charsmap"]:
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": content["charsmap"]})
+    if content["remove_extra_whitespaces"]:
+        normalizers += [_replace(Regex="^ +| +$", content=""), _replace(Regex=" {2,}", content=" ")]
+    if content["dummy_prefix"]:
+        normalizers.append({"type": "Prepend", "prepend": METASPACE})
+    normalizers.append(_replace(String=" ", content=METASPACE))
+    decoders = [_replace(String=METASPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if content["dummy_prefix"]:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+    }
+
+
+def drop_harmless_steps(steps: str | None) -> str | None:
+    """The steps less those that leave every other text as it is: a space put before it, and NFC.
+
+    What is left, if anything, changes text so that its tokens are not its bytes.
+    """
+    if steps is None:
+        return None
+    library, content = _library(steps)
+    if library == "sentencepiece":
+        remaining = content | {"dummy_prefix": False}
+        return json.dumps({library: remaining}, sort_keys=True) if any(remaining.values()) else None
+    harmless = ({"type": "NFC"}, _replace(String=" ", content=METASPACE), {"type": "Prepend", "prepend": METASPACE})
+    others = [step for step in _flat("normalizer", content["normalizer"]) if step not in harmless]
+    others += [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if not _marks_spaces_alone(step)]
+    return steps if others else None
+
+
+def adds_prefix_space(steps: str | None) -> bool:
+    """Whether a space is put before every text."""
+    if steps is None:
+        return False
+    library, content = _library(steps)
+    if library == "sentencepiece":
+        prefix: bool = content["dummy_prefix"]
+        return prefix
+    metaspaces = [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace"]
+    return {"type": "Prepend", "prepend": METASPACE} in list(_flat("normalizer", content["normalizer"])) or any(
+        step.get("prepend_scheme", "always") != "never" for step in metaspaces
+    )
+
+
+def _marks_spaces_alone(step: dict[str, Any]) -> bool:
+    """Whether a step writes U+2581 for spaces, perhaps one more at the beginning, and cuts nothing."""
+    return step["type"] == "Metaspace" and step.get("replacement") == METASPACE and step.get("split") is False
+
+
+def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
+    """The scores of all tokens as their file has them."""
+    _, content = _library(steps)
+    kept = content.get("scores", [])
+    return [*kept, *scores[len(kept) :]]
+
+
+def types_of(normalizer: dict[str, Any] | None) -> list[str]:
+    """The types of a normaliser's steps."""
+    return [step["type"] for step in _flat("normalizer", normalizer)]
+
+
+def patterns_of(steps: str) -> list[str]:
+    """The regular expressions that the steps cut and replace by."""
+    library, content = _library(steps)
+    if library != "tokenizers":
+        return []
+    flat = (step for place in ("normalizer", "pre_tokenizer") for step in _flat(place, content[place]))
+    patterns = (step["pattern"] for step in flat if isinstance(step.get("pattern"), dict))
+    return [pattern["Regex"] for pattern in patterns if "Regex" in pattern]
+
+
+def changed_text(steps: str) -> tuple[str, str] | None:
+    """A text that the steps change, and what becomes of it; None where all samples stay as they are."""
+    run = Preprocessor(steps).run
+    changed = ((text, "".join(run(text)).replace(METASPACE, " ")) for text in NORMALIZATION_SAMPLES)
+    return next(((text, other) for text, other in changed if text != other), None)
+
+
+def _as_serde_reads(number: float) -> float:
+    """What `tokenizers` makes of the number in a file: serde_json divides its digits by a power of ten, rounding twice.
+
+    Near ties are decided by that.
+    """
+    whole, _, fraction = repr(abs(number)).partition(".")
+    if not fraction.isdigit():
+        return number
+    return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
+
+
+def _library(steps: str) -> tuple[str, dict[str, Any]]:
+    """The library whose steps they are, and what it is to do."""
+    ((library, content),) = json.loads(steps).items()
+    return library, content
+
+
+def _replace(content: str, **pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def _sentencepiece(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
+    spec = to_normalizer_spec(json.dumps({"sentencepiece": content}))
+    _check_charsmap(spec.precompiled_charsmap)
+    model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
+    model.pieces.add(piece="<unk>", score=0, type=ModelProto.SentencePiece.UNKNOWN)
+    model.pieces.add(piece="a", score=0)
+    try:
+        normalize = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
+    except RuntimeError as error:
+        raise ValueError(f"sentencepiece refuses them: {error}") from error
+
+    def run(text: str) -> list[str]:
+        return [stretch for stretch in [normalize(text)] if stretch]
+
+    return run, float32
+
+
+def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
+    for place in COMPONENTS:
+        _check(place, content[place])
+    tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    tokenizer_json |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    tokenizer_json |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
+    try:
+        tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"tokenizers refuses them: {error}") from error
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def run(text: str) -> list[str]:
+        with _panics():
+            text = normalizer.normalize_str(text) if normalizer else text
+        stretches = [stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+        return [stretch for stretch in stretches if stretch]
+
+    return run, float
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Raise ValueError for what Rust raises beside exceptions: a damaged table of replacements leads to that."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"its normalizer fails on this text: {error}") from error
+
+
+def _check(place: str, step: dict[str, Any] | None) -> None:
+    """Raise ValueError for steps that are not known."""
+    for number, one in enumerate(_flat(place, step)):
+        if one["type"] not in SUPPORTED_TYPES[place] or number >= MOST_STEPS:
+            raise ValueError(f"its {place} {one['type']!r:.40} is not known")
+        if one["type"] == "Precompiled":
+            _check_charsmap(base64.b64decode(one["precompiled_charsmap"], validate=True))
+
+
+def _flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """A step, or those of a sequence; sequences hold none."""
+    if step is None:
+        return
+    if step["type"] != "Sequence":
+        yield step
+        return
+    for one in step[_LISTS.get(place, "decoders")]:
+        if one["type"] == "Sequence":
+            raise ValueError(f"its {place} is a sequence of sequences")
+        yield one
+
+
+def _check_charsmap(charsmap: bytes) -> None:
+    """Raise ValueError for a table of replacements that would be read past its end.
+
+    u32 bytes of a double array (darts-clone), its units, then the replacements, each with a zero behind it.
+    """
+    if not charsmap:
+        return
+    size = int.from_bytes(charsmap[:4], "little")
+    units, texts = np.frombuffer(charsmap[4 : 4 + size - size % 4], np.uint32), charsmap[4 + size :]
+    try:
+        texts.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"its table of replacements is damaged: {error}") from error
+    leaf = units >> 31 == 1
+    base = np.arange(len(units)) ^ ((units >> 10) << ((units & 0x200) >> 6))
+    values = units[leaf] & 0x7FFFFFFF
+    if size % 4 or len(units) * 4 != size or not len(units) or not texts.endswith(b"\0"):
+        raise ValueError("its table of replacements is cut")
+    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
+    if (base[~leaf] | 0xFF).max(initial=0) >= len(units) or values.max(initial=0) >= len(texts):
+        raise ValueError("its table of replacements leads outside of it")
+    if not starts[values].all():
+        raise ValueError("its table of replacements leads into the middle of a character")

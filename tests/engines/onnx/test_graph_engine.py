@@ -1,0 +1,318 @@
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from chatmill.engines.onnx import graph_probe
+from chatmill.engines.onnx.graph_inputs import read_graph
+from chatmill.engines.onnx.onnx_engine import open_onnx_engine
+from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, cached, fused, logits_of, plain
+from support.paths import SHARED
+
+HERE = SHARED / "models/ort_genai"
+FROM_ELSEWHERE = {  # the context that the files beside them say
+    "tiny-random-gpt2-fp32/past.onnx": 512,
+    "tiny-random-lfm2-fp32/decoder.onnx": 512,
+    "tiny-qwen35-cuda/decoder.onnx": 128,
+}
+PRECISION = {"half precision": 2e-2, "bfloat16": 1e-1}
+each_graph = pytest.mark.parametrize("name", GRAPHS)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Each graph, exported and opened when it is first asked for."""
+    folder, engines = tmp_path_factory.mktemp("graphs"), {}
+
+    def engine(name):
+        if name not in engines:
+            file = folder / f"{len(engines)}.onnx"
+            GRAPHS[name][1](file)
+            engines[name] = open_onnx_engine(file, name=name, threads=1, context=CONTEXT)
+        engines[name].rewind(0)
+        return engines[name]
+
+    return engine
+
+
+@pytest.fixture(scope="module")
+def plain_file(tmp_path_factory):
+    """A graph without a past, for tests that leave it as it is."""
+    file = tmp_path_factory.mktemp("plain") / "model.onnx"
+    plain(file)
+    return file
+
+
+def open_file(file, **options):
+    return open_onnx_engine(file, name="onnx", threads=1, **options)
+
+
+def some_ids(count):
+    return np.random.default_rng(count).integers(0, VOCAB_SIZE, count).tolist()
+
+
+def greedy(engine, ids, count, *, recompute):
+    ids = list(ids)
+    logits = engine.append(ids)
+    for _ in range(count):
+        ids.append(int(logits.argmax()))
+        if recompute:
+            engine.rewind(0)
+        logits = engine.append(ids if recompute else ids[-1:])
+    return ids
+
+
+@each_graph
+def test_scores_are_the_logits_of_the_original(opened, name):
+    engine, ids = opened(name), some_ids(CONTEXT)
+    scores = engine.sequence_logits(ids)
+    assert (scores.dtype, engine.length, engine.context) == (np.float32, 0, CONTEXT)
+    np.testing.assert_allclose(scores, logits_of(GRAPHS[name][0], ids), atol=PRECISION.get(name, 1e-4))
+
+
+@each_graph
+@settings(max_examples=6)
+@given(steps=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), min_size=1, max_size=4))
+def test_any_appends_and_rewinds_give_the_logits_of_the_whole_sequence(opened, name, steps):
+    engine, ids = opened(name), []
+    for count, back in steps:
+        kept = max(0, len(ids) - back)
+        engine.rewind(kept)
+        ids = ids[:kept] + some_ids(count)
+        logits = engine.append(ids[kept:])
+        assert engine.length == len(ids)
+    np.testing.assert_allclose(logits, logits_of(GRAPHS[name][0], ids)[-1], atol=PRECISION.get(name, 1e-4))
+
+
+@each_graph
+def test_what_is_likeliest_is_the_same_with_a_past_and_without(opened, name):
+    engine, ids = opened(name), some_ids(9)
+    expected = greedy(engine, ids, 8, recompute=True)
+    engine.rewind(0)
+    assert greedy(engine, ids, 8, recompute=False) == expected
+
+
+@pytest.mark.skipif(not HERE.exists(), reason="graphs of onnxruntime-genai are not here")
+@pytest.mark.parametrize(("file", "context"), FROM_ELSEWHERE.items())
+def test_graphs_from_elsewhere_generate_the_same_with_a_past_and_without(file, context):
+    engine = open_file(HERE / file, context=context)
+    for prompt in range(1, 21):
+        engine.rewind(0)
+        expected = greedy(engine, some_ids(prompt), 10, recompute=True)
+        engine.rewind(prompt // 2)
+        assert greedy(engine, expected[prompt // 2 : prompt], 10, recompute=False) == expected[prompt // 2 :]
+
+
+@pytest.mark.skipif(not HERE.exists(), reason="graphs of onnxruntime-genai are not here")
+def test_a_gpt2_from_elsewhere_gives_the_logits_of_its_weights_in_pytorch():
+    file = HERE / "tiny-random-gpt2-fp32/past.onnx"
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_positions=512, n_embd=32, n_layer=5, n_head=4)).eval()
+    found = {name: torch.tensor(weight) for name, weight in stored.items() if name in model.state_dict()}
+    model.load_state_dict(found, strict=False)  # biases that are not stored are 0
+    ids = some_ids(60)
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0].numpy()
+    assert len(found) > 22
+    np.testing.assert_allclose(open_file(file, context=512).sequence_logits(ids), expected, atol=1e-4)
+
+
+def test_an_engine_says_what_it_is(plain_file):
+    engine = open_file(plain_file, device="auto")
+    assert (engine.name, engine.device, engine.fingerprint, engine.template) == ("onnx", "cpu", "", "")
+    assert (engine.num_bytes, engine.vocab_size) == (plain_file.stat().st_size, VOCAB_SIZE)
+    assert engine.context == 1024
+
+
+def test_ids_are_of_the_vocabulary_and_fit_and_rewinding_goes_back(opened):
+    engine = opened("keys and values")
+    with pytest.raises(ValueError, match="the model knows 0 to 95"):
+        engine.append([96])
+    with pytest.raises(ValueError, match="49 tokens, but the model's context is 48"):
+        engine.append([0] * 49)
+    with pytest.raises(ValueError, match="cannot rewind to 1 tokens"):
+        engine.rewind(1)
+
+
+def test_a_fixed_length_bounds_the_context_that_is_asked_for(tmp_path):
+    plain(tmp_path / "model.onnx", time=16)
+    assert open_file(tmp_path / "model.onnx", context=100).context == 16
+    assert open_file(tmp_path / "model.onnx", context=10).context == 10
+
+
+def test_a_run_that_fails_is_one_sentence_and_leaves_what_was_read(plain_file):
+    engine = open_file(plain_file, context=CONTEXT + 1)
+    engine.append(some_ids(CONTEXT))
+    with pytest.raises(ValueError, match=r"model\.onnx: ONNX Runtime cannot run it: .*out of data bounds.*") as error:
+        engine.append([1])
+    assert "\n" not in str(error.value)
+    engine.rewind(5)
+    np.testing.assert_allclose(engine.append([7]), logits_of("gpt2", [*some_ids(CONTEXT)[:5], 7])[-1], atol=1e-4)
+
+
+def test_weights_beside_the_graph_are_read_counted_and_missed(tmp_path):
+    file, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    fused(file)
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location=weights.name)
+    engine = open_file(file)
+    assert engine.num_bytes == file.stat().st_size + weights.stat().st_size > 4 * file.stat().st_size
+    np.testing.assert_allclose(engine.sequence_logits([1, 2, 3]), logits_of("qwen3", [1, 2, 3]), atol=1e-4)
+    weights.unlink()
+    with pytest.raises(ValueError, match=r"model\.onnx: its weights are in 'weights\.bin', which is missing: put it"):
+        open_file(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", b"\x08\x07"])
+def test_a_file_that_is_no_graph_is_named(tmp_path, content):
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^\S+model\.onnx: ONNX Runtime cannot read it: .* failed:.*\.$"):
+        open_file(tmp_path / "model.onnx")
+
+
+def test_half_a_graph_is_named(tmp_path):
+    cached(tmp_path / "model.onnx")
+    content = (tmp_path / "model.onnx").read_bytes()
+    (tmp_path / "model.onnx").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"model\.onnx: ONNX Runtime cannot read it: INVALID_PROTOBUF"):
+        open_file(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:first", "azure", "cuda"])
+def test_a_device_that_is_not_there_is_named_with_those_that_are(plain_file, device):
+    with pytest.raises(ValueError, match=f"^device '{device}': not here: expected one of auto, cpu$"):
+        open_file(plain_file, device=device)
+
+
+def save_functions(file, depth):
+    """A graph of one node, whose function calls another twice, and so on: 2 ** (depth - 1) nodes when it is opened."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+
+    def function(level):
+        calls = [("x", "m"), ("m", "y")]
+        nodes = [helper.make_node(f"f{level + 1}", [a], [b], domain="own") for a, b in calls]
+        nodes = nodes if level < depth - 1 else [helper.make_node("Abs", ["x"], ["y"])]
+        return helper.make_function("own", f"f{level}", ["x"], ["y"], nodes, opsets)
+
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "time"])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, ["batch", "time"])
+    graph = helper.make_graph([helper.make_node("f0", ["input_ids"], ["y"], domain="own")], "bomb", [ids], [y])
+    functions = [function(level) for level in range(depth)]
+    onnx.save(helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8), file)
+
+
+def test_a_graph_that_takes_hours_to_open_is_refused_after_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph_probe, "SECONDS", 2)
+    save_functions(tmp_path / "bomb.onnx", 25)
+    assert (tmp_path / "bomb.onnx").stat().st_size < 2000
+    with pytest.raises(
+        ValueError, match=r"bomb\.onnx: it takes more than 2 s of processor time to open: it is refused"
+    ):
+        open_file(tmp_path / "bomb.onnx")
+
+
+def test_a_graph_that_takes_all_memory_is_refused(plain_file, tmp_path):
+    model = onnx.load(plain_file)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([10**10]), "size"))
+    nodes = [
+        ("ConstantOfShape", ["size"], ["zeros"]),
+        ("ReduceSum", ["zeros"], ["sum"]),
+        ("Add", ["logits", "sum"], ["all"]),
+    ]
+    model.graph.node.extend(helper.make_node(*node) for node in nodes)
+    model.graph.output[0].name = "all"
+    onnx.save(model, tmp_path / "bomb.onnx")
+    with pytest.raises(ValueError, match=r"bomb\.onnx: it takes more than 4\d\d\d MB of memory to open, or crashes"):
+        open_file(tmp_path / "bomb.onnx")
+
+
+def node(name, kind, *shape):
+    return SimpleNamespace(name=name, type=f"tensor({kind})", shape=list(shape))
+
+
+IDS, LOGITS = node("input_ids", "int64", "b", "t"), node("logits", "float", "b", "t", 96)
+
+
+@pytest.mark.parametrize(
+    ("past", "present", "empty", "axis"),
+    [
+        (("past_0", 2, "b", 4, "p", 8), ("present_0", 2, "b", 4, "s", 8), (2, 1, 4, 0, 8), 3),
+        (("past.0.key", None, 4, None, 8), ("present.0.key", None, 4, None, 8), (1, 4, 0, 8), 2),
+        (("past_key_0", "b", "n", 4, 8), ("present_key_0", "b", "n", 4, 8), (1, 0, 4, 8), 1),
+        (("k", "batch_size", "h", "past_len", 8), ("k_out", "batch_size", 4, "len", 8), (1, 4, 0, 8), 2),
+        (("layer_3_key", 1, 4, "x", 8), ("new_layer_3_key", 1, 4, "y", 8), (1, 4, 0, 8), 2),
+        (("past_conv.0", "b", 32, 4), ("present_conv.0", "b", 32, 4), (1, 32, 4), None),
+        (("past.0.key", "b", 4, "past", "d"), ("present.0.key", "b", 4, "all", "d"), (1, 4, 0, None), 2),
+        (("past_keys", 6, "b", 4, "past", 8), ("present_keys", 6, "b", 4, "all", 8), (6, 1, 4, 0, 8), 3),
+    ],
+)
+def test_a_past_is_found_with_its_present_and_the_axis_that_grows(past, present, empty, axis):
+    ids = IDS if None not in past else node("input_ids", "int64", None, None)
+    outputs = [node(present[0], "float", *present[1:]), LOGITS]
+    cache = read_graph([ids, node(past[0], "float", *past[1:])], outputs).caches[0]
+    assert (cache.present, cache.empty_shape, cache.axis) == (present[0], empty, axis)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        (
+            [IDS, node("encoder_hidden_states", "float", "b", "e", 64)],
+            [LOGITS],
+            "input 'encoder_hidden_states' (tensor(float), ['b', 'e', 64]) is none that is known: expected input_ids, ",
+        ),
+        ([IDS, node("beam_idx", "int32", "b")], [LOGITS], "input 'beam_idx' (tensor(int32), ['b']) is none that"),
+        (
+            [node("x", "float", "b", "t", 8)],
+            [LOGITS],
+            "none of its inputs is input_ids or the only integers (batch, tim",
+        ),
+        (
+            [IDS],
+            [node("last_hidden_state", "float", "b", "t", 64)],
+            "none of its outputs is logits (batch, time, vocabulary): they are 'last_hidden_state' (tensor(float), ",
+        ),
+        (
+            [IDS, node("past.0.key", "float", "b", 2, "p", 8)],
+            [LOGITS],
+            "no output is the present of input 'past.0.key' (tensor(float), ['b', 2, 'p', 8]): beside the logits",
+        ),
+        (
+            [IDS, node("past.0.key", "float", "b", "x", "y", 8)],
+            [LOGITS, node("present.0.key", "float", "b", "x", "y", 8)],
+            "which of its dimensions [1, 2] is the past cannot be told",
+        ),
+        (
+            [IDS, node("past.0.key", "float", "b", 2, "past_sliding_length", 8)],
+            [LOGITS, node("present.0.key", "float", "b", 2, "total_sliding_length", 8)],
+            "a past that slides is not supported: export it without",
+        ),
+        (
+            [IDS, node("past.0.key", "float", "b", 2, 127, 8)],
+            [LOGITS, node("present.0.key", "float", "b", 2, 128, 8)],
+            "its past is of a fixed length, that of present.0.key another",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_named(inputs, outputs, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_graph(inputs, outputs)
+
+
+def test_an_unknown_input_is_named_with_its_file(tmp_path):
+    plain(tmp_path / "model.onnx", kind="bert", extra=["attention_mask", "token_type_ids"])
+    model = onnx.load(tmp_path / "model.onnx")
+    model.graph.input[1].name = "speaker_ids"
+    for user in model.graph.node:
+        user.input[:] = ["speaker_ids" if name == "attention_mask" else name for name in user.input]
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(
+        ValueError, match=r"^\S+model\.onnx: input 'speaker_ids' \(tensor\(int64\), \['batch', 'time'\]\)"
+    ):
+        open_file(tmp_path / "model.onnx")

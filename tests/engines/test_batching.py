@@ -1,0 +1,145 @@
+from dataclasses import replace
+from itertools import pairwise, zip_longest
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatmill.checkpoints.configuration import Variant
+from chatmill.engines.batching import make_chat_batch
+from chatmill.engines.onnx import shared_caches
+from chatmill.engines.torch.caches import INITIAL_CACHE_LENGTH
+from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_engine
+from chatmill.model.chat_model import ChatModel
+from export_onnx import main as export
+from support.tiny import CONFIG, byte_tokenizer, random_model, write_model
+
+ROWS = 3
+MODEL = random_model()
+each_engine = pytest.mark.parametrize("name", ["pytorch", "onnx"])
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chats")
+    write_model(folder / "model")
+    export(folder / "model", folder / "onnx", quantize=[])
+    folders = {"pytorch": folder / "model", "onnx": folder / "onnx"}
+    return {name: load_engine(folder, name, device="cpu", threads=1) for name, folder in folders.items()}
+
+
+def some_ids(count, seed=0):
+    return np.random.default_rng([count, seed]).integers(0, CONFIG.vocab_size, count).tolist()
+
+
+@torch.inference_mode()
+def expected(ids):
+    return MODEL(torch.tensor([ids]))[0, -1].numpy()
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.integers(1, 30)),
+        st.tuples(st.just("leave"), st.integers(0, ROWS - 1)),
+        st.tuples(st.just("rewind"), st.integers(0, ROWS - 1)),
+        st.tuples(st.just("step"), st.permutations(range(ROWS)).flatmap(lambda p: st.just(p[: 1 + p[0]]))),
+    ),
+    max_size=12,
+)
+
+
+@each_engine
+@settings(max_examples=30)
+@given(actions=ACTIONS)
+def test_each_chat_gets_the_logits_it_would_get_alone_whoever_joins_and_leaves(engines, name, actions):
+    chats, said = engines[name].chat_batch(ROWS), {}
+    for action, number in actions:
+        here = list(said)
+        if action == "join" and len(here) < ROWS:
+            said[chat := chats.join()] = some_ids(number)
+            np.testing.assert_allclose(chat.append(said[chat]), expected(said[chat]), atol=1e-4)
+        elif action == "step":
+            given = [(here[i], some_ids(1, len(said[here[i]]))[0]) for i in number if i < len(here)]
+            logits = chats.step(given) if given else []
+            for (chat, token), row in zip(given, logits, strict=True):
+                said[chat].append(token)
+                np.testing.assert_allclose(row, expected(said[chat]), atol=1e-4)
+        elif action == "leave" and number < len(here):
+            chats.leave(here[number])
+            del said[here[number]]
+        elif action == "rewind" and number < len(here):
+            del said[here[number]][5:]
+            here[number].rewind(len(said[here[number]]))
+
+
+@each_engine
+def test_chats_are_read_and_continued_past_what_the_caches_began_with(engines, name):
+    chats = engines[name].chat_batch(2)
+    short, long = chats.join(), chats.join()
+    short.append(ids := some_ids(3))
+    long.append(other := some_ids(INITIAL_CACHE_LENGTH))
+    logits = chats.step([(long, 7), (short, 8)])
+    np.testing.assert_allclose(logits, [expected([*other, 7]), expected([*ids, 8])], atol=1e-4)
+
+
+@each_engine
+def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
+    questions, chats = ["Hi", "What is 2 + 2?", "Bye" * 20], engines[name].chat_batch(ROWS)
+    sessions = [ChatSession(chats.join(), byte_tokenizer(), max_tokens=12) for _ in questions]
+    streams = [session.ask(question) for session, question in zip(sessions, questions, strict=True)]
+    turns = list(zip_longest(*streams, fillvalue=""))
+    for question, texts in zip(questions, zip(*turns, strict=True), strict=True):
+        alone = ChatSession(engines[name], byte_tokenizer(), max_tokens=12)
+        assert "".join(alone.ask(question)) == "".join(texts)
+
+
+@each_engine
+def test_a_chat_scores_as_its_engine_does(engines, name):
+    chat, ids = engines[name].chat_batch(2).join(), some_ids(20)
+    np.testing.assert_allclose(chat.sequence_logits(ids), engines[name].sequence_logits(ids), atol=1e-5)
+    assert chat.length == 0
+
+
+@each_engine
+def test_more_chats_than_there_is_room_for_and_tokens_that_do_not_fit_are_refused(engines, name):
+    chats = engines[name].chat_batch(1)
+    chat = chats.join()
+    with pytest.raises(ValueError, match="all 1 chats are taken: let one leave first"):
+        chats.join()
+    with pytest.raises(ValueError, match="the model knows 0 to 319"):
+        chats.step([(chat, 320)])
+    chats.leave(chat)
+    assert chats.join().length == 0
+
+
+def test_a_model_with_a_sliding_window_reads_one_chat_at_a_time():
+    model = ChatModel(replace(CONFIG, variant=Variant(sliding_window=8)))
+    with pytest.raises(ValueError, match="a model with a sliding window reads one chat at a time"):
+        PyTorchEngine(model, threads=1).chat_batch(2)
+
+
+def test_prompts_are_read_in_chunks_of_any_size_alike(engines, monkeypatch):
+    engine, ids, answers = engines["onnx"], some_ids(600), []
+    for chunk in (7, 64, 599, 600):
+        monkeypatch.setattr(shared_caches, "PREFILL_CHUNK", chunk)
+        engine.rewind(0)
+        answers.append(engine.append(ids))
+    for one, other in pairwise(answers):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+        assert one.argmax() == other.argmax() == expected(ids).argmax()
+
+
+def test_the_one_chat_of_an_engine_with_one_cache_is_the_engine():
+    engine = PyTorchEngine(random_model(replace(CONFIG, variant=Variant(sliding_window=600))), threads=1)
+    chats, rows = make_chat_batch(engine, ROWS)
+    chat, ids = chats.join(), some_ids(12)
+    assert rows == 1 and chat.context == engine.context
+    chat.append(ids)
+    chat.rewind(5)
+    last = chats.step([(chat, ids[5])])[0]
+    np.testing.assert_allclose(last, engine.sequence_logits(ids[:6])[-1], atol=1e-5)
+    np.testing.assert_array_equal(chat.sequence_logits(ids), engine.sequence_logits(ids))

@@ -1,0 +1,356 @@
+import sys
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import (
+    CALL_END,
+    CALL_START,
+    CONTROL_TOKENS,
+    IM_END,
+    IM_START,
+    Message,
+    Part,
+    escape,
+    render,
+    unescape,
+)
+from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.inference.chat_session import ChatSession, common_prefix_length
+from chatmill.inference.chat_template import ChatmillTemplate
+from chatmill.inference.detokenizer import IncrementalDetokenizer, StopSequences, Utf8StreamDecoder
+from chatmill.inference.model_loading import load_engine
+from chatmill.inference.sampler import Sampling
+from export_onnx import main as export
+from support.scripted import ScriptedEngine
+from support.tiny import byte_tokenizer, write_model
+
+TOKENIZER = byte_tokenizer()
+SPECIAL = TOKENIZER.special
+TEXT = st.one_of(st.text(), st.lists(st.sampled_from(["<", "\\", "|", "é", "🙂", *CONTROL_TOKENS])).map("".join))
+TEMPLATES = pytest.mark.parametrize("template", ["chatml", "markers"])
+
+
+def say(text, *, end=True):
+    """The ids with which a model says a text; `[` and `]` stand around a call."""
+    ids = [
+        {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}.get(byte, byte) for byte in escape(text).encode()
+    ]
+    return ids + [SPECIAL[IM_END]] * end
+
+
+def chat(*replies, template="chatml", context=1000, **options):
+    """A session whose model gives these replies."""
+    script = [token for reply in replies for token in reply]
+    engine = ScriptedEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
+    return ChatSession(engine, TOKENIZER, ChatmillTemplate(template), **options)
+
+
+def ask(session, text):
+    return "".join(session.ask(text))
+
+
+def prompt_of(conversation, template="chatml"):
+    """The ids that ask for the next answer, encoded at once."""
+    return TOKENIZER.encode_segments(
+        [*conversation_segments(conversation, template), *header_segments("assistant", template)]
+    )[0]
+
+
+@given(TEXT, st.data())
+def test_streamed_text_is_the_text_wherever_its_bytes_are_cut(text, data):
+    encoded, stream, shown = escape(text).encode(), Utf8StreamDecoder(), ""
+    while encoded:
+        size = data.draw(st.integers(1, len(encoded)))
+        shown += stream.decode(encoded[:size])
+        encoded = encoded[size:]
+    assert shown + stream.decode(b"", final=True) == text
+
+
+@given(st.binary())
+def test_bytes_that_are_no_text_stream_as_they_decode(data):
+    stream = Utf8StreamDecoder()
+    shown = "".join(stream.decode(data[i : i + 1]) for i in range(len(data))) + stream.decode(b"", final=True)
+    assert shown == unescape(data.decode(errors="replace"))
+
+
+def test_a_character_comes_out_with_its_last_byte():
+    stream = Utf8StreamDecoder()
+    assert [stream.decode(bytes([byte])) for byte in "é<\\|".encode()] == ["", "é", "<", "", "|"]
+
+
+def test_reply_shows_text_alone_and_keeps_calls_and_outputs():
+    reply = IncrementalDetokenizer(TOKENIZER)
+    ids = TOKENIZER.encode_segments(
+        conversation_segments(
+            [Message("assistant", (Part("call", "1<|2"), Part("output", "3"), Part("text", "It is <|3.")))]
+        )[3:]
+    )[0]
+    assert "".join(map(reply.push, ids)) + reply.finish() == "It is <|3.\n"
+    assert reply.message.parts == (Part("call", "1<|2"), Part("output", "3"), Part("text", "It is <|3.\n"))
+
+
+@given(st.lists(st.sampled_from([*range(256), SPECIAL[IM_END], *[SPECIAL[CALL_START], SPECIAL[CALL_END]] * 50])))
+def test_reply_is_a_message_whatever_a_model_says(ids):
+    reply = IncrementalDetokenizer(TOKENIZER)
+    shown = "".join(map(reply.push, ids)) + reply.finish()
+    assert shown == reply.message.text
+    assert not any(name in shown for name in CONTROL_TOKENS)
+
+
+@TEMPLATES
+def test_turns_are_read_as_training_reads_the_whole_conversation(template):
+    space = " " if template == "markers" else ""
+    session = chat(say(space + "Ho"), say(space + "Fine <|you|>?"), template=template, system="Be kind.")
+    assert ask(session, "Hi") == "Ho"
+    assert ask(session, "How <|im_end|> are you?") == "Fine <|you|>?"
+    whole = TOKENIZER.encode_segments(conversation_segments(session.conversation, template))[0]
+    assert session.engine.cache == whole[: session.engine.length]
+    assert [message.role for message in session.conversation] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_a_turn_reads_only_what_is_new():
+    session = chat(say("Ho"), say("Fine"))
+    ask(session, "Hi")
+    already = len(session.engine.received_ids)
+    ask(session, "And you?")
+    new = f"{IM_END}\n{IM_START}user\nAnd you?{IM_END}\n{IM_START}assistant\n"
+    assert TOKENIZER.decode(session.engine.received_ids[already]) == new
+
+
+def test_calculator_answers_a_call_and_only_the_text_is_shown():
+    session = chat(say("[12*3]It is 36."))
+    assert ask(session, "What is 12 * 3?") == "It is 36."
+    assert session.conversation[-1].parts == (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))
+
+
+def test_a_call_that_is_no_arithmetic_gets_an_error_and_the_reply_goes_on():
+    session = chat(say("[os.system]Sorry."))
+    assert ask(session, "Run it") == "Sorry."
+    assert session.conversation[-1].parts[1] == Part("output", "error: not arithmetic")
+
+
+@given(TEXT.filter(str.strip))
+def test_no_text_of_the_user_opens_a_turn(text):
+    session = chat(say("Ho"))
+    ask(session, text)
+    assert session.engine.received_ids[0].count(SPECIAL[IM_START]) == 2
+    assert render(session.conversation) == render(
+        [Message.from_text("user", text), Message.from_text("assistant", "Ho")]
+    )
+
+
+@TEMPLATES
+def test_oldest_turns_are_dropped_and_the_system_prompt_kept(template):
+    session = chat(*[say("Yes.")] * 20, template=template, context=120, system="Be kind.", max_tokens=16)
+    for number in range(20):
+        ask(session, f"Question {number}?")
+        assert session.engine.length < 120
+    kept = [session.conversation[0], *session.conversation[1 + session.num_dropped :]]
+    assert TOKENIZER.decode(session.engine.cache).startswith(TOKENIZER.decode(prompt_of(kept[:-1], template)))
+    assert kept[0].text == "Be kind."
+    assert len(session.conversation) == 41 > len(kept) >= 3
+
+
+def test_a_question_longer_than_the_context_is_refused_and_nothing_changes():
+    session = chat(say("Ho"), say("Fine"), context=100)
+    ask(session, "Hi")
+    before = session.conversation
+    with pytest.raises(ValueError, match=r"the message takes \d+ tokens, but the model has room for 75: shorten"):
+        ask(session, "x" * 100)
+    assert session.conversation == before
+    assert ask(session, "Hi") == "Fine"
+
+
+def test_an_answer_that_is_not_listened_to_ends_there():
+    session = chat(say("Ho, ho, ho", end=False)[:3], say("Fine"))
+    answer = session.ask("Hi")
+    assert [next(answer), next(answer)] == ["H", "o"]
+    answer.close()
+    assert session.conversation[-1] == Message.from_text("assistant", "Ho")
+    session.engine.script = iter(say("Fine"))
+    assert ask(session, "And?") == "Fine"
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
+
+
+def test_reply_answers_a_given_conversation_and_says_whether_it_stopped():
+    conversation = [
+        Message.from_text("user", "Hi"),
+        Message.from_text("assistant", "Ho"),
+        Message.from_text("user", "2+2?"),
+    ]
+    session = chat(say("[2+2]4"), say("It goes on", end=False))
+    message, stopped = session.greedy_reply(conversation, 20)
+    assert (message.text, stopped) == ("4", True)
+    assert session.engine.received_ids[0] == prompt_of(conversation)
+    message, stopped = session.greedy_reply(conversation, 6)
+    assert (message.text, stopped) == ("It goe", False)
+    assert session.conversation == []
+
+
+def test_undo_takes_the_question_back_and_the_cache_with_it():
+    session = chat(say("Ho"), say("Fine"), say("Well"))
+    assert session.undo() is None
+    ask(session, "Hi")
+    ask(session, "And you?")
+    assert session.undo() == "And you?"
+    assert [message.text for message in session.conversation] == ["Hi", "Ho"]
+    assert ask(session, "Edited?") == "Well"
+    assert TOKENIZER.decode(session.engine.received_ids[-len(say("Well"))]) == f"Edited?{IM_END}\n{IM_START}assistant\n"
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Well")[:-1]
+
+
+def test_regenerating_reads_the_last_token_of_the_prompt_alone():
+    session = chat(say("Ho"), say("Ha"), system="Be kind.")
+    ask(session, "Hi")
+    before = len(session.engine.received_ids)
+    assert "".join(session.regenerate()) == "Ha"
+    assert len(session.engine.received_ids[before]) == 1
+    assert [message.text for message in session.conversation] == ["Be kind.", "Hi", "Ha"]
+    with pytest.raises(ValueError, match="there is no answer yet"):
+        chat().regenerate()
+
+
+def test_what_an_answer_took_is_counted():
+    session = chat(say("Ho"), say("Fine."))
+    ask(session, "Hi")
+    assert (session.answer_stats.cached_tokens, session.answer_stats.tokens) == (0, 3)
+    prompt = session.answer_stats.prompt_tokens
+    ask(session, "You?")
+    assert session.answer_stats.cached_tokens == prompt + 2
+    assert session.answer_stats.prompt_tokens == len(session.prompt_ids) == len(prompt_of(session.conversation[:-1]))
+    assert session.answer_ids == say("Fine.")
+    assert 0 < session.answer_stats.first_token <= session.answer_stats.seconds
+
+
+@given(st.lists(st.text("ab.\n", max_size=6)), st.lists(st.text("ab.\n", min_size=1, max_size=3), max_size=3))
+def test_text_ends_where_the_first_stop_text_begins(stretches, stop):
+    stops, shown, text = StopSequences(stop), "", "".join(stretches)
+    for stretch in stretches:
+        if not stops.matched:
+            shown += stops.push(stretch)
+    shown += "" if stops.matched else stops.push("", final=True)
+    assert shown == text[: min((text.find(one) for one in stop if one in text), default=len(text))]
+
+
+def test_an_answer_ends_at_a_stop_text_and_the_chat_goes_on():
+    session = chat(say("One. Two. Three.")[:7], say("Fine"), stop=[". Tw", "Three"])
+    assert ask(session, "Count") == "One"
+    assert session.conversation[-1] == Message.from_text("assistant", "One")
+    assert ask(session, "And?") == "Fine"
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
+
+
+def test_a_loaded_conversation_is_continued_with_its_system_prompt():
+    session = chat(say("Fine"), system="Be kind.")
+    session.set_conversation(
+        [Message.from_text("system", "Be brief."), *map(Message.from_text, ["user", "assistant"], ["Hi", "Ho"])]
+    )
+    assert ask(session, "You?") == "Fine"
+    assert session.system == "Be brief."
+    assert session.engine.received_ids[0] == prompt_of(session.conversation[:-1])
+
+
+def test_a_new_system_prompt_is_read_before_what_was_said():
+    session = chat(say("Ho"), say("Fine"))
+    ask(session, "Hi")
+    session.system = "Be brief."
+    ask(session, "You?")
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
+    assert [message.role for message in session.conversation] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_logits_that_are_no_numbers_are_told_and_nothing_changes():
+    session = chat(say("Ho"), say("Fine"))
+    ask(session, "Hi")
+    before, append = session.conversation, session.engine.append
+    session.engine.append = lambda ids: append(ids) * (np.nan if len(ids) == 1 else 1)
+    with pytest.raises(ValueError, match="the model's largest logit is nan at token 2 of the answer"):
+        ask(session, "You?")
+    assert session.conversation == before
+
+
+def test_logits_beside_the_vocabulary_are_never_chosen_and_too_few_are_refused():
+    engine = ScriptedEngine(say("Ho"), vocab_size=TOKENIZER.vocab_size + 5, context=100)
+    append = engine.append
+    engine.append = lambda ids: append(ids) + np.eye(TOKENIZER.vocab_size + 5, dtype=np.float32)[-1] * 9
+    assert ask(ChatSession(engine, TOKENIZER), "Hi") == "Ho"
+    engine.vocab_size = 300
+    with pytest.raises(ValueError, match="logits for 300 tokens, but the tokenizer has 320: it is not the model's"):
+        ChatSession(engine, TOKENIZER)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_an_empty_message_is_refused(text):
+    with pytest.raises(ValueError, match="the message is empty"):
+        ask(chat(), text)
+
+
+def test_clearing_forgets_all_but_the_system_prompt():
+    session = chat(say("Ho"), say("Fine"), system="Be kind.")
+    ask(session, "Hi")
+    session.clear()
+    assert session.conversation == [Message.from_text("system", "Be kind.")]
+    ask(session, "You?")
+    assert len(session.conversation) == 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat")
+    write_model(folder / "model")
+    export(folder / "model", folder / "onnx", quantize=[])
+    return folder
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_p=0.9, seed=3)])
+def test_engines_give_the_same_answers_turn_after_turn(model, sampling):
+    answers = []
+    for name in ("pytorch", "onnx", "onnx_hf"):
+        engine = load_engine(model / ("model" if name == "pytorch" else "onnx"), name, device="cpu", threads=1)
+        session = ChatSession(engine, TOKENIZER, sampling=sampling, max_tokens=24)
+        answers.append([ask(session, text) for text in ("Hi", "What is 2 + 2?", "Bye" * 120, "So?")])
+    assert answers[0] == answers[1] == answers[2]
+    assert len(set(answers[0])) > 1
+
+
+def broken_off(session, text, moment):
+    """Ask, with Ctrl-C before the line of our code that is the `moment`th to run; whether it came to that."""
+    lines = iter(range(moment))
+
+    def trace(frame, event, _):
+        if "chatmill" not in frame.f_code.co_filename:
+            return None
+        if event == "line" and next(lines, None) is None:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        ask(session, text)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_a_chat_goes_on_wherever_it_was_broken_off():
+    for moment in count():
+        session = chat(say("Ho"), say("[1+2]three"), [])
+        ask(session, "Hi")
+        came = broken_off(session, "Sum?", moment)
+        kept, session.engine.script = len(session.conversation) == 4, iter(say("Fine"))
+        assert ask(session, "And?") == "Fine"
+        assert TOKENIZER.decode(session.prompt_ids).count("Sum?") == kept
+        assert session.engine.cache[: len(session.prompt_ids)] == session.prompt_ids
+        if not came:
+            break
+    assert moment > 100
+
+
+def test_common_length_is_that_of_the_common_beginning():
+    assert [common_prefix_length([1, 2, 3], other) for other in ([1, 2], [1, 5, 3], [], [1, 2, 3, 4])] == [2, 1, 0, 3]

@@ -1,0 +1,182 @@
+"""Models made anywhere are found with what belongs to them."""
+
+import json
+import shutil
+
+import pytest
+
+from chatmill.conversation.chatml import IM_END, parse, read_records
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.chat_template import ChatmillTemplate
+from chatmill.inference.model_loading import find_model, load_model
+from export_onnx import main as export
+from support.paths import ROOT
+from support.tiny import VOCABULARY, byte_tokenizer, write_model
+
+DATA = ROOT / "data"
+OURS = ("manifest.json", "chatmill_tokenizer.json", "chat_template.jinja", "tokenizer_config.json")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loading")
+    write_model(folder / "model")
+    export(folder / "model", folder / "onnx", quantize=[])
+    return folder
+
+
+@pytest.fixture
+def foreign(models, tmp_path):
+    """The model as another program would leave it: weights, config.json, tokenizer.json and generation_config.json."""
+    folder = shutil.copytree(models / "model", tmp_path / "foreign", ignore=shutil.ignore_patterns(*OURS))
+    config = json.loads((folder / "config.json").read_text())
+    del config["chatmill"]
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def ask(loaded, text="Hi", **options):
+    return "".join(ChatSession(*loaded, max_tokens=8, **options).ask(text))
+
+
+def test_a_model_without_a_chat_template_continues_text(foreign):
+    loaded = load_model(foreign, device="cpu", threads=1)
+    assert (loaded.template.name, loaded.engine.fingerprint) == ("plain", "")
+    session = ChatSession(*loaded, max_tokens=8)
+    answer = "".join(session.ask("Once upon"))
+    assert session.prompt_ids == byte_tokenizer().encode("Once upon")
+    assert "".join(session.ask(" then")) != answer
+    assert session.tokenizer.decode(session.prompt_ids).startswith("Once upon" + answer)
+
+
+def test_a_chat_template_is_recognised_and_can_be_chosen(foreign):
+    (foreign / "chat_template.jinja").write_text("{{ '<|im_start|>' }}")
+    assert load_model(foreign, device="cpu", threads=1).template == ChatmillTemplate()
+    assert load_model(foreign, device="cpu", threads=1, template="markers").template == ChatmillTemplate("markers")
+    (foreign / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ValueError, match=r"its chat template is none that chatmill knows: choose one with --template"):
+        load_model(foreign, device="cpu", threads=1)
+
+
+def test_an_answer_ends_at_the_ids_that_the_models_files_name(foreign):
+    first = ChatSession(*load_model(foreign, device="cpu", threads=1), max_tokens=2)
+    list(first.ask("Hi"))
+    (foreign / "generation_config.json").write_text(json.dumps({"eos_token_id": [first.answer_ids[1]]}))
+    session = ChatSession(*load_model(foreign, device="cpu", threads=1), max_tokens=8)
+    list(session.ask("Hi"))
+    assert session.answer_ids == first.answer_ids
+
+
+def test_a_tokenizer_beside_the_model_is_found_and_another_can_be_named(foreign, models, tmp_path):
+    (foreign / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"foreign: no tokenizer beside the model: name one with --tokenizer"):
+        load_model(foreign, device="cpu", threads=1)
+    loaded = load_model(foreign, device="cpu", threads=1, tokenizer=models / "model" / "tokenizer.json")
+    assert loaded.tokenizer.fingerprint == VOCABULARY.fingerprint
+
+
+def test_another_tokenizer_than_the_models_needs_to_be_trusted(models, tmp_path):
+    wider = json.loads((models / "model" / "tokenizer.json").read_text())
+    wider["added_tokens"][-1]["content"] = "<|other|>"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(wider))
+    options = {"device": "cpu", "threads": 1, "tokenizer": tmp_path / "tokenizer.json"}
+    with pytest.raises(ValueError, match=r"is not the one the model was trained with"):
+        load_model(models / "model", **options)
+    assert load_model(models / "model", **options, trust_tokenizer=True).engine.name == "pytorch"
+
+
+def test_a_graph_in_the_hubs_layout_has_its_files_beside_its_folder(foreign, models):
+    (foreign / "model.safetensors").unlink()
+    (foreign / "onnx").mkdir()
+    shutil.copy(models / "onnx" / "model.onnx", foreign / "onnx")
+    loaded = load_model(foreign, threads=1)
+    assert find_model(foreign) == foreign / "onnx" / "model.onnx"
+    assert ask(loaded) == ask(load_model(models / "model", device="cpu", threads=1))
+    assert ask(load_model(foreign / "onnx" / "model.onnx", threads=1)) == ask(loaded)
+
+
+def test_of_several_graphs_one_must_be_named(models, tmp_path):
+    for name in ("a.onnx", "b.onnx"):
+        shutil.copy(models / "onnx" / "model.onnx", tmp_path / name)
+    with pytest.raises(ValueError, match=r"2 graphs: name one of .*a\.onnx, .*b\.onnx"):
+        load_model(tmp_path)
+    shutil.copy(models / "model" / "tokenizer.json", tmp_path)
+    assert load_model(tmp_path / "a.onnx", threads=1).engine.name == "onnx"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("config.json", "config.json"), ("model.safetensors", "model.safetensors")]
+)
+@pytest.mark.parametrize("damage", ["cut", "gone", "flipped"])
+def test_a_model_with_a_file_missing_or_corrupted_is_refused(models, tmp_path, name, message, damage):
+    folder = shutil.copytree(models / "model", tmp_path / "model")
+    content = bytearray((folder / name).read_bytes())
+    content[-5] ^= 255
+    (folder / name).write_bytes(content[:-9] if damage == "cut" else content)
+    if damage == "gone":
+        (folder / name).unlink()
+    with pytest.raises(ValueError, match=message):
+        load_model(folder, device="cpu", threads=1)
+
+
+def greedy_answers(paths, prompts, max_tokens):
+    """The answers of each engine, with its cache and without."""
+    answers = {}
+    for path in paths:
+        loaded = load_model(path, device="cpu", threads=1)
+        for engine in (loaded.engine, Recomputing(loaded.engine)):
+            session = ChatSession(engine, *loaded[1:], max_tokens=max_tokens)
+            answers[loaded.engine.name, engine is loaded.engine] = [answer_alone(session, text) for text in prompts]
+    return answers
+
+
+def test_greedy_answers_are_the_same_on_every_engine_with_and_without_cache(models):
+    prompts = [f"What is {n} + {n * n % 7}?" + " Please." * (n % 4) for n in range(100)]
+    paths = (models / "model", models / "onnx", models / "onnx" / "model.onnx")
+    first, *others = greedy_answers(paths, prompts, 12).values()
+    assert [found == first for found in others] == [True] * 5
+    assert len(set(first)) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "export/onnx/model.onnx").exists(), reason="no model was made here: run `dvc repro`")
+def test_greedy_answers_of_the_pipelines_model_are_the_same_on_every_engine_with_and_without_cache():
+    records = list(read_records(DATA / "chat/test.jsonl"))
+    prompts = [parse(records[i * len(records) // 100].text)[-2].text for i in range(100)]
+    paths = (DATA / "model", DATA / "export/onnx", DATA / "export/onnx/model.onnx")
+    first, *others = greedy_answers(paths, prompts, 40).values()
+    assert [found == first for found in others] == [True] * 5
+    assert len(set(first)) > 30
+
+
+class Recomputing:
+    """An engine that keeps nothing: it reads everything anew for each token."""
+
+    def __init__(self, engine):
+        self.engine, self.ids = engine, []
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    @property
+    def length(self):
+        return len(self.ids)
+
+    def append(self, ids):
+        self.ids += ids
+        self.engine.rewind(0)
+        return self.engine.append(self.ids)
+
+    def rewind(self, length):
+        del self.ids[length:]
+
+
+def answer_alone(session, prompt):
+    session.clear()
+    return "".join(session.ask(prompt))
+
+
+def test_a_template_of_a_token_that_is_not_there_is_refused(foreign):
+    with pytest.raises(ValueError, match=r"template 'llama3' ends answers with <\|eot_id\|>"):
+        load_model(foreign, device="cpu", threads=1, template="llama3")
+    assert IM_END in load_model(foreign, device="cpu", threads=1).tokenizer.special

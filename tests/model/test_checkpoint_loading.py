@@ -1,0 +1,234 @@
+import json
+import resource
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from chatmill.checkpoints.architectures import read_config
+from chatmill.checkpoints.weights import read_weights
+from chatmill.engines.torch.pytorch_engine import available_devices, describe_device, resolve_device
+from chatmill.model.checkpoint_loading import model_from_weights
+from support.external_models import IDS, LLAMA3, logits_of, make, open_on_cpu, rewrite, transformers
+from support.tiny import VOCABULARY, random_model, write_model
+
+VARIANTS = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-ungrouped": ("llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-head_dim": ("llama", {"head_dim": 16}),
+    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0}}),
+    "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "mistral": ("mistral", {}),
+    "mistral-window": ("mistral", {"sliding_window": 7}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3-biases": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+}
+
+
+@pytest.fixture
+def llama(tmp_path):
+    model = make("llama")
+    model.save_pretrained(tmp_path / "llama")
+    return model, tmp_path / "llama"
+
+
+@pytest.mark.parametrize(("family", "changes"), VARIANTS.values(), ids=VARIANTS)
+def test_other_families_give_the_logits_of_transformers(tmp_path, family, changes):
+    model = make(family, **changes)
+    model.save_pretrained(tmp_path)
+    engine, expected = open_on_cpu(tmp_path), logits_of(model)
+    assert (engine.name, engine.context, engine.fingerprint, engine.template) == ("pytorch", 128, "", "")
+    np.testing.assert_allclose(engine.sequence_logits(IDS), expected, atol=1e-4)
+    engine.append(IDS[:20]), engine.rewind(9), engine.append(IDS[9:21])
+    np.testing.assert_allclose([engine.append([token]) for token in IDS[21:]], expected[21:], atol=1e-4)
+
+
+def test_on_an_accelerator_weights_stay_as_they_are_but_for_norms_of_queries_and_keys(tmp_path):
+    make("qwen3", head_dim=16).bfloat16().save_pretrained(tmp_path)
+    config = read_config(json.loads((tmp_path / "config.json").read_text()))
+    weights = read_weights([tmp_path / "model.safetensors"])
+    model = model_from_weights(config, weights, torch.device("meta"), tmp_path)
+    exact = {name for name, weight in model.named_parameters() if weight.dtype == torch.float32}
+    assert exact == {f"model.layers.{i}.self_attn.{name}_norm.weight" for i in (0, 1) for name in "qk"}
+    assert weights == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_number_formats_become_float32_on_the_processor(llama, tmp_path, dtype):
+    model = llama[0].to(dtype)
+    model.save_pretrained(tmp_path / "other")
+    engine = open_on_cpu(tmp_path / "other")
+    assert engine.num_bytes == 4 * sum(weight.numel() for weight in model.parameters())
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "other", dtype=torch.float32)
+    np.testing.assert_allclose(engine.sequence_logits(IDS), logits_of(theirs), atol=1e-4)
+
+
+def as_safetensors(weights, folder):
+    save_file(weights, folder / "model.safetensors")
+
+
+def as_lone_safetensors(weights, folder):
+    save_file(weights, folder / "weights.safetensors")
+
+
+def as_shards(weights, folder):
+    places = {name: f"model-{i % 3}.safetensors" for i, name in enumerate(weights)}
+    for place in set(places.values()):
+        save_file({name: weights[name] for name in weights if places[name] == place}, folder / place)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def as_bin(weights, folder):
+    torch.save(weights, folder / "pytorch_model.bin")
+
+
+def as_bin_shards(weights, folder):
+    places = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(weights)}
+    for place in set(places.values()):
+        torch.save({name: weights[name] for name in weights if places[name] == place}, folder / place)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def as_training_checkpoint(weights, folder):
+    compiled = OrderedDict((f"module._orig_mod.{name}", torch.nn.Parameter(weight)) for name, weight in weights.items())
+    torch.save({"step": 3, "optimizer": {"state": {}, "lr": 0.1}, "model": compiled}, folder / "step3.pt")
+
+
+def as_state_dict(weights, folder):
+    torch.save({"state_dict": weights, "epoch": 1}, folder / "last.pth")
+
+
+FORMS = [as_safetensors, as_lone_safetensors, as_shards, as_bin, as_bin_shards, as_training_checkpoint, as_state_dict]
+
+
+@pytest.mark.parametrize("save", FORMS)
+def test_each_form_of_file_holds_the_same_model(llama, tmp_path, save):
+    model, folder = llama
+    weights = load_file(folder / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    save(weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, tmp_path)
+    np.testing.assert_allclose(open_on_cpu(tmp_path).sequence_logits(IDS), logits_of(model), atol=1e-4)
+
+
+def test_a_file_can_be_named_and_shards_are_found_as_transformers_writes_them(llama, tmp_path):
+    model, folder = llama
+    model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    for path in (folder / "model.safetensors", tmp_path / "shards", tmp_path / "shards/model.safetensors.index.json"):
+        np.testing.assert_allclose(open_on_cpu(path).sequence_logits(IDS), logits_of(model), atol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "transformer.decoder."])
+def test_a_decoder_may_have_any_name(tmp_path, prefix):
+    model = make("qwen2", tie_word_embeddings=True)
+    model.config.save_pretrained(tmp_path)
+    weights = {prefix + name: weight.clone() for name, weight in model.model.state_dict().items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    np.testing.assert_allclose(open_on_cpu(tmp_path).sequence_logits(IDS), logits_of(model), atol=1e-4)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_saved_head_is_tied_where_it_is_the_embedding(tmp_path, equal):
+    model = make("llama", tie_word_embeddings=equal)
+    model.config.tie_word_embeddings = True
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    engine, saved = open_on_cpu(tmp_path), sum(weight.numel() for weight in model.state_dict().values())
+    assert engine.num_bytes == 4 * (saved - equal * model.lm_head.weight.numel())
+    np.testing.assert_allclose(engine.sequence_logits(IDS), logits_of(model), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": None}, "no hidden_size"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers '2': expected a whole number"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers 1000000000000: expected"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps -1: expected a number above 0"),
+        ({"rope_scaling": {"type": "linear"}}, "factor None: expected a number above 0"),
+        ({"num_key_value_heads": 3}, "num_attention_heads = 4 is no multiple"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_named_with_its_file(llama, changes, message):
+    _, folder = llama
+    rewrite(folder, **changes)
+    with pytest.raises(ValueError, match=rf"config\.json: not the shape of a model: .*{message}"):
+        open_on_cpu(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 3}, r"9 missing: model\.layers\.2\.\S+, \S+, \S+ …"),
+        ({"num_hidden_layers": 1}, r"9 unexpected: model\.layers\.1\."),
+        ({"num_hidden_layers": 1_000_000}, "21 tensors, but config.json says 1000000 layers"),
+        ({"vocab_size": 97}, r"2 wrongly shaped: model\.embed_tokens\.weight \(96, 32\) where \(97, 32\) is expected"),
+        ({"head_dim": 1 << 30}, r"8 wrongly shaped: .*where \(4294967296, 32\) is expected"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named_with_their_file(llama, changes, message):
+    _, folder = llama
+    rewrite(folder, **changes)
+    with pytest.raises(ValueError, match=rf"llama: .*{message}"):
+        open_on_cpu(folder)
+
+
+def test_a_shard_that_is_missing_and_one_that_is_elsewhere_are_named(llama, tmp_path):
+    _, folder = llama
+    as_shards(load_file(folder / "model.safetensors"), folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"index\.json: 1 of 3 files are missing: model-1\.safetensors"):
+        open_on_cpu(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../model.safetensors"}}')
+    with pytest.raises(ValueError, match="expected names of files beside it"):
+        open_on_cpu(folder)
+
+
+def test_a_folder_without_weights_or_config_is_named(llama, tmp_path):
+    _, folder = llama
+    with pytest.raises(ValueError, match=r"expected one file of weights, as model\.safetensors.*: found none"):
+        open_on_cpu(tmp_path)
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"config\.json is missing"):
+        open_on_cpu(folder)
+
+
+def test_a_folder_of_ours_is_checked_and_says_its_origin(tmp_path):
+    folder = write_model(tmp_path, template="markers")
+    engine = open_on_cpu(folder)
+    assert (engine.fingerprint, engine.template, engine.device) == (VOCABULARY.fingerprint, "markers", "cpu")
+    with torch.inference_mode():
+        expected = random_model()(torch.tensor([IDS]))[0]
+    np.testing.assert_allclose(engine.sequence_logits(IDS), expected, atol=1e-5)
+    (folder / "generation_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"generation_config\.json is damaged or was edited"):
+        open_on_cpu(folder)
+
+
+@pytest.mark.parametrize("name", ["abacus", "xpu:7", "cuda:99", ""])
+def test_a_device_that_is_not_here_is_named_with_those_that_are(name):
+    with pytest.raises(ValueError, match=f"^device '{name}': not here: expected one of auto, (.*, )?cpu$"):
+        resolve_device(name)
+
+
+def test_devices_are_chosen_and_described():
+    assert resolve_device("cpu").type == "cpu"
+    assert str(resolve_device("auto")) == available_devices()[0]
+    torch.set_num_threads(2)
+    assert describe_device("cpu") == "cpu, 2 threads"
+
+
+def test_a_long_context_takes_memory_only_as_it_is_filled(tmp_path):
+    make("llama", max_position_embeddings=1 << 30).save_pretrained(tmp_path)
+    engine = open_on_cpu(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    engine.append(IDS * 20)
+    assert engine.context == 1 << 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB

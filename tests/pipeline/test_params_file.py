@@ -1,0 +1,105 @@
+"""params.yaml is read as DVC reads it, and checked whole before any stage begins."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from chatmill.pipeline.params_file import check_external, find_errors, read_params
+from chatmill.pipeline.signatures import read_signature
+from support.paths import ROOT, SOURCE
+
+SIGNATURES = {file.stem: read_signature(file) for file in SOURCE.glob("*.py")}
+NO_SUCH = "did you mean {}?: expected one of "
+
+
+def test_numbers_are_read_as_dvc_reads_them(tmp_path):
+    file = tmp_path / "params.yaml"
+    file.write_text("a: 1e-3\nb: 1E5\nc: -2.5e+3\nd: e3\ne: 1\nf: .5e1\n")
+    assert read_params(file) == {"a": 0.001, "b": 1e5, "c": -2500.0, "d": "e3", "e": 1, "f": 5.0}
+
+
+def errors(**changes):
+    """What is wrong with the project's own parameters, of which those at dotted paths are changed."""
+    params = read_params(ROOT / "params.yaml")
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        section = params
+        for name in path:
+            section = section[name]
+        section[last] = value
+    return list(find_errors(params, SIGNATURES))
+
+
+def test_the_parameters_of_the_project_are_right():
+    assert errors() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("evalute", {"max_tokens": 1}, "unknown section evalute: did you mean evaluate?: expected one of benchmark, "),
+        ("evaluate__max_token", 5, f"unknown parameter evaluate.max_token: {NO_SUCH.format('max_tokens')}"),
+        ("evaluate__max_tokens", 0, "evaluate.max_tokens = 0: input should be greater than 0"),
+        ("train_model__dept", 5, f"unknown parameter train_model.dept: {NO_SUCH.format('depth')}"),
+        ("train_model__precision", "fp32", "train_model.precision = 'fp32': input should be 'auto', 'float32' or "),
+        ("train_model__compile", 5, "train_model.compile = 5: input should be 'auto', or input should be a valid bool"),
+        ("train_model__context", 8192, "train_model.batch_size = 4096 is less than train_model.context = 8192"),
+        ("train_model__initial_sha256", "0", "train_model.initial_sha256 is no longer a parameter: DVC tracks "),
+        ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp': {NO_SUCH.format('bpe')}bpe, byte, "),
+        ("train_tokenizer__bep", {}, f"unknown parameter train_tokenizer.bep: {NO_SUCH.format('bpe')}"),
+        ("train_tokenizer__bpe__pattern", "(", "train_tokenizer.bpe.pattern = '(': not a regular expression"),
+        ("train_tokenizer__vocab_size", 100, "train_tokenizer.vocab_size = 100: expected a multiple of 64"),
+        ("prepare__visits__limits", 5, f"unknown parameter prepare.visits.limits: {NO_SUCH.format('limit')}"),
+        ("prepare__visits", [1], "prepare.visits: expected keys and values"),
+        ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0 = 'bin': input should be 'binary', "),
+        ("evaluate__compare_tokenizers", {"a": "0"}, "evaluate.compare_tokenizers is a list of files in data/raw/"),
+    ],
+)
+def test_every_section_is_checked(key, value, message):
+    found = errors(**{key: value})
+    assert [error[: len(message)] for error in found] == [message]
+
+
+def test_a_sum_of_a_pretrained_tokenizer_is_no_longer_a_parameter():
+    section = {"path": "data/raw/external/pretrained/t.json", "sha256": "0"}
+    found = errors(train_tokenizer__type="pretrained", train_tokenizer__pretrained=section)
+    assert found[0].startswith("train_tokenizer.pretrained.sha256 is no longer a parameter: DVC tracks ")
+
+
+def test_a_mistake_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
+    params = read_params(ROOT / "params.yaml")
+    params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    shutil.copy(ROOT / "data/raw/letters.txt", tmp_path)
+    command = [sys.executable, SOURCE / "prepare.py", "letters.txt", "letters.jsonl", "letters.rejects.jsonl"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "missing parameter benchmark.repeats; params.yaml: unknown parameter benchmark.repeets" in result.stderr
+    assert not (tmp_path / "letters.jsonl").exists()
+
+
+def test_the_check_leaves_no_module_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom chatmill.pipeline.params_file import check_params, read_params\n"
+        f"params, before = read_params(Path({str(ROOT / 'params.yaml')!r})), set(sys.modules)\n"
+        f"check_params(params, Path({str(SOURCE)!r}))\n"
+        "print([name for name in sys.modules.keys() - before if name.startswith('chatmill')])"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n" and (tmp_path / ".cache/checked-params").exists()
+
+
+def test_a_file_in_the_folder_that_dvc_tracks_is_accepted(tmp_path):
+    check_external(tmp_path / "initial/earlier", tmp_path / "initial", "train_model.initial")
+
+
+@pytest.mark.parametrize("name", ["earlier", "initial", "initial/../earlier"])
+def test_any_other_is_refused_with_the_commands_that_bring_it_there(tmp_path, name):
+    (tmp_path / "earlier").mkdir()
+    with pytest.raises(ValueError, match=r"^train_model.initial = .* alone: `cp .*dvc add .*dvc import-url URL"):
+        check_external(tmp_path / name, tmp_path / "initial", "train_model.initial")

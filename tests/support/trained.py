@@ -1,0 +1,55 @@
+"""A tiny model that has learnt a few exchanges by heart: what it says is known, and it really says it."""
+
+import random
+from dataclasses import replace
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
+
+from chatmill.conversation.chatml import Message, Part
+from chatmill.pipeline.manifest import write_manifest
+from support.tiny import CONFIG, VOCABULARY, byte_tokenizer, random_model, write_model
+
+TRAINED_CONFIG = replace(CONFIG, hidden_size=64, intermediate_size=128, head_dim=32, max_position_embeddings=1 << 14)
+STEPS, ROWS, RATE = 200, 4, 5e-3
+
+
+def write_trained(folder, exchanges, endless):
+    """A model's folder; `exchanges` are what is asked and the parts of the answer. The answer to `endless` never ends.
+
+    It knows what is asked at once, and after another of the exchanges.
+    """
+    write_model(folder, TRAINED_CONFIG)
+    torch.manual_seed(0)
+    chosen, model = random.Random(0), random_model(TRAINED_CONFIG).train()
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
+    for _ in range(STEPS):
+        rows = [chosen.sample(sorted(exchanges), chosen.choice([1, 1, 2])) for _ in range(ROWS)]
+        optimizer.zero_grad()
+        (sum(_loss(model, row, exchanges, endless) for row in rows) / ROWS).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1)
+        optimizer.step()
+        schedule.step()
+    save_file(model.state_dict(), folder / "model.safetensors")
+    write_manifest(folder, kind="model", fingerprint=VOCABULARY.fingerprint)
+    return folder
+
+
+def _loss(model, questions, exchanges, endless):
+    """Of the assistant's tokens."""
+    turns = [
+        turn
+        for one in questions
+        for turn in (Message.from_text("user", one), Message("assistant", tuple(exchanges[one])))
+    ]
+    ids, trained = map(torch.tensor, byte_tokenizer().encode_conversation(turns))
+    if questions[-1] == endless:
+        ids, trained = ids[:-2], trained[:-2]  # without its end
+    return cross_entropy(model(ids[None, :-1])[0][trained[1:]], ids[1:][trained[1:]])
+
+
+def text(words):
+    """The parts of an answer that is text alone."""
+    return [Part("text", words)]

@@ -1,0 +1,95 @@
+"""Some short conversations, encoded by a tokenizer of bytes, and settings with which a model learns them in seconds."""
+
+import csv
+import time
+
+import yaml
+
+import encode
+import train_model
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.training.checkpoint import Checkpoint
+from support.paths import ANY_FOLDER
+from support.tiny import VOCABULARY
+
+SETTINGS = {
+    "depth": 1,
+    "context": 64,
+    "steps": 8,
+    "batch_size": 256,
+    "prompt_loss_weight": 0.1,
+    "seed": 1,
+    "threads": 1,
+    "precision": "float32",
+    "compile": False,
+    "device": "cpu",
+}
+
+
+def write_tokens(folder):
+    """What `encode` reads and writes."""
+    for split, numbers in (("train", range(60)), ("validation", range(60, 70))):
+        talks = [
+            [Message.from_text("user", f"{i}?"), Message.from_text("assistant", "yes" * (i % 4 + 1))] for i in numbers
+        ]
+        lines = (Record("talk", f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_folder(VOCABULARY, folder / "tokenizer")
+    files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
+    encode.main(*files, template="chatml")
+    return folder
+
+
+def run_training(tokens, out, **changes):
+    """The stage, called as a function."""
+    out.mkdir(exist_ok=True)
+    train_model.main(
+        tokens / "tokens",
+        tokens / "tokenizer",
+        ANY_FOLDER,
+        out / "model",
+        out / "train.tsv",
+        parameters=SETTINGS | changes,
+    )
+    return out
+
+
+def training_command(tokens, out, **changes):
+    """The arguments with which Python runs the stage in a folder, whose params.yaml this writes."""
+    out.mkdir(exist_ok=True)
+    (out / "params.yaml").write_text(yaml.safe_dump({"train_model": SETTINGS | changes}))
+    files = {
+        "tokens": tokens / "tokens",
+        "tokenizer": tokens / "tokenizer",
+        "external": ANY_FOLDER,
+        "model": "model",
+        "curve": "train.tsv",
+    }
+    return [train_model.__file__, *(str(part) for name, file in files.items() for part in (f"--{name}", file))]
+
+
+def read_curve(folder):
+    """The lines of train.tsv."""
+    with (folder / "train.tsv").open() as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def kill_when_saved(process, top):
+    """The checkpoint of a run, in the scratch of a top folder, when it has one and the run is killed."""
+    folders = []
+    while not folders and process.poll() is None:
+        time.sleep(0.01)
+        folders = [file.parent for file in top.glob(".cache/resume/*/*.pt")]
+    process.kill()
+    process.communicate()
+    checkpoint = Checkpoint("any")
+    checkpoint.folder = folders[0]
+    return checkpoint
+
+
+def mark_checkpoint(checkpoint):
+    """Write `killed` into the curve of a checkpoint, to tell whether a run goes on from there; return its state."""
+    state = checkpoint.load()
+    assert checkpoint.save(state | {"curve": state["curve"] + "killed\n"})
+    return state

@@ -1,0 +1,391 @@
+"""Tokenizers made elsewhere, exported: the same ids as in the program that each was made for."""
+
+import base64
+import hashlib
+import json
+import signal
+from types import SimpleNamespace
+
+import pytest
+import sentencepiece
+import tiktoken
+import tiktoken.load
+import tokenizers
+from hypothesis import given, settings
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from chatmill.app.cli import main
+from chatmill.app.commands import export_tokenizer
+from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.tokenizer.exporting.exports import export_all, make_rank_encoder
+from chatmill.tokenizer.exporting.parity import drop_texts_with_special_tokens, load_encoders
+from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
+from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
+from chatmill.tokenizer.types import bpe
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, byte_level_vocabulary
+from support.external_tokenizers import (
+    bert_like,
+    bpe_like,
+    gpt2_like,
+    llama_like,
+    nfc_like,
+    ranks_like,
+    t5_like,
+    unigram_like,
+    words_like,
+)
+from support.official_patterns import OFFICIAL
+from support.paths import SHARED
+from support.texts import REAL, SAMPLE, TEXTS, real_lines
+from support.token_records import read_sequentially
+
+TOKENIZERS = SHARED / "tokenizers"
+BYTES_FORMATS = {"tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"}
+EXPORTS = {  # what each must be written as, and equal in
+    "gpt2": BYTES_FORMATS,
+    "tiktoken/r50k_base.tiktoken": BYTES_FORMATS,
+    "tiktoken/p50k_base.tiktoken": BYTES_FORMATS,
+    "tiktoken/cl100k_base.tiktoken": BYTES_FORMATS,
+    "tiktoken/o200k_base.tiktoken": BYTES_FORMATS,
+    "qwen/qwen.tiktoken": BYTES_FORMATS,
+    "qwen/qwen.crlf.tiktoken": BYTES_FORMATS,
+    "torchtune/tokenizer.json": BYTES_FORMATS,
+    "llama2/tokenizer.model": {"tokenizer.bin", "tokenizer.json", "tokenizer.model"},
+    "hf_t5-small": {"tokenizer.bin", "tokenizer.json"},
+    "torchtune/sentencepiece.model": {"tokenizer.bin", "tokenizer.model"},
+    "torchtune/m.model": {"tokenizer.bin", "tokenizer.model"},
+    "sentencepiece_tests/test_ja_model.model": {"tokenizer.bin", "tokenizer.model"},
+    "bert/bert-vocab.txt": {"tokenizer.bin", "tokenizer.json"},
+}
+ROUNDED = {"torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_tests/test_ja_model.model"}
+
+
+def published(name, file, monkeypatch, folder):
+    """tiktoken's own encoding of that name, from our copy of what it would download: it checks the file's hash."""
+    places = {"o200k_base": "encodings", "cl100k_base": "encodings", "p50k_base": "encodings", "r50k_base": "encodings"}
+    address = f"https://openaipublic.blob.core.windows.net/{places[name]}/{name}.tiktoken"
+    (folder / hashlib.sha1(address.encode()).hexdigest()).write_bytes(file.read_bytes())
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
+    return tiktoken.get_encoding(name)
+
+
+def original(name, monkeypatch, folder):
+    """Texts to ids in the program that a tokenizer was made for."""
+    path = TOKENIZERS / name
+    if name == "gpt2":
+        vocabulary, merges = str(path / "encoder.json"), str(path / "vocab.bpe")
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocabulary, merges))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif name.startswith("tiktoken/"):
+        return published(path.stem, path, monkeypatch, folder).encode_ordinary_batch
+    elif name.startswith("qwen/"):
+        return qwen(path).encode_ordinary_batch
+    elif path.suffix == ".model":
+        return sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
+    elif name.startswith("bert/"):
+        tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)._tokenizer
+    else:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+    return lambda texts: [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def qwen(path):
+    """As Qwen's own tokenization_qwen.py makes it."""
+    ranks = {}
+    for line in path.read_text().splitlines():
+        token, rank = line.split()
+        ranks[base64.b64decode(token)] = int(rank)
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    )
+    return tiktoken.Encoding("qwen", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+
+
+def export(name, folder, *options):
+    assert main(["export-tokenizer", str(TOKENIZERS / name), str(folder), *options]) == 0
+    return json.loads((folder / "formats.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (TOKENIZERS.exists() and REAL.exists()), reason="the published tokenizers and texts are not here"
+)
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_export_gives_the_ids_of_the_original(name, tmp_path, monkeypatch):
+    formats = export(name, tmp_path / "out")
+    encoders = load_encoders(tmp_path / "out")
+    vocabulary = read_vocabulary(TOKENIZERS / name)
+    lines = drop_texts_with_special_tokens(real_lines(sample=SAMPLE), vocabulary)
+    expected = original(name, monkeypatch, tmp_path)(lines)
+    assert EXPORTS[name] <= set(encoders)
+    for file, encode in encoders.items():
+        differing = sum(ids != own for ids, own in zip(encode(lines), expected, strict=True))
+        print(f"{name} {file}: equal on {len(lines) - differing:,} of {len(lines):,} texts")
+        if file in EXPORTS[name]:
+            assert differing == 0, file
+        else:
+            assert name in ROUNDED
+            assert not formats["huggingface"]["exact"]
+            assert differing < len(lines) / 200
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
+@pytest.mark.parametrize("name", ["r50k_base", "cl100k_base", "o200k_base"])
+def test_a_published_file_of_ranks_is_written_again_byte_for_byte(name, tmp_path):
+    export(f"tiktoken/{name}.tiktoken", tmp_path / "out", "--formats", "tiktoken")
+    written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
+    assert written.strip() == (TOKENIZERS / f"tiktoken/{name}.tiktoken").read_bytes().strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
+def test_gpt2_s_older_files_and_its_ranks_are_the_same_tokenizer(tmp_path):
+    export("gpt2", tmp_path / "out", "--formats", "tiktoken")
+    written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
+    assert written.strip() == (TOKENIZERS / "tiktoken/r50k_base.tiktoken").read_bytes().strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
+def test_llama2_s_records_are_those_that_llama2_c_publishes(tmp_path):
+    """But for the names of control tokens, and bytes, which stand there as text: `<0x0A>`."""
+    export("llama2/tokenizer.model", tmp_path / "out", "--formats", "llama2c")
+    own = read_sequentially(tmp_path / "out/tokenizer.llama2c.bin", 32000, 1)[1]
+    published = read_sequentially(TOKENIZERS / "llama2/tokenizer.bin", 32000, 1)[1]
+    assert [token for token, _ in own[259:]] == [token for token, _ in published[259:]]
+    joined = [(ours, theirs) for (_, ours), (_, theirs) in zip(own[259:], published[259:], strict=True) if ours > -1e6]
+    assert sorted(range(len(joined)), key=lambda i: -joined[i][0]) == sorted(
+        range(len(joined)), key=lambda i: -joined[i][1]
+    )
+
+
+MAKERS = {
+    "gpt2": (gpt2_like, BYTES_FORMATS),
+    "ranks": (ranks_like, BYTES_FORMATS),
+    "llama": (llama_like, {"tokenizer.bin", "tokenizer.json", "tokenizer.model"}),
+    "t5": (t5_like, {"tokenizer.bin", "tokenizer.model"}),
+    "unigram": (unigram_like, {"tokenizer.bin", "tokenizer.json"}),
+    "bpe": (bpe_like, {"tokenizer.bin", "tokenizer.model"}),
+    "words": (words_like, {"tokenizer.bin", "tokenizer.json"}),
+    "bert": (bert_like, {"tokenizer.bin", "tokenizer.json"}),
+    "nfc": (nfc_like, {"tokenizer.bin", "tokenizer.json"}),
+}
+
+
+def small_original(name, path):
+    """Text to ids in the library that a small tokenizer was made with."""
+    if path.suffix == ".model":
+        return sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
+    if name == "ranks":
+        ranks = tiktoken.load.load_tiktoken_bpe(str(path))
+        return tiktoken.Encoding(
+            "own", pat_str=OFFICIAL["cl100k"], mergeable_ranks=ranks, special_tokens={}
+        ).encode_ordinary
+    if name == "gpt2":
+        model = tokenizers.models.BPE.from_file(str(path / "encoder.json"), str(path / "vocab.bpe"))
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif name == "bert":
+        tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)._tokenizer
+    else:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def foreign(request, tmp_path_factory):
+    """A small tokenizer made by another library, and what it is exported to."""
+    folder = tmp_path_factory.mktemp(request.param)
+    make, files = MAKERS[request.param]
+    path = make(folder)
+    assert main(["export-tokenizer", str(path), str(folder / "out")]) == 0
+    return SimpleNamespace(
+        name=request.param,
+        path=path,
+        files=files,
+        vocabulary=read_vocabulary(path),
+        formats=json.loads((folder / "out/formats.json").read_text()),
+        encode=small_original(request.param, path),
+        runtimes=load_encoders(folder / "out"),
+    )
+
+
+@settings(max_examples=100)
+@given(text=TEXTS)
+def test_small_tokenizers_made_elsewhere_keep_their_ids(foreign, text):
+    if drop_texts_with_special_tokens([text], foreign.vocabulary):
+        expected = foreign.encode(text)
+        for file in foreign.files:
+            assert foreign.runtimes[file]([text]) == [expected], file
+
+
+def test_what_cannot_be_written_is_shown_by_a_text(foreign):
+    vocabulary = foreign.vocabulary
+    refused = {name: entry for name, entry in foreign.formats.items() if "files" not in entry}
+    assert ("tiktoken" in refused) == ("tokenizer.tiktoken" not in foreign.files)
+    for name, entry in refused.items():
+        text, pattern = entry["example"], None if name == "sentencepiece" else vocabulary.pattern
+        assert make_rank_encoder(vocabulary, pattern)(text) != ReferenceEncoder(vocabulary).encode(text)
+        assert entry["reason"]
+
+
+def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(foreign, tmp_path):
+    before = foreign.vocabulary
+    assert main(["export-tokenizer", str(foreign.path), str(tmp_path / "out"), "--add-chat-tokens"]) == 0
+    after = read_vocabulary(tmp_path / "out" / "tokenizer.bin")
+    assert set(CONTROL_TOKENS) <= set(after.special)
+    changed = {i for i, token in enumerate(before.tokens) if after.tokens[i] != token}
+    unused = [i for i, kind in enumerate(before.kinds) if kind == Kind.UNUSED]
+    assert changed == set(unused[: len(CONTROL_TOKENS)])
+    assert [after.tokens[i].decode() for i in sorted(changed)] == [*CONTROL_TOKENS][: len(changed)]
+    assert "<|im_start|>" in (tmp_path / "out/chat_template.jinja").read_text()
+    text = "the cat sat 12 ☃☃"
+    assert ReferenceEncoder(after).encode(text) == ReferenceEncoder(before).encode(text)
+
+
+def test_every_format_is_checked_on_a_text(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the cat\n\nmañana, the cat\nsay <|endoftext|>\n")
+    arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
+    assert main(["export-tokenizer", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert lines[0] == "tokenizer.bin        equal on 4 texts"
+    assert lines[-1] == "tokenizer.json       equal on 3 texts; 1 that name a control token are left out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.json", "out"], "nothing.json: no such file"),
+        (["encoder.json", "."], ".: it is there already: name a folder that is not"),
+        (["vocab.bpe", "out", "--check", "none.txt"], "none.txt: no such file or directory"),
+        (["vocab.txt", "out"], "vocab.txt:2: not an entry of a vocabulary, or one that stood before: 'the'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(gpt2_like(tmp_path))
+    (tmp_path / "vocab.txt").write_text("the\nthe\n")
+    before = sorted(tmp_path.iterdir())
+    assert main(["export-tokenizer", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"chatmill: {message}")
+    assert shown.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_export_that_is_asked_to_end_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = gpt2_like(tmp_path)
+    before = sorted(tmp_path.iterdir())
+
+    def interrupted(*arguments):
+        export_all(*arguments)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(export_tokenizer, "export_all", interrupted)
+    with pytest.raises(SystemExit, match="143"):
+        main(["export-tokenizer", str(path), str(tmp_path / "out")])
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("a", "vocab.bpe:3: not two tokens"), ("a  b", ":3: "), ("zz q", "its merge 1")]
+)
+def test_a_wrong_merge_is_named(line, message, tmp_path):
+    gpt2_like(tmp_path)
+    lines = (tmp_path / "vocab.bpe").read_text().splitlines()
+    (tmp_path / "vocab.bpe").write_text("\n".join([*lines[:2], line, *lines[2:]]))
+    with pytest.raises(ValueError, match=f"encoder.json: .*{message}"):
+        read_vocabulary(tmp_path)
+
+
+def test_a_model_with_a_space_before_every_text_is_taken_without_it(tmp_path):
+    tokenizer = load(llama_like(tmp_path))
+    text = "the cat sat\u2581on  12 naïve 🙂"
+    ids = tokenizer.encode(text)
+    assert b"".join(tokenizer.token_bytes[i] for i in ids) == text.encode()
+    assert tokenizer.is_text[ids].all()
+    assert not tokenizer.is_text[:3].any()
+
+
+def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
+    with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
+        load(t5_like(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["t5", "bpe", "words"])
+@pytest.mark.parametrize("text", ["☃☃ ☃", "##b ### ####", "-------", "\u2581\u2581a\u2581"])
+def test_unknown_text_and_ties_are_as_in_the_original(name, text, tmp_path):
+    path = MAKERS[name][0](tmp_path)
+    assert ReferenceEncoder(read_vocabulary(path)).encode(text) == small_original(name, path)(text)
+
+
+def hugging_face(model, **places):
+    steps = {"normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None}
+    return {"added_tokens": [{"id": 0, "content": "<unk>", "special": True}], "model": model} | steps | places
+
+
+def plain_bpe(**options):
+    vocab = {piece: i for i, piece in enumerate(["<unk>", "a", "b", "ab", "abab"])}
+    return {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": "<unk>", "fuse_unk": True} | options
+
+
+def byte_bpe(pieces, merges, **places):
+    letters = json.loads(to_json(byte_level_vocabulary([], "byte", "lookup", PATTERNS["gpt2"])))["model"]["vocab"]
+    model = {"type": "BPE", "vocab": letters | {piece: 256 + i for i, piece in enumerate(pieces)}, "merges": merges}
+    pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    return hugging_face(model, pre_tokenizer=pre_tokenizer) | {"added_tokens": []} | places
+
+
+FIRST = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+REFUSED = {
+    "fuse_unk is not set": hugging_face(plain_bpe(fuse_unk=False)),
+    "it looks words up before it merges": hugging_face(plain_bpe(merges=[["a", "b"]], ignore_merges=True)),
+    "a piece holds a blank": hugging_face(plain_bpe(vocab={"<unk>": 0, "a": 1, "a ": 2})),
+    "does not fall back on them": hugging_face(plain_bpe(vocab={"<unk>": 0, "<0x41>": 1})),
+    "as that stood before it was changed": hugging_face(plain_bpe(), normalizer={"type": "NFKC"}, pre_tokenizer=FIRST),
+    "no merge makes its token 258, b'abc'": byte_bpe(["bc", "ab", "abc"], [["b", "c"], ["a", "b"], ["ab", "c"]]),
+    "is text, which only": byte_bpe([], [], added_tokens=[{"id": 256, "content": "  ", "special": False}]),
+    "its steps leave blanks": hugging_face(plain_bpe(), pre_tokenizer=None),
+    "its dropout is not known": hugging_face(plain_bpe(dropout=0.1)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_would_give_other_ids_is_refused(message, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(REFUSED[message]))
+    with pytest.raises(ValueError, match=f"tokenizer.json: .*{message}"):
+        read_vocabulary(tmp_path)
+
+
+def test_a_chat_token_that_is_a_token_of_text_is_refused(tmp_path):
+    learnt = bpe.train(["<|im_start|> <|im_start|>"] * 9, 275, bpe.Settings(pattern=r"\S+|\s+"))
+    assert b"<|im_start|>" in learnt.tokens
+    (tmp_path / "tokenizer.json").write_text(to_json(learnt))
+    assert main(["export-tokenizer", str(tmp_path), str(tmp_path / "out"), "--add-chat-tokens"]) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_line_that_no_tokenizer_takes_is_named(tmp_path, capsys):
+    (tmp_path / "text.txt").write_bytes(b"a\r\n" + b" " * 200_000 + b"\n")
+    arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
+    assert main(["export-tokenizer", *arguments]) == 1
+    assert "text.txt:2: text holds a run of over 100,000 blanks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_a_metaspace_that_cuts_nothing_is_a_space_put_first(scheme, tmp_path):
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁ab", "▁a"]
+    merges = [("a", "b"), ("▁", "ab"), ("▁", "a")]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    theirs = Tokenizer(model)
+    theirs.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = load(tmp_path)
+    assert ours.leading_space == (scheme != "never")
+    for text in ("ab ab", "a  bab", "é ab\n"):
+        assert ours.encode(" " * ours.leading_space + text) == theirs.encode(text).ids

@@ -1,0 +1,300 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
+
+import encode
+import export_onnx
+from chatmill.checkpoints.architectures import read_config, to_hugging_face
+from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
+from chatmill.inference.model_loading import load_model
+from chatmill.model.chat_model import initialise
+from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
+from chatmill.tokenizer.types import bpe
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape, spell_tokens
+from chatmill.training.initial_model import initial_files, load_initial, matching_rows, remap_embedding
+from chatmill.training.model_folder import write_model as write_model_folder
+from chatmill.training.optimizer import MuonAdamW
+from support.external_folder import IDS, write_external, write_tokenizer
+from support.external_models import LLAMA3, logits_of, make, rewrite, transformers
+from support.tiny import CONFIG, VOCABULARY, random_model, write_model
+from support.training_runs import read_curve, run_training, write_tokens
+
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
+WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}
+SHAPES = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0}}),
+    "mistral-window": ("mistral", {"sliding_window": 7}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2-window": ("qwen2", WINDOW),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3-biases": ("qwen3", {"attention_bias": True, "rope_parameters": LLAMA3}),
+}
+
+
+def chat_vocabulary(folder):
+    """What train_tokenizer makes of a folder's tokenizer."""
+    return add_special_tokens(make_lossless(read_vocabulary(folder)), [])
+
+
+def save(model, folder):
+    """The folder, as train_model writes it."""
+    folder.mkdir()
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(to_hugging_face(model.config)))
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_loss_at_step_0_is_that_of_transformers(tmp_path, family, tied):
+    theirs = write_external(tmp_path, family, tie_word_embeddings=tied)
+    ours = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
+    ids = torch.tensor([[256, *IDS]])
+    expected = theirs(ids, labels=ids).loss.item()
+    logits = ours(ids)[0, :-1]
+    assert ours.config.vocab_size == logits.shape[1] == 320
+    assert cross_entropy(logits[:, :259], ids[0, 1:]).item() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_grown_model_is_to_transformers_what_it_is_to_us(tmp_path, family):
+    write_external(tmp_path, family)
+    ours = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
+    theirs, _ = save(ours, tmp_path / "grown")
+    ids = torch.tensor([[260, *IDS, 258]])  # with tokens that it did not have
+    loss = cross_entropy(ours(ids)[0, :-1], ids[0, 1:]).item()
+    assert theirs(ids, labels=ids).loss.item() == pytest.approx(loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_were_added_take_little_from_the_others(tmp_path, family):
+    write_external(tmp_path, family)
+    logits = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)(torch.tensor([IDS]))
+    taken = logits.logsumexp(-1) - logits[..., :259].logsumexp(-1)
+    assert 0 < taken.mean() < math.log(320 / 259)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_falls_in_30_steps(tmp_path, family):
+    write_external(tmp_path, family)
+    model = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
+    optimizer, ids, losses = MuonAdamW(model, 0.01, torch.float32), torch.tensor([IDS]), []
+    for _ in range(30):
+        loss = cross_entropy(model(ids)[0, :-1], ids[0, 1:])
+        loss.backward()
+        optimizer.step(1.0)
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_an_earlier_model_goes_on_as_it_was(tmp_path):
+    write_model(tmp_path / "model")
+    model = load_initial(tmp_path / "model", VOCABULARY, 640)
+    assert model.config == CONFIG
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), random_model().parameters(), strict=True))
+    assert all(weight.requires_grad and weight.dtype == torch.float32 for weight in model.parameters())
+
+
+def test_learning_leaves_the_files_as_they_were(tmp_path):
+    write_model(tmp_path / "model")
+    before = (tmp_path / "model/model.safetensors").read_bytes()
+    with torch.no_grad():
+        for weight in load_initial(tmp_path / "model", VOCABULARY, 640).parameters():
+            weight.zero_()
+    assert (tmp_path / "model/model.safetensors").read_bytes() == before
+
+
+def test_half_precision_becomes_float32(tmp_path):
+    write_external(tmp_path, "llama").bfloat16().save_pretrained(tmp_path)
+    model = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_follow_their_tokens_to_other_ids(tmp_path, tied):
+    write_external(tmp_path, "llama", tie_word_embeddings=tied)
+    same = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
+    (tmp_path / "other").mkdir()
+    write_tokenizer(tmp_path / "other", sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet(), reverse=True))
+    reversed_ = load_initial(tmp_path, chat_vocabulary(tmp_path / "other"), 64)
+    logits = reversed_(255 - torch.tensor([IDS]))[..., :256].flip(-1)
+    torch.testing.assert_close(logits, same(torch.tensor([IDS]))[..., :256])
+
+
+def test_control_tokens_have_the_rows_of_the_same_meaning(tmp_path):
+    write_external(tmp_path, "llama")
+    vocabulary, content = chat_vocabulary(tmp_path), {"bos_token_id": 256, "eos_token_id": [257, 258]}
+    rows = matching_rows(vocabulary, read_vocabulary(tmp_path), content, 259)
+    assert rows[:259] == list(range(259))
+    assert {name: rows[vocabulary.special[name]] for name in (BOS, IM_END, PAD, IM_START)} == {
+        BOS: 256,
+        IM_END: 258,
+        PAD: 257,
+        IM_START: None,
+    }
+    without = matching_rows(vocabulary, read_vocabulary(tmp_path), {"eos_token_id": 257}, 259)
+    assert without[vocabulary.special[BOS]] == 257
+
+
+def test_tokens_beyond_the_embedding_have_no_row(tmp_path):
+    write_external(tmp_path, "llama")
+    rows = matching_rows(chat_vocabulary(tmp_path), read_vocabulary(tmp_path), {"eos_token_id": 258}, 258)
+    assert rows[255:] == [255, 256, 257, *[None] * 62]
+
+
+def test_text_and_bytes_to_fall_back_on_are_told_apart():
+    entries = [(b"a", Kind.FALLBACK), (b"a", Kind.NORMAL), (b"a", Kind.CONTINUATION)]
+    tokens, kinds = zip(*entries, strict=True)
+    known = replace(VOCABULARY, tokens=tokens, kinds=kinds, scores=(0.0,) * 3)
+    other = replace(known, tokens=tokens[::-1], kinds=kinds[::-1])
+    assert matching_rows(other, known, {}, 3) == [2, 1, 0]
+
+
+def test_rows_without_a_token_are_near_the_mean_and_the_same_each_time():
+    weight = torch.tensor([[0.0, 4.0], [2.0, 8.0], [9.0, 9.0]])
+    found = remap_embedding(weight, [1, None, 0, None])
+    assert found[0].tolist() == [2, 8] and found[2].tolist() == [0, 4]
+    torch.testing.assert_close(found[[1, 3]], torch.tensor([[1.0, 6.0]] * 2), atol=1.5, rtol=0)
+    assert not torch.equal(found[1], found[3])
+    assert torch.equal(found, remap_embedding(weight, [1, None, 0, None]))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_variant_is_saved_as_what_it_is(tmp_path, shape):
+    family, changes = SHAPES[shape]
+    make(family, vocab_size=259, **changes).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    ours = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
+    theirs, report = save(ours, tmp_path / "saved")
+    assert theirs.config.model_type == family and not any(report.values())
+    logits = ours(torch.tensor([IDS]))[0].detach()
+    torch.testing.assert_close(logits, torch.from_numpy(logits_of(theirs, IDS)), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_written_of_a_variant_is_what_is_read(shape):
+    family, changes = SHAPES[shape]
+    config = read_config(make(family, **changes).config.to_dict())
+    assert read_config(to_hugging_face(config)) == config
+
+
+def test_of_a_qwen3_nothing_else_is_written_than_before():
+    assert to_hugging_face(CONFIG) == CONFIG.to_json()
+
+
+def test_the_models_own_context_is_kept_and_is_the_longest(tmp_path):
+    write_external(tmp_path, "llama")
+    assert load_initial(tmp_path, chat_vocabulary(tmp_path), 64).config.max_position_embeddings == 128
+    with pytest.raises(ValueError, match="its context is 128: train with no more than that"):
+        load_initial(tmp_path, chat_vocabulary(tmp_path), 129)
+
+
+def test_another_tokenizer_is_refused_with_numbers(tmp_path):
+    write_external(tmp_path, "llama")
+    words = tuple(f"word{i}".encode() for i in range(300))
+    other = replace(VOCABULARY, tokens=(*VOCABULARY.tokens, *words), kinds=(*VOCABULARY.kinds, *[Kind.NORMAL] * 300))
+    with pytest.raises(ValueError, match=r"its tokenizer has 256 of the 556 tokens of text .*type: pretrained"):
+        load_initial(tmp_path, other, 64)
+
+
+def test_models_that_cannot_be_gone_on_from_are_told(tmp_path):
+    (tmp_path / "model").mkdir()
+    write_external(tmp_path / "model", "llama")
+    vocabulary = chat_vocabulary(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"gone: no such folder with a model: of data/model"):
+        load_initial(tmp_path / "gone", vocabulary, 64)
+    (tmp_path / "model/tokenizer.json").rename(tmp_path / "model/tokenizer.txt")
+    with pytest.raises(ValueError, match=r"model: no such file: expected a tokenizer's folder or file"):
+        load_initial(tmp_path / "model", vocabulary, 64)
+    (tmp_path / "model/tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: "):
+        load_initial(tmp_path / "model", vocabulary, 64)
+    rewrite(tmp_path / "model", model_type="gpt2")
+    with pytest.raises(ValueError, match=r"config\.json: model_type 'gpt2' is none of llama, mistral, qwen2, qwen3"):
+        load_initial(tmp_path / "model", vocabulary, 64)
+
+
+def test_the_files_that_tell_models_apart(tmp_path):
+    write_model(tmp_path / "ours")
+    (tmp_path / "theirs").mkdir()
+    write_external(tmp_path / "theirs", "llama")
+    assert [file.name for file in initial_files(tmp_path / "ours")] == ["manifest.json"]
+    names = ["config.json", "model.safetensors", "tokenizer.json"]
+    assert [file.name for file in initial_files(tmp_path / "theirs")] == names
+    with pytest.raises(ValueError, match=r"gone: no such folder with a model: of data/model, which DVC deletes first"):
+        initial_files(tmp_path / "gone")
+
+
+def tokens_for(folder, vocabulary):
+    """The short conversations, encoded by the tokenizer of a model."""
+    write_tokens(folder)
+    write_folder(vocabulary, folder / "own/tokenizer")
+    files = folder / "train.jsonl", folder / "validation.jsonl", folder / "own/tokenizer"
+    encode.main(*files, folder / "own/tokens", template="chatml")
+    return folder / "own"
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [("llama", {"rope_parameters": LLAMA3}), ("qwen2", WINDOW), ("qwen3", {})]
+)
+def test_the_stages_go_on_from_it_and_write_what_it_is(tmp_path, family, changes):
+    (tmp_path / "theirs").mkdir()
+    write_external(tmp_path / "theirs", family, hidden_size=64, head_dim=16, **changes)
+    tokens = tokens_for(tmp_path, chat_vocabulary(tmp_path / "theirs"))
+    initial = {"initial": tmp_path / "theirs"}
+    run_training(tokens, tmp_path, steps=30, **initial)
+    losses = [float(line["loss"]) for line in read_curve(tmp_path)]
+    assert losses[-1] < 0.3 * losses[0]
+    export_onnx.main(tmp_path / "model", tmp_path / "onnx", quantize=[])
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert theirs.config.model_type == family
+    for path in (tmp_path / "model", tmp_path / "onnx"):
+        found = load_model(path, "cpu", 1).engine.sequence_logits(IDS)
+        np.testing.assert_allclose(found, logits_of(theirs, IDS), atol=1e-4, rtol=1e-4)
+
+
+def test_a_run_begins_where_an_earlier_one_ended(tmp_path):
+    tokens = write_tokens(tmp_path)
+    run_training(tokens, tmp_path / "first", steps=30)
+    model = tmp_path / "first/model"
+    run_training(tokens, tmp_path / "second", steps=1, learning_rate=1e-9, initial=model)
+    (first, *_), (*_, last) = (read_curve(tmp_path / name) for name in ("second", "first"))
+    assert first["validation_bits_per_byte"] == last["validation_bits_per_byte"]
+
+
+@pytest.mark.parametrize("ngrams", [0, 3])
+def test_of_a_network_that_makes_the_heads_rows_too_the_embedding_takes_its_half(tmp_path, ngrams):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, ngrams=ngrams, slots=64), 2 * CONFIG.hidden_size)
+    initialise(encoder, 1)
+    untied = random_model(replace(CONFIG, tie_word_embeddings=False))
+    write_model_folder(tmp_path / "model", untied, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    model = load_initial(tmp_path / "model", VOCABULARY, 64, "bytes")
+    expected = encoder(spell_tokens([b"A"], [Kind.NORMAL], 32))[0, : CONFIG.hidden_size]
+    torch.testing.assert_close(model.model.embed_tokens.weight[65], expected)
+    assert torch.equal(model.lm_head.weight, untied.lm_head.weight)
+
+
+def test_a_model_with_a_byte_encoder_may_be_trained_with_a_tokenizer_it_never_had(tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, slots=64), CONFIG.hidden_size)
+    initialise(encoder, 1)
+    files, made = (tmp_path / "model", tmp_path / "tokenizer"), {"template": "chatml"}
+    write_model_folder(files[0], random_model(), files[1], VOCABULARY, made, encoder)
+    other = add_special_tokens(bpe.train(["so many words that nobody knows " * 9], 600, bpe.Settings()), [])
+    model = load_initial(tmp_path / "model", other, 64, "bytes")
+    expected = encoder(spell_tokens([other.tokens[258]], [Kind.NORMAL], 32))[0]
+    torch.testing.assert_close(model.model.embed_tokens.weight[258], expected)
