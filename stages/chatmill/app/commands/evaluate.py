@@ -83,7 +83,8 @@ def load_and_measure(
     engine = loaded.engine
     notify(
         f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, "
-        f"context {measurement.context:,}: {plural(measurement.tokens, 'token')} of text, {measurement.tokens_per_second:,.0f} tokens/s"
+        f"context {measurement.context:,}: {plural(measurement.tokens, 'token')} of text, "
+        f"{measurement.tokens_per_second:,.0f} tokens/s"
     )
     if windowed := measurement.windowed_documents:
         listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
