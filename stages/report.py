@@ -11,7 +11,9 @@ from chatmill.pipeline.stage import stage
 from chatmill.report import sections
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics
+from chatmill.report.plot_tables import table_of_latency, table_of_sources
 from chatmill.report.speed import speed
+from chatmill.report.summary import key_figures
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
@@ -78,11 +80,16 @@ def main(
     samples: Path,
     tokenizer: Path,
     report: Output,
+    summary: Output,
     *,
     sample: str,
 ) -> None:
-    """Read what the stages measured, and the tokenizer; write index.html, with the tokens of the text `sample`."""
-    measured, timed = read_metrics(evaluation), read_metrics(benchmark)
+    """Read what the stages measured, and the tokenizer; write the page, tables for plots, and the key figures.
+
+    The page shows the tokens of the text `sample`.
+    """
+    mixed, soft = read_metrics(mix), read_metrics(soft_tokenizer)
+    measured, timed, steps = read_metrics(evaluation), read_metrics(benchmark), read_curve(curve)
     chat_tokenizer = load(tokenizer)
     template = measured.get("template", "chatml")
     kind, size = chat_tokenizer.vocabulary.type, chat_tokenizer.vocab_size
@@ -98,12 +105,16 @@ def main(
         sections.chats(answers),
         sections.skills(measured),
         sections.compression(measured),
-        sections.training(read_curve(curve)),
+        sections.training(steps),
         speed(measured, timed),
         sections.tokenizer(measured, timed, cut_up, mask),
         sections.chunks(measured, answers),
-        sections.soft_tokenizer(read_metrics(soft_tokenizer)),
-        sections.data(read_metrics(mix)),
+        sections.soft_tokenizer(soft),
+        sections.data(mixed),
     )
     report.mkdir()
     (report / "index.html").write_text(page, encoding="utf-8")
+    (report / "bits_per_byte.tsv").write_text(table_of_sources(measured), encoding="utf-8")
+    (report / "latency.tsv").write_text(table_of_latency(timed), encoding="utf-8")
+    figures = key_figures(mixed, steps, measured, timed, soft)
+    summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

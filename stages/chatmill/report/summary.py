@@ -1,0 +1,61 @@
+"""The key figures of a run: the numbers by which runs are compared, which DVC tracks as its metrics.
+
+Bits per byte, skills and the share of answers that stop are measured on the test set, `validation_bits_per_byte` at the
+last step of training that measures it. `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` belong to one engine in
+all runs, the float32 ONNX graph; `pytorch_token_ms` is there for models without a graph too. Times are medians with a
+cache, after the measured prompt that is nearest to 128 tokens; `encode_mb_per_s` is the tokenizer's speed on a thread.
+`soft_tokenizer_bits_per_byte` is that of the model with rows made from bytes, on some conversations of the test set.
+A figure that a run did not measure is left out.
+"""
+
+from chatmill.report.metrics import Metrics, at
+from chatmill.report.sections import Curve
+from chatmill.report.speed import latencies
+
+ENGINE = "onnx"
+PROMPT_TOKENS = 128
+
+
+def key_figures(
+    mix: Metrics, curve: Curve, evaluation: Metrics, benchmark: Metrics, soft_tokenizer: Metrics
+) -> Metrics:
+    """Each figure by its name, with four significant digits."""
+    times = times_by_engine(benchmark)
+    validation = curve.get("validation_bits_per_byte")
+    rejected = at(mix, "rejected")
+    found = {
+        "bits_per_byte": at(evaluation, "bits_per_byte", "all"),
+        "bits_per_byte_answers": at(evaluation, "bits_per_byte", "assistant"),
+        "bits_per_byte_xz": at(evaluation, "bits_per_byte", "baselines", "xz"),
+        "validation_bits_per_byte": validation[-1][1] if validation else None,
+        "soft_tokenizer_bits_per_byte": at(soft_tokenizer, "bits_per_byte", "plugged_in", "all"),
+        "skills": at(evaluation, "skills", "macro"),
+        "skills_held_back": at(evaluation, "skills", "held_back", "macro"),
+        "stops_rate": at(evaluation, "stops_rate"),
+        "model_mb": at(evaluation, "engines", ENGINE, "size_mb"),
+        "first_token_ms": at(times, ENGINE, "ttft_ms", "p50"),
+        "token_ms": at(times, ENGINE, "token_ms", "p50"),
+        "pytorch_token_ms": at(times, "pytorch", "token_ms", "p50"),
+        "peak_mb": at(benchmark, ENGINE, "peak_memory_mb"),
+        "encode_mb_per_s": at(benchmark, "tokenizer", "encode_mb_per_s"),
+        "bytes_per_token": at(evaluation, "tokenizer", "bytes_per_token"),
+        "train_conversations": at(mix, "conversations", "train"),
+        "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
+        "duplicates": at(mix, "duplicates"),
+        "leaked": at(mix, "leaked"),
+    }
+    return {name: significant(value) for name, value in found.items() if value is not None}
+
+
+def times_by_engine(benchmark: Metrics) -> dict[str, Metrics]:
+    """What each engine takes with its cache, after the prompt that is nearest to PROMPT_TOKENS."""
+    return {
+        engine: min(by_prompt, key=lambda measured: abs(measured[0] - PROMPT_TOKENS))[1]
+        for engine, mode, by_prompt in latencies(benchmark)
+        if mode == "cache"
+    }
+
+
+def significant(value: float) -> float:
+    """The number with the digits that are read in a table; a count is as it is."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
