@@ -14,7 +14,7 @@ from chatmill.app.server.api_errors import ApiError, handle_api_error
 from chatmill.app.server.run_files import RunFiles
 from chatmill.app.server.run_rows import run_rows
 from chatmill.app.server.runs import Runs, points, routes, run_program
-from support.run_repository import CURVE, EVALUATION, RunRepository
+from support.run_repository import CURVE, SUMMARY, RunRepository
 from support.tiny import CONFIG, random_model
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
@@ -33,11 +33,14 @@ def repository(tmp_path_factory):
     made.experiment("late")
     made.measure(3.0)
     made.branch(HOSTILE)
-    made.write("data/metrics/evaluate.json", '{"bits')
+    made.write("data/metrics/summary.json", '{"bits')
     made.branch("damaged")
-    made.write("data/metrics/evaluate.json", json.dumps({"bits_per_byte": 0.5, "skills": [1]}))
-    made.write("data/metrics/benchmark.json", json.dumps({"onnx": {"cache": {"long": 3}}}))
+    made.write("data/metrics/summary.json", json.dumps({"bits_per_byte": {"all": 0.5}, "skills": [1]}))
+    made.time({"onnx": {"cache": {"long": 3}}})
     made.branch("otherwise")
+    made.measure(1.25, token_ms=0.75)
+    (made.folder / "dvc.lock").unlink()
+    made.branch("unfetched")
     made.write("dvc.yaml", "stages: [")
     made.branch("broken")
     made.write("params.yaml", "a:")
@@ -79,7 +82,7 @@ def rows_of(repository, *states):
 
 def test_workspace_branches_and_experiments_of_all_commits_are_listed(listed):
     kinds = {label: run["kind"] for label, run in listed.rows.items()}
-    branches = dict.fromkeys(("main", "damaged", "otherwise", "broken", "data", HOSTILE), "branch")
+    branches = dict.fromkeys(("main", "damaged", "otherwise", "unfetched", "broken", "data", HOSTILE), "branch")
     commit = {label: "commit" for label in kinds if len(label) == 7 and kinds[label] == "commit"}
     assert kinds == {"workspace": "workspace", "early": "experiment", "late": "experiment", **branches, **commit}
     assert len(commit) == 1
@@ -113,8 +116,13 @@ def test_metrics_of_another_form_are_not_there(listed):
 
 def test_a_damaged_metrics_file_is_told_and_the_rest_is_listed(listed):
     run = listed.rows["damaged"]
-    assert run["problem"] == "evaluate.json cannot be read (JSONFileCorruptedError)"
+    assert run["problem"] == "summary.json cannot be read (JSONFileCorruptedError)"
     assert (run["bits_per_byte"], run["milliseconds_per_token"]) == (None, 0.25)
+
+
+def test_where_a_runs_times_are_not_at_hand_that_of_its_metrics_is_shown(listed):
+    run = listed.rows["unfetched"]
+    assert (run["engine"], run["milliseconds_per_token"], run["bits_per_byte"]) == ("onnx", 0.75, 1.25)
 
 
 def test_a_pipeline_that_cannot_be_read_is_told(listed):
@@ -137,14 +145,14 @@ def test_a_name_that_two_runs_have_stands_for_neither(repository):
 
 @pytest.mark.parametrize("stage", ["running", "queued", "failed"])
 def test_a_run_that_is_not_done_has_no_figures_and_no_model(repository, stage):
-    tip = state("workspace", metrics={"data/metrics/evaluate.json": {"data": EVALUATION}})
+    tip = state("workspace", metrics={"data/metrics/summary.json": {"data": SUMMARY}})
     run = rows_of(repository, state(experiments=[experiment(tip, "one", state=stage)]))[0]
     assert (run["name"], run["state"], run["model"]) == (f"one ({stage})", stage, False)
     assert [run[name] for name in MISSING] == [None] * len(MISSING)
 
 
 def test_numbers_that_json_has_not_and_text_that_utf_8_has_not_are_replaced(repository):
-    metrics = {"evaluate.json": {"data": {"bits_per_byte": {"all": float("nan"), "assistant": float("inf")}}}}
+    metrics = {"summary.json": {"data": {"bits_per_byte": float("nan"), "bits_per_byte_answers": float("inf")}}}
     params = {"params.yaml": {"data": {"train_tokenizer": {"type": "\udcff"}, "train_model": {"depth": True}}}}
     run = rows_of(repository, state(name="\ud800", metrics=metrics, params=params))[0]
     assert (run["bits_per_byte"], run["bits_per_byte_of_answers"], run["depth"]) == (None, None, None)
@@ -217,7 +225,7 @@ def test_runs_beyond_the_most_are_left_out_and_told(repository, monkeypatch):
     monkeypatch.setattr(runs_module, "MAX_RUNS", 3)
     listing = asyncio.run(Runs(repository.folder).listing())
     assert len(listing["runs"]) == 3 and listing["runs"][0]["label"] == "workspace"
-    assert listing["notes"] == ["7 runs older than these 3 are left out."]
+    assert listing["notes"] == ["8 runs older than these 3 are left out."]
 
 
 def test_what_dvc_takes_too_long_for_is_told(repository, monkeypatch):

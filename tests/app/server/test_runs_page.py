@@ -21,18 +21,17 @@ UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tab
 def repository(tmp_path_factory):
     """A branch, and experiments of which one has lost its model and its curve."""
     made = RunRepository(tmp_path_factory.mktemp("runs"))
-    made.measure(2.5, tokenizer="byte", milliseconds=0.125, skills={"macro": 0.75})
+    made.measure(2.5, tokenizer="byte", milliseconds=0.125, skills=0.75, skills_held_back=None)
     made.experiment("second")
-    made.measure(10.25, tokenizer="char", milliseconds=0.375, skills={"macro": 0.125})
+    made.measure(10.25, tokenizer="char", milliseconds=0.375, skills=0.125, skills_held_back=None)
     made.experiment("tenth")
     made.measure(1.0)
     made.branch(HOSTILE)
     made.measure(3.5, tokenizer="char", depth=5)
     (made.folder / "dvc.lock").unlink()
-    made.write("data/metrics/benchmark.json", "{}")
     made.experiment("forgotten")
     made.measure(0.75)
-    made.write("data/metrics/evaluate.json", "{}")
+    made.write("data/metrics/summary.json", "{}")
     return made
 
 

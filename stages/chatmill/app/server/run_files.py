@@ -39,6 +39,15 @@ class RunFiles:
             return {}
         return files if all(file.is_file() for file in files.values()) else {}
 
+    def content(self, run: dict[str, Any], output: Path) -> Any:
+        """What an output of a run holds that is a file of JSON; None where it is not at hand."""
+        digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
+        file = self._root / output if run["rev"] == WORKSPACE else self._cache_path(digest)
+        try:
+            return json.loads(file.read_bytes())
+        except (OSError, ValueError):
+            return None
+
     def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
         """A file that a run wrote; None where it is not to be had, or has more bytes than are read."""
         from dvc.api import DVCFileSystem

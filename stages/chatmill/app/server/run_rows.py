@@ -10,7 +10,9 @@ from chatmill.app.experiments import MODEL_FOLDERS, WORKSPACE
 from chatmill.app.server.run_files import RunFiles, model_dimensions
 from chatmill.report.metrics import Metrics, get_nested
 from chatmill.report.speed import fastest
+from chatmill.report.summary import ENGINE
 
+BENCHMARK = Path("data/metrics/benchmark.json")
 REPORT = Path("data/report")
 MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # by a run that has not come so far
 
@@ -54,9 +56,10 @@ def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
         "report": is_done and bool(files.files(run, REPORT)),
         **run_parameters(file_contents(data.get("params")).get("params.yaml")),
         **model_dimensions(files.files(run, MODEL_FOLDERS[-1]) if is_done else {}),
-        **run_metrics(
-            file_contents(data.get("metrics") if is_done else None)
-        ),  # before, they are of the run it began from
+        **run_metrics(  # before it is done, they are of the run it began from
+            file_contents(data.get("metrics")).get("summary.json") if is_done else None,
+            files.content(run, BENCHMARK) if is_done else None,
+        ),
     }
 
 
@@ -90,19 +93,20 @@ def run_parameters(params: Metrics | None) -> RunRow:
     }
 
 
-def run_metrics(metrics: dict[str, Metrics]) -> RunRow:
-    """What was measured of a run."""
-    evaluation, benchmark = metrics.get("evaluate.json"), metrics.get("benchmark.json")
+def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
+    """What was measured of a run; where its fastest engine is not known, the time is that of the summary's engine."""
     engine, milliseconds = latency(benchmark)
+    if milliseconds is None and (milliseconds := finite_number(get_nested(summary, "token_ms"))) is not None:
+        engine = ENGINE
     return {
-        "bits_per_byte": finite_number(get_nested(evaluation, "bits_per_byte", "all")),
-        "bits_per_byte_of_answers": finite_number(get_nested(evaluation, "bits_per_byte", "assistant")),
-        "skills": finite_number(get_nested(evaluation, "skills", "macro")),
-        "skills_held_back": finite_number(get_nested(evaluation, "skills", "held_back", "macro")),
-        "bytes_per_token": finite_number(get_nested(evaluation, "tokenizer", "bytes_per_token")),
+        "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
+        "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
+        "skills": finite_number(get_nested(summary, "skills")),
+        "skills_held_back": finite_number(get_nested(summary, "skills_held_back")),
+        "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
         "milliseconds_per_token": milliseconds,
         "engine": engine,
-        "graph_megabytes": finite_number(get_nested(evaluation, "engines", "onnx", "size_mb")),
+        "graph_megabytes": finite_number(get_nested(summary, "model_mb")),
     }
 
 
