@@ -74,10 +74,10 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def write_page(tmp_path_factory):
-    """Writes the page for some metrics, in a folder of its own, and reads it."""
+def run_stage(tmp_path_factory):
+    """Runs the stage on some metrics, in a folder of its own."""
 
-    def write(evaluation=EVALUATION, benchmark=BENCHMARK, mix=MIX, curve=CURVE, samples=(), sample="Don't!", soft=None):
+    def run(evaluation=EVALUATION, benchmark=BENCHMARK, mix=MIX, curve=CURVE, samples=(), sample="Don't!", soft=None):
         folder = tmp_path_factory.mktemp("report")
         write_folder(VOCABULARY, folder / "tokenizer")
         metrics = {"mix": mix, "evaluate": evaluation, "benchmark": benchmark, "soft_tokenizer": soft or {}}
@@ -87,10 +87,17 @@ def write_page(tmp_path_factory):
         (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
         read = ("mix.json", "train.tsv", "evaluate.json", "benchmark.json", "soft_tokenizer.json")
         files = [folder / name for name in read]
-        main(*files, folder / "samples.jsonl", folder / "tokenizer", folder / "report", sample=sample)
-        return (folder / "report" / "index.html").read_text(encoding="utf-8")
+        written = (folder / "report", folder / "summary.json")
+        main(*files, folder / "samples.jsonl", folder / "tokenizer", *written, sample=sample)
+        return folder
 
-    return write
+    return run
+
+
+@pytest.fixture(scope="module")
+def write_page(run_stage):
+    """Runs the stage, and reads the page that it wrote."""
+    return lambda *files, **given: (run_stage(*files, **given) / "report" / "index.html").read_text(encoding="utf-8")
 
 
 HOSTILE = "</p><script>alert(1)</script>&amp;\" onload='x'\u202eevil\0"
@@ -148,6 +155,38 @@ def test_every_figure_stands_on_the_page(write_page):
         "<fast>",
     ):
         assert figure in shown
+
+
+def test_the_key_figures_of_what_was_measured_are_written(run_stage):
+    assert json.loads((run_stage(soft=SOFT) / "summary.json").read_text()) == {
+        "bits_per_byte": 0.9,
+        "bits_per_byte_answers": 0.4,
+        "bits_per_byte_xz": 1.9,
+        "validation_bits_per_byte": 3.25,
+        "soft_tokenizer_bits_per_byte": 1.375,
+        "skills": 0.95,
+        "skills_held_back": 0.75,
+        "stops_rate": 0.995,
+        "model_mb": 10.0,
+        "first_token_ms": 4.0,
+        "token_ms": 2.0,
+        "pytorch_token_ms": 20.0,
+        "peak_mb": 96.0,
+        "bytes_per_token": 3.4,
+        "train_conversations": 90,
+        "rejected": 3,
+        "duplicates": 5,
+        "leaked": 1,
+    }
+
+
+def test_tables_for_plots_lie_beside_the_page(run_stage):
+    folder = run_stage() / "report"
+    assert (folder / "bits_per_byte.tsv").read_text() == "source\tbits_per_byte\ntalk\t1.1\n"
+    assert (folder / "latency.tsv").read_text().splitlines()[1:] == [
+        "16\t4.0\t2.0\t40.0\t20.0",
+        "128\t4.0\t2.0\t40.0\t20.0",
+    ]
 
 
 def test_two_pages_of_the_same_measurements_are_equal(write_page):
@@ -298,4 +337,4 @@ def test_bad_input_is_named(tmp_path, name, content, message):
         good = {"curve": CURVE, "samples": ""}.get(key, "{}")
         (tmp_path / file).write_text(content if key == name else good, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
-        main(*(tmp_path / file for file in files.values()), tmp_path / "tokenizer", tmp_path / "report", sample="Hi")
+        main(*(tmp_path / file for file in (*files.values(), "tokenizer", "report", "summary.json")), sample="Hi")

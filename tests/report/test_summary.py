@@ -1,0 +1,95 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.report.summary import key_figures, significant
+
+EVALUATION = {
+    "bits_per_byte": {"all": 0.382457, "assistant": 0.078376, "baselines": {"xz": 1.069187}},
+    "skills": {"macro": 0.973077, "adding": 1.0, "held_back": {"macro": 0.963462}},
+    "stops_rate": 1.0,
+    "engines": {"pytorch": {"size_mb": 6.891904}, "onnx": {"size_mb": 7.164703}},
+    "tokenizer": {"bytes_per_token": 2.897111},
+}
+MIX = {
+    "conversations": {"train": 32173, "test": 3115},
+    "rejected": {"talk": {"role_order": 3, "empty_turn": 1}, "more": {"bad_json": 2}},
+    "duplicates": 725,
+    "leaked": 0,
+}
+CURVE = {"loss": [(8.0, 6.5), (16.0, 3.5)], "validation_bits_per_byte": [(8.0, 3.0), (16.0, 2.5)]}
+SOFT = {"bits_per_byte": {"table": {"all": 0.448225}, "plugged_in": {"all": 0.547413}}}
+
+
+def times(first, each):
+    return {"ttft_ms": {"p50": first, "p95": 99.0}, "token_ms": {"p50": each, "p95": 99.0}}
+
+
+BENCHMARK = {
+    "machine": {"threads": 2},
+    "pytorch": {"cache": {"100": times(7.0, 1.5), "16": times(5.0, 1.25)}, "recompute": {"128": times(9.0, 9.0)}},
+    "onnx": {"cache": {"16": times(0.5, 0.125), "100": times(2.0, 0.25), "512": times(7.5, 0.5)}}
+    | {"peak_memory_mb": 106.8},
+    "onnx_int4": {"cache": {"100": times(0.1, 0.1)}, "peak_memory_mb": 50.0},
+    "tokenizer": {"encode_mb_per_s": 7.452},
+}
+ALL = {
+    "bits_per_byte": 0.3825,
+    "bits_per_byte_answers": 0.07838,
+    "bits_per_byte_xz": 1.069,
+    "validation_bits_per_byte": 2.5,
+    "soft_tokenizer_bits_per_byte": 0.5474,
+    "skills": 0.9731,
+    "skills_held_back": 0.9635,
+    "stops_rate": 1.0,
+    "model_mb": 7.165,
+    "first_token_ms": 2.0,
+    "token_ms": 0.25,
+    "pytorch_token_ms": 1.5,
+    "peak_mb": 106.8,
+    "encode_mb_per_s": 7.452,
+    "bytes_per_token": 2.897,
+    "train_conversations": 32173,
+    "rejected": 6,
+    "duplicates": 725,
+    "leaked": 0,
+}
+
+
+def test_each_key_figure_comes_from_where_it_was_measured():
+    found = key_figures(MIX, CURVE, EVALUATION, BENCHMARK, SOFT)
+    assert found == ALL and list(found) == list(ALL) and len(found) <= 25
+
+
+def test_what_was_not_measured_is_left_out():
+    assert key_figures({}, {}, {}, {}, {}) == {}
+    assert key_figures({"rejected": {}}, {}, {"stops_rate": None}, {"onnx": {"cache": {}}}, {}) == {"rejected": 0}
+
+
+def test_a_model_without_a_graph_has_the_figures_of_pytorch_alone():
+    found = key_figures({}, {}, {}, {"pytorch": BENCHMARK["pytorch"] | {"peak_memory_mb": 310.0}}, {})
+    assert found == {"pytorch_token_ms": 1.5}
+
+
+def test_a_soft_tokenizer_that_was_left_out_has_no_figure():
+    assert key_figures({}, {}, {}, {}, {"left_out": "the head is of bytes"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "nearest"), [(["16", "128", "512"], 128), (["16"], 16), (["512", "992"], 512), (["1", "300"], 1)]
+)
+def test_times_are_those_after_the_prompt_nearest_to_128_tokens(prompts, nearest):
+    measured = {prompt: times(float(prompt), float(prompt)) for prompt in prompts}
+    found = key_figures({}, {}, {}, {"onnx": {"cache": measured}}, {})
+    assert found == {"first_token_ms": nearest, "token_ms": nearest}
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_number_is_rounded_by_at_most_half_of_its_fourth_digit(value):
+    assert significant(value) == pytest.approx(value, rel=5.001e-4, abs=0)
+    assert significant(significant(value)) == significant(value)
+
+
+@given(st.integers())
+def test_a_count_is_as_it_is(count):
+    assert significant(count) == count
