@@ -11,7 +11,7 @@ from chatmill.pipeline.stage import stage
 from chatmill.report import sections
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics
-from chatmill.report.plot_tables import table_of_latency, table_of_sources
+from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
 from chatmill.report.speed import speed
 from chatmill.report.summary import key_figures
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
@@ -114,6 +114,7 @@ def main(
     )
     report.mkdir()
     (report / "index.html").write_text(page, encoding="utf-8")
+    (report / "validation.tsv").write_text(table_of_validation(steps), encoding="utf-8")
     (report / "bits_per_byte.tsv").write_text(table_of_sources(measured), encoding="utf-8")
     (report / "latency.tsv").write_text(table_of_latency(timed), encoding="utf-8")
     figures = key_figures(mixed, steps, measured, timed, soft)

@@ -4,7 +4,7 @@ from io import StringIO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.report.plot_tables import tab_separated, table_of_latency, table_of_sources
+from chatmill.report.plot_tables import tab_separated, table_of_latency, table_of_sources, table_of_validation
 
 
 def times(first, each):
@@ -16,21 +16,32 @@ def test_each_source_is_a_row():
     assert table_of_sources(evaluation) == "source\tbits_per_byte\nletters\t2.25\ntalk\t1.5\n"
 
 
-def test_each_length_of_prompt_is_a_row_and_each_engine_has_two_columns():
+def test_each_step_that_measures_validation_is_a_row():
+    curve = {"loss": [(1.0, 7.5), (2.0, 6.5)], "validation_bits_per_byte": [(2.0, 3.25)]}
+    assert table_of_validation(curve) == "step\tvalidation_bits_per_byte\n2.0\t3.25\n"
+
+
+HEADER = "prompt_tokens\tonnx_first_token_ms\tonnx_token_ms\tpytorch_first_token_ms\tpytorch_token_ms"
+
+
+def test_each_length_of_prompt_is_a_row():
     benchmark = {
         "pytorch": {"cache": {"128": times(7.0, 1.5), "16": times(5.0, 1.0)}, "recompute": {"16": times(9.0, 9.0)}},
-        "onnx": {"cache": {"16": times(0.5, 0.25)}},
+        "onnx": {"cache": {"16": times(0.5, 0.25), "128": times(2.0, 0.75)}},
+        "onnx_int4": {"cache": {"16": times(0.25, 0.125)}},
         "limit": {"token_ms": 0.125},
     }
-    assert table_of_latency(benchmark).splitlines() == [
-        "prompt_tokens\tpytorch_first_token_ms\tpytorch_token_ms\tonnx_first_token_ms\tonnx_token_ms",
-        "16\t5.0\t1.0\t0.5\t0.25",
-        "128\t7.0\t1.5\t\t",
-    ]
+    assert table_of_latency(benchmark).splitlines() == [HEADER, "16\t0.5\t0.25\t5.0\t1.0", "128\t2.0\t0.75\t7.0\t1.5"]
+
+
+def test_a_model_without_a_graph_has_times_of_pytorch_alone():
+    table = table_of_latency({"pytorch": {"cache": {"16": times(5.0, 1.0)}}})
+    assert table.splitlines() == [HEADER, "16\tnan\tnan\t5.0\t1.0"]
 
 
 def test_what_was_not_measured_is_a_table_without_rows():
-    assert (table_of_sources({}), table_of_latency({})) == ("source\tbits_per_byte\n", "prompt_tokens\n")
+    assert table_of_validation({}) == "step\tvalidation_bits_per_byte\n"
+    assert (table_of_sources({}), table_of_latency({})) == ("source\tbits_per_byte\n", f"{HEADER}\n")
 
 
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))

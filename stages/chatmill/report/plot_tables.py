@@ -1,4 +1,4 @@
-"""Tables that DVC draws plots from: a header, and values between tabs."""
+"""Tables that DVC draws plots from: a header and rows of cells, with tabs between them."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,16 @@ from io import StringIO
 from typing import Any
 
 from chatmill.report.metrics import Metrics, at
+from chatmill.report.sections import Curve
 from chatmill.report.speed import latencies
+
+ENGINES = ("onnx", "pytorch")  # whose columns dvc.yaml names
+TIMES = {"first_token_ms": "ttft_ms", "token_ms": "token_ms"}
+
+
+def table_of_validation(curve: Curve) -> str:
+    """Bits per byte of the steps that measure them: DVC draws an empty cell of train.tsv as 0."""
+    return tab_separated(("step", "validation_bits_per_byte"), curve.get("validation_bits_per_byte", []))
 
 
 def table_of_sources(evaluation: Metrics) -> str:
@@ -16,19 +25,27 @@ def table_of_sources(evaluation: Metrics) -> str:
 
 
 def table_of_latency(benchmark: Metrics) -> str:
-    """The median milliseconds to the first token and for each next one, with a cache, by tokens of the prompt."""
-    rows: dict[int, dict[str, float]] = {}
-    for engine, mode, by_prompt in latencies(benchmark):
-        for prompt, values in by_prompt if mode == "cache" else []:
-            for column, key in (("first_token_ms", "ttft_ms"), ("token_ms", "token_ms")):
-                rows.setdefault(prompt, {})[f"{engine}_{column}"] = values[key]["p50"]
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    found = ((prompt, *(row.get(column) for column in columns)) for prompt, row in sorted(rows.items()))
-    return tab_separated(("prompt_tokens", *columns), found)
+    """Median milliseconds to the first token and for each next one, with a cache, by tokens of the prompt.
+
+    A time that was not measured is `nan`, which DVC leaves out.
+    """
+    times = {
+        (engine, prompt, name): at(values, key, "p50")
+        for engine, mode, by_prompt in latencies(benchmark)
+        for prompt, values in by_prompt
+        for name, key in TIMES.items()
+        if mode == "cache"
+    }
+    columns = [(engine, name) for engine in ENGINES for name in TIMES]
+    rows = (
+        (prompt, *(times.get((engine, prompt, name), "nan") for engine, name in columns))
+        for prompt in sorted({prompt for _, prompt, _ in times})
+    )
+    return tab_separated(("prompt_tokens", *(f"{engine}_{name}" for engine, name in columns)), rows)
 
 
 def tab_separated(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Lines of cells; None is an empty one."""
+    """A table as text."""
     lines = StringIO()
     csv.writer(lines, delimiter="\t", lineterminator="\n").writerows([header, *rows])
     return lines.getvalue()
