@@ -18,7 +18,7 @@ def test_each_source_is_a_row():
 
 def test_each_step_that_measures_validation_is_a_row():
     curve = {"loss": [(1.0, 7.5), (2.0, 6.5)], "validation_bits_per_byte": [(2.0, 3.25)]}
-    assert table_of_validation(curve) == "step\tvalidation_bits_per_byte\n2.0\t3.25\n"
+    assert table_of_validation(curve) == "step\tbits_per_byte\n2.0\t3.25\n"
 
 
 HEADER = "prompt_tokens\tonnx_first_token_ms\tonnx_token_ms\tpytorch_first_token_ms\tpytorch_token_ms"
@@ -40,7 +40,7 @@ def test_a_model_without_a_graph_has_times_of_pytorch_alone():
 
 
 def test_what_was_not_measured_is_a_table_without_rows():
-    assert table_of_validation({}) == "step\tvalidation_bits_per_byte\n"
+    assert table_of_validation({}) == "step\tbits_per_byte\n"
     assert (table_of_sources({}), table_of_latency({})) == ("source\tbits_per_byte\n", f"{HEADER}\n")
 
 

@@ -182,7 +182,7 @@ def test_the_key_figures_of_what_was_measured_are_written(run_stage):
 
 def test_tables_for_plots_lie_beside_the_page(run_stage):
     folder = run_stage() / "report"
-    assert (folder / "validation.tsv").read_text() == "step\tvalidation_bits_per_byte\n2.0\t3.25\n"
+    assert (folder / "validation.tsv").read_text() == "step\tbits_per_byte\n2.0\t3.25\n"
     assert (folder / "bits_per_byte.tsv").read_text() == "source\tbits_per_byte\ntalk\t1.1\n"
     assert (folder / "latency.tsv").read_text().splitlines()[1:] == [
         "16\t4.0\t2.0\t40.0\t20.0",

@@ -14,8 +14,8 @@ TIMES = {"first_token_ms": "ttft_ms", "token_ms": "token_ms"}
 
 
 def table_of_validation(curve: Curve) -> str:
-    """Bits per byte of the steps that measure them: DVC draws an empty cell of train.tsv as 0."""
-    return tab_separated(("step", "validation_bits_per_byte"), curve.get("validation_bits_per_byte", []))
+    """Bits per byte of validation, at the steps that measure it; DVC draws an empty cell of train.tsv as 0."""
+    return tab_separated(("step", "bits_per_byte"), curve.get("validation_bits_per_byte", []))
 
 
 def table_of_sources(evaluation: Metrics) -> str:
