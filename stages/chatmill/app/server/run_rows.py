@@ -10,7 +10,7 @@ from chatmill.app.experiments import MODEL_FOLDERS, WORKSPACE
 from chatmill.app.server.run_files import RunFiles, model_dimensions
 from chatmill.report.metrics import Metrics, get_nested
 from chatmill.report.speed import fastest
-from chatmill.report.summary import ENGINE
+from chatmill.report.summary import ENGINE, PROMPT_TOKENS
 
 BENCHMARK = Path("data/metrics/benchmark.json")
 REPORT = Path("data/report")
@@ -97,7 +97,7 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
     """What was measured of a run; where its fastest engine is not known, the time is that of the summary's engine."""
     engine, milliseconds = latency(benchmark)
     if milliseconds is None and (milliseconds := finite_number(get_nested(summary, "token_ms"))) is not None:
-        engine = ENGINE
+        engine = f"{ENGINE}, prompt of about {PROMPT_TOKENS}"
     return {
         "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
         "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
@@ -113,10 +113,10 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
 def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
     """The fastest engine and its milliseconds for a token; None where they were measured otherwise, or not at all."""
     try:
-        engine, _, milliseconds = fastest(benchmark) if isinstance(benchmark, dict) else (None, None, None)
+        engine, prompt, milliseconds = fastest(benchmark) if isinstance(benchmark, dict) else (None, None, None)
     except (TypeError, ValueError):
         return None, None
-    return engine and valid_text(engine), finite_number(milliseconds)
+    return engine and valid_text(f"{engine}, prompt of {prompt}"), finite_number(milliseconds)
 
 
 def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:
