@@ -205,6 +205,6 @@ def test_help_names_every_command_and_the_version(capsys):
 
 
 def test_a_command_starts_without_looking_up_versions():
-    command = [sys.executable, "-X", "importtime", "-c", "from chatmill.app.cli import parser; parser('')"]
+    command = [sys.executable, "-X", "importtime", "-c", "from chatmill.app.cli import build_parser; build_parser('')"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "importlib.metadata" not in result.stderr

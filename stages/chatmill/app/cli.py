@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser(command_name: str) -> argparse.ArgumentParser:
     """The command line: all commands by name, and the options of the chosen one."""
     top = argparse.ArgumentParser(prog="chatmill", description="Small chat models that run anywhere.")
-    shown = versions() if chosen.startswith("-") else ""
+    shown = versions() if command_name.startswith("-") else ""
     top.add_argument("--version", action="version", version=shown, help="show the versions of chatmill, Python, torch")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():

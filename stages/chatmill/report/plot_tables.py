@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Any
 
-from chatmill.report.metrics import Metrics, at
+from chatmill.report.metrics import Metrics, get_nested
 from chatmill.report.sections import Curve
-from chatmill.report.speed import latencies
+from chatmill.report.speed import measured_latencies
 
 ENGINES = ("onnx", "pytorch")  # whose columns dvc.yaml names
 TIMES = {"first_token_ms": "ttft_ms", "token_ms": "token_ms"}
@@ -20,7 +20,7 @@ def table_of_validation(curve: Curve) -> str:
 
 def table_of_sources(evaluation: Metrics) -> str:
     """Bits per byte of each source."""
-    by_source = at(evaluation, "bits_per_byte", "by_source", default={})
+    by_source = get_nested(evaluation, "bits_per_byte", "by_source", default={})
     return tab_separated(("source", "bits_per_byte"), by_source.items())
 
 
@@ -30,8 +30,8 @@ def table_of_latency(benchmark: Metrics) -> str:
     A time that was not measured is `nan`, which DVC leaves out.
     """
     times = {
-        (engine, prompt, name): at(values, key, "p50")
-        for engine, mode, by_prompt in latencies(benchmark)
+        (engine, prompt, name): get_nested(values, key, "p50")
+        for engine, mode, by_prompt in measured_latencies(benchmark)
         for prompt, values in by_prompt
         for name, key in TIMES.items()
         if mode == "cache"

@@ -8,9 +8,9 @@ cache, after the measured prompt that is nearest to 128 tokens; `encode_mb_per_s
 A figure that a run did not measure is left out.
 """
 
-from chatmill.report.metrics import Metrics, at
+from chatmill.report.metrics import Metrics, get_nested
 from chatmill.report.sections import Curve
-from chatmill.report.speed import latencies
+from chatmill.report.speed import measured_latencies
 
 ENGINE = "onnx"
 PROMPT_TOKENS = 128
@@ -22,27 +22,27 @@ def key_figures(
     """Each figure by its name, with four significant digits."""
     times = times_by_engine(benchmark)
     validation = curve.get("validation_bits_per_byte")
-    rejected = at(mix, "rejected")
+    rejected = get_nested(mix, "rejected")
     found = {
-        "bits_per_byte": at(evaluation, "bits_per_byte", "all"),
-        "bits_per_byte_answers": at(evaluation, "bits_per_byte", "assistant"),
-        "bits_per_byte_xz": at(evaluation, "bits_per_byte", "baselines", "xz"),
+        "bits_per_byte": get_nested(evaluation, "bits_per_byte", "all"),
+        "bits_per_byte_answers": get_nested(evaluation, "bits_per_byte", "assistant"),
+        "bits_per_byte_xz": get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
         "validation_bits_per_byte": validation[-1][1] if validation else None,
-        "soft_tokenizer_bits_per_byte": at(soft_tokenizer, "bits_per_byte", "plugged_in", "all"),
-        "skills": at(evaluation, "skills", "macro"),
-        "skills_held_back": at(evaluation, "skills", "held_back", "macro"),
-        "stops_rate": at(evaluation, "stops_rate"),
-        "model_mb": at(evaluation, "engines", ENGINE, "size_mb"),
-        "first_token_ms": at(times, ENGINE, "ttft_ms", "p50"),
-        "token_ms": at(times, ENGINE, "token_ms", "p50"),
-        "pytorch_token_ms": at(times, "pytorch", "token_ms", "p50"),
-        "peak_mb": at(benchmark, ENGINE, "peak_memory_mb"),
-        "encode_mb_per_s": at(benchmark, "tokenizer", "encode_mb_per_s"),
-        "bytes_per_token": at(evaluation, "tokenizer", "bytes_per_token"),
-        "train_conversations": at(mix, "conversations", "train"),
+        "soft_tokenizer_bits_per_byte": get_nested(soft_tokenizer, "bits_per_byte", "plugged_in", "all"),
+        "skills": get_nested(evaluation, "skills", "macro"),
+        "skills_held_back": get_nested(evaluation, "skills", "held_back", "macro"),
+        "stops_rate": get_nested(evaluation, "stops_rate"),
+        "model_mb": get_nested(evaluation, "engines", ENGINE, "size_mb"),
+        "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),
+        "token_ms": get_nested(times, ENGINE, "token_ms", "p50"),
+        "pytorch_token_ms": get_nested(times, "pytorch", "token_ms", "p50"),
+        "peak_mb": get_nested(benchmark, ENGINE, "peak_memory_mb"),
+        "encode_mb_per_s": get_nested(benchmark, "tokenizer", "encode_mb_per_s"),
+        "bytes_per_token": get_nested(evaluation, "tokenizer", "bytes_per_token"),
+        "train_conversations": get_nested(mix, "conversations", "train"),
         "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
-        "duplicates": at(mix, "duplicates"),
-        "leaked": at(mix, "leaked"),
+        "duplicates": get_nested(mix, "duplicates"),
+        "leaked": get_nested(mix, "leaked"),
     }
     return {name: significant(value) for name, value in found.items() if value is not None}
 
@@ -51,7 +51,7 @@ def times_by_engine(benchmark: Metrics) -> dict[str, Metrics]:
     """What each engine takes with its cache, after the prompt that is nearest to PROMPT_TOKENS."""
     return {
         engine: min(by_prompt, key=lambda measured: abs(measured[0] - PROMPT_TOKENS))[1]
-        for engine, mode, by_prompt in latencies(benchmark)
+        for engine, mode, by_prompt in measured_latencies(benchmark)
         if mode == "cache"
     }
 
