@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -47,6 +48,11 @@ def anchors(page):
 
 def test_the_first_page_is_short():
     assert len(PAGES["README.md"].splitlines()) <= LINES
+
+
+def test_the_address_to_clone_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"git clone {project['urls']['Repository']} " in PAGES["README.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
