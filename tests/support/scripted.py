@@ -1,10 +1,10 @@
-"""An engine without a model: it says what it is told to."""
+"""An engine without a model: it generates the ids of a script."""
 
 import numpy as np
 
 
 class ScriptedEngine:
-    """Makes one id of the script the likeliest at each call; keeps what it was given to read."""
+    """Makes one id of the script the likeliest at each call; records the ids it was given."""
 
     name, device, num_bytes, fingerprint, template = "scripted", "cpu", 0, "", "chatml"
 

@@ -1,4 +1,4 @@
-"""The `chatmill` command: each of its commands is a module of chatmill.app.commands, loaded when it is called."""
+"""The program `chatmill`: each command is a module of chatmill.app.commands, imported when it is called."""
 
 import argparse
 import importlib
@@ -12,22 +12,22 @@ from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 COMMANDS = {
     "chat": "chat with a model in the terminal",
     "compare": "compare models or experiments on the same prompts",
-    "evaluate": "measure the bits per byte of any model on any data",
-    "export-tokenizer": "write a tokenizer made anywhere in every format that can express it",
-    "serve": "chat with models in the browser, and by OpenAI's API",
-    "soft-tokenizer": "learn a model's embeddings from bytes, and give it another tokenizer",
+    "evaluate": "measure the bits per byte of models on conversations or texts",
+    "export-tokenizer": "convert a tokenizer to every format that can express it",
+    "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",
+    "soft-tokenizer": "compute embeddings from the bytes of tokens, and replace a model's tokenizer",
     "show": "show a text or a conversation token by token",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; what goes wrong is one line on stderr and exit code 1."""
+    """Run one command. An error of the user is one line on stderr and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     open_closed_streams()
     try:
         options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
         options.run(options)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # as in `chatmill show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except USER_ERRORS as error:
         print(f"chatmill: {printable(error_line(error))}", file=sys.stderr)
@@ -38,10 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser(command_name: str) -> argparse.ArgumentParser:
-    """The command line: all commands by name, and the options of the chosen one."""
-    top = argparse.ArgumentParser(prog="chatmill", description="Small chat models that run anywhere.")
-    shown = versions() if command_name.startswith("-") else ""
-    top.add_argument("--version", action="version", version=shown, help="show the versions of chatmill, Python, torch")
+    """The command line: the names of all commands, and the options of one."""
+    top = argparse.ArgumentParser(
+        prog="chatmill",
+        description="Chat with small chat models, and measure, compare and serve them.",
+        epilog="`chatmill COMMAND --help` lists the options of a command; `dvc repro` trains a model.",
+    )
+    version_line = versions() if command_name.startswith("-") else ""
+    top.add_argument(
+        "--version", action="version", version=version_line, help="show the versions of chatmill, Python, torch"
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
@@ -53,8 +59,8 @@ def build_parser(command_name: str) -> argparse.ArgumentParser:
 
 
 def versions() -> str:
-    """The versions of chatmill, Python and torch in one line; nothing of torch is loaded."""
-    from importlib.metadata import PackageNotFoundError, version  # slower to load than all of this module
+    """The versions of chatmill, Python and torch in one line; torch is not imported."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
 
     def installed(package: str) -> str:
         try:
@@ -66,7 +72,7 @@ def versions() -> str:
 
 
 def open_closed_streams() -> None:
-    """Give a process that was started without some of its three streams empty ones: no file takes their places."""
+    """Open missing standard streams on the null device, so that no other file gets their descriptors."""
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

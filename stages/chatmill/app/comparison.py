@@ -1,10 +1,10 @@
-"""Models side by side: what each answers to a prompt, and how likely the others would have been to say the same.
+"""Models side by side: the answer of each to a prompt, and how likely it is under the others.
 
 The measure is bits per byte of the answer's text: its nats under a model, after the same prompt, in that model's own
-template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. The bytes are thus the same under every model,
-and what a template adds to a text (escapes, a space before it) costs nats but counts no bytes. As in the pipeline's
-metrics control tokens are in neither sum, nor is what the calculator put out; a call of it is scored as text, unless
-one of the models knows no calls: then answers are scored without them.
+template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. The number of bytes is thus the same under
+every model. What a template adds to a text (escapes, a space before it) adds nats but no bytes. As in the pipeline's
+metrics, control tokens and outputs of the calculator are in neither sum. A call of the calculator is scored as text;
+where one of the models does not support calls, answers are scored without them.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each mod
 
 
 class ModelAnswer(NamedTuple):
-    """What a model answered, and what that took; or the problem it had."""
+    """A model's answer and its statistics, or the error that prevented it."""
 
     message: Message = Message("assistant", ())
     stats: AnswerStats | None = None
@@ -33,9 +33,9 @@ class ModelAnswer(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The answers to a prompt, and the nats of each (rows) under each model (columns): a text says why there are none.
+    """The answers to a prompt, and the nats of each (rows) under each model (columns), or a text that says why not.
 
-    `num_bytes` are those of the text that is scored, of each answer.
+    `num_bytes` has the number of bytes of each answer's scored text.
     """
 
     prompt: str
@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     num_bytes: list[int]
 
     def bits_per_byte(self) -> BitsMatrix:
-        """Of each answer under each model; None where there is no number."""
+        """Bits per byte of each answer under each model; None where there is no number."""
         return [
             [None if isinstance(nats, str) else bits_per_byte(nats, size) for nats in row]
             for row, size in zip(self.nats, self.num_bytes, strict=True)
@@ -52,21 +52,22 @@ class Comparison(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """How fast a model answered; None where it gave too few tokens to tell."""
+    """How fast a model answered; None where it generated too few tokens."""
 
     first_token: float | None  # seconds from the question, the median over the prompts
-    tokens_per_second: float | None  # after the first
+    tokens_per_second: float | None  # after the first token
 
 
 def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
-    """Ask every model, and score every answer under every model."""
+    """Generate an answer with every model, and score every answer under every model."""
     answers = [generate_answer(session, prompt) for session in sessions]
-    calls = all(map(supports_tools, sessions))
-    scored = [given.message if calls else Message.from_text("assistant", given.message.text) for given in answers]
+    scored = [answer.message for answer in answers]
+    if not all(map(supports_tools, sessions)):
+        scored = [Message.from_text("assistant", message.text) for message in scored]
     num_bytes = [sum(len(part.text.encode()) for part in one.parts if part.kind != "output") for one in scored]
     nats = [
-        [(given.error and "no answer") or nats_or_error(session, prompt, message) for session in sessions]
-        for given, message in zip(answers, scored, strict=True)
+        [(answer.error and "no answer") or nats_or_error(session, prompt, message) for session in sessions]
+        for answer, message in zip(answers, scored, strict=True)
     ]
     return Comparison(prompt, answers, nats, num_bytes)
 
@@ -77,10 +78,10 @@ def supports_tools(session: ChatSession) -> bool:
 
 
 def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
-    """What the model says to a prompt, whatever it was asked before."""
+    """The model's answer to a prompt, in a new conversation."""
     session.clear()
     session.engine.rewind(0)
-    session.sampling = session.sampling  # its seed anew
+    session.sampling = session.sampling  # restarts the random numbers from the seed
     try:
         deque(session.ask(prompt), maxlen=0)
     except USER_ERRORS as error:
@@ -89,7 +90,7 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
 
 
 def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float | str:
-    """The nats of an answer under a model, or why it has none."""
+    """The nats of an answer under a model, or why there are none."""
     if not any(part.text for part in message.parts if part.kind != "output"):
         return "no text"
     try:
@@ -99,7 +100,7 @@ def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float 
 
 
 def answer_nats(session: ChatSession, prompt: str, message: Message) -> float:
-    """The nats of an answer's text and calls after a prompt. Raises ValueError where the model gives no number."""
+    """The nats of an answer's text and calls after a prompt. Raises ValueError where they are not finite."""
     system = [Message.from_text("system", session.system)] if session.system else []
     prompt_ids, _ = session.tokenizer.encode_segments(
         session.template.prompt([*system, Message.from_text("user", prompt)])
@@ -110,14 +111,14 @@ def answer_nats(session: ChatSession, prompt: str, message: Message) -> float:
         nats = nats_of_logits(logits, np.array([prompt_ids[-1], *answer_ids]))
     total = float(nats[(np.array(losses) == LossKind.TRAINED) & session.tokenizer.is_text[answer_ids]].sum())
     if not np.isfinite(total):
-        raise ValueError("the model gives it no probability, or none that is a number")
+        raise ValueError("the model's probability of this text is 0 or not a number")
     return total
 
 
 def pooled_bits_per_byte(comparisons: Iterable[Comparison]) -> BitsMatrix:
     """Bits per byte over all prompts: nats and bytes are summed before they are divided.
 
-    An answer that one of the models could not score is left out under all, so that a row is of the same texts.
+    An answer that one of the models could not score is left out under all, so that the texts of a row are the same.
     """
     by_answer = zip(*(zip(one.nats, one.num_bytes, strict=True) for one in comparisons), strict=True)
     result = []
@@ -133,7 +134,7 @@ def speeds(comparisons: Sequence[Comparison]) -> list[Speed]:
     """How fast each model was over all prompts."""
     result = []
     for answers in zip(*(one.answers for one in comparisons), strict=True):
-        timings = [given.stats for given in answers if given.stats and given.stats.tokens]
+        timings = [answer.stats for answer in answers if answer.stats and answer.stats.tokens]
         tokens = sum(timing.tokens - 1 for timing in timings)
         seconds = sum(timing.seconds - timing.first_token for timing in timings)
         first = median(timing.first_token for timing in timings) if timings else None

@@ -1,4 +1,4 @@
-"""Models of other runs: what a DVC experiment, branch, tag or commit holds, without a change to the workspace."""
+"""Models of DVC runs: an experiment, branch, tag or commit is read without a change to the workspace."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -6,49 +6,48 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-MODEL_FOLDERS = (
-    Path("data/export/onnx"),
-    Path("data/model"),
-)  # where the pipeline leaves them; the first that is there
-NO_EXPORT_FILE = "formats.json"  # says why an export is no model
-WORKSPACE = "workspace"  # as `dvc exp show` calls what lies in the folder
+MODEL_FOLDERS = (Path("data/export/onnx"), Path("data/model"))  # the pipeline writes them; the first one is preferred
+NO_EXPORT_FILE = "formats.json"  # is in an export's folder only where the model has no export
+WORKSPACE = "workspace"  # what `dvc exp show` calls the files in the folder
 
 
 def default_model() -> Path:
-    """The model the pipeline made in this folder. Raises ValueError where there is none."""
+    """The pipeline's model in this folder. Raises ValueError where there is none."""
     for folder in MODEL_FOLDERS:
         if folder.is_dir() and not (folder / NO_EXPORT_FILE).exists():
             return folder
-    raise ValueError(f"no {' or '.join(map(str, MODEL_FOLDERS))} here: run `dvc repro`, or name a model with --model")
+    folders = " or ".join(map(str, MODEL_FOLDERS))
+    raise ValueError(f"no {folders} here: run {repro_commands()}, or name a model with --model")
 
 
 @contextmanager
 def fetch_model(model: str | Path) -> Iterator[Path]:
-    """The path of a model, which for a run that DVC knows is there for as long as it takes to load it."""
+    """Yield the path of a model. The model of a DVC run is fetched into a folder that is removed afterwards."""
     with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
         yield find_or_fetch(str(model), MODEL_FOLDERS, Path(folder) / "model")
 
 
 def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
-    """The path of this name; else the first of `outputs` that the run of this name has, written into `folder`.
+    """The path of this name; else the first of `outputs` that the run of this name has, copied into `folder`.
 
-    Raises ValueError where there is no such path or run, and where what the run wrote is no longer to be had.
+    Raises ValueError where there is no such path or run, or the run's outputs are in no cache or remote storage.
     """
     if Path(name).exists():
         return Path(name)
     try:
-        from dvc.api import DVCFileSystem  # paths are compared where it is not installed
+        from dvc.api import DVCFileSystem  # paths work where it is not installed
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
         from dvc_data.index import DataIndexError
     except ImportError as error:
-        raise ValueError(f"{name}: no such file or folder, and experiments take DVC: pip install dvc") from error
+        raise ValueError(f"{name}: no such file or folder, and experiments require DVC: pip install dvc") from error
     try:
         with Repo(rev=None if name == WORKSPACE else name) as repo:
             files = DVCFileSystem(repo)
             available = [output for output in outputs if files.isdir(output.as_posix())]
             if not available:
-                raise ValueError(f"{name}: this run has no {' or '.join(map(str, outputs))}: run `dvc repro` on it")
+                missing = " or ".join(map(str, outputs))
+                raise ValueError(f"{name}: this run has no {missing}: run {rebuild_commands(name)}")
             for output in available:
                 files.get(output.as_posix(), str(folder), recursive=True)
                 if not (folder / NO_EXPORT_FILE).exists():
@@ -56,17 +55,30 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
                 shutil.rmtree(folder)
     except (FileNotFoundError, DataIndexError) as error:
         raise ValueError(
-            f"{name}: its model is neither in DVC's cache nor in a remote storage: have it pushed where it was made "
-            f"(`dvc push`, `dvc exp push`), or make it anew ({rebuild_commands(name)})"
+            f"{name}: its model is neither in DVC's cache nor in a remote storage: push it from where it was trained "
+            f"(`dvc push`, `dvc exp push`), or rebuild it ({rebuild_commands(name)})"
         ) from error
     except DvcException as error:
+        remedy = "`dvc exp list --all-commits` lists the experiments, and no model is downloaded by its name"
+        if lacks_git(Path.cwd()):
+            remedy = f"run {repro_commands()}"
         raise ValueError(
-            f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): "
-            "`dvc exp list --all-commits` names the experiments, and no model is downloaded by its name"
+            f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): {remedy}"
         ) from error
     return folder
 
 
 def rebuild_commands(name: str) -> str:
-    """The commands that make the outputs of a run anew."""
+    """The commands that write the outputs of a run again."""
     return "`dvc repro`" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then `dvc repro`"
+
+
+def repro_commands() -> str:
+    """The commands that run the pipeline in this folder."""
+    start = "`git init && git add -A && git commit -m Start`, then " if lacks_git(Path.cwd()) else ""
+    return f"{start}`dvc repro`"
+
+
+def lacks_git(folder: Path) -> bool:
+    """Whether a folder holds the project but lies in no git repository, as after unpacking a ZIP; DVC needs one."""
+    return (folder / "dvc.yaml").exists() and not any((one / ".git").exists() for one in (folder, *folder.parents))

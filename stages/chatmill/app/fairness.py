@@ -1,7 +1,7 @@
-"""What the same sentences cost in different languages, beside English.
+"""How many tokens the same sentences take in different languages, relative to English.
 
-A file of parallel sentences is a table, or JSON lines, of `language`, `key` and `text`: sentences of one key say the
-same thing.
+A file of parallel sentences is a table, or JSON lines, of `language`, `key` and `text`. Sentences with the same key are
+translations of each other.
 
     language  key   text
     en        rain  It will rain tomorrow.
@@ -21,7 +21,7 @@ ENGLISH = ("en", "eng", "eng_latn", "english")
 
 
 class SentencePair(NamedTuple):
-    """A sentence, and the English one that says the same."""
+    """A sentence and its English translation."""
 
     text: str
     english: str
@@ -29,7 +29,7 @@ class SentencePair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LanguageCost:
-    """Tokens and bytes of a language's sentences, and of their English ones."""
+    """Tokens and bytes of a language's sentences, and of their English translations."""
 
     sentences: int
     tokens: int
@@ -49,12 +49,12 @@ class LanguageCost:
 
     @property
     def sentence_ratio(self) -> float:
-        """How many times the tokens of the same sentences in English."""
+        """Tokens relative to the same sentences in English."""
         return self.tokens / self.english_tokens
 
     @property
     def byte_ratio(self) -> float:
-        """How many times the tokens per byte of the same sentences in English."""
+        """Tokens per byte relative to the same sentences in English."""
         return self.tokens_per_byte / (self.english_tokens / self.english_bytes)
 
 
@@ -84,15 +84,15 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
         except UnusableRowError as error:
             raise ValueError(f"{place}: {error}") from error
         if not text.strip():
-            raise ValueError(f"{place}: an empty sentence")
+            raise ValueError(f"{place}: the sentence is empty")
         if (language, key) in seen:
-            raise ValueError(f"{place}: sentence {key!r} is there twice in {language}")
+            raise ValueError(f"{place}: sentence {key!r} occurs twice in {language}")
         seen.add((language, key))
         yield place, language, key, text
 
 
 def language_costs(parallel: Mapping[str, Sequence[SentencePair]], tokenizer: ChatTokenizer) -> dict[str, LanguageCost]:
-    """What each language's sentences cost."""
+    """The cost of each language's sentences."""
     return {language: _cost(pairs, tokenizer) for language, pairs in parallel.items()}
 
 

@@ -1,7 +1,7 @@
-"""What people point at to see its tokens: a plain text, or a conversation in any of the forms it is kept in.
+"""Input of the commands: a plain text, or a conversation in any of the forms that are read.
 
-A conversation is recognised as ChatML, `<|im_start|>user …`; as a record, `{"text": "<|im_start|>user …"}`; and as
-`{"messages": [{"role": …, "content": …}]}`, or that list alone. In a file each line may be one.
+A conversation is read from ChatML, `<|im_start|>user …`; from a record, `{"text": "<|im_start|>user …"}`; and from
+`{"messages": [{"role": …, "content": …}]}`, or that list alone. In a file each line may be a conversation.
 """
 
 import io
@@ -17,11 +17,11 @@ from chatmill.datasets.formats.json_document import values
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES, open_decompressed
 
 TextOrConversation = str | Conversation
-MAX_TEXT_CHARACTERS = 1_000_000  # characters of a plain text; nobody reads more, token by token
+MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
 
 
 def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
-    """What a text says: conversation `number`, from 1, of those in it, or the text itself. Raises ValueError."""
+    """Conversation `number`, from 1, of those in a text; the text itself where it has none. Raises ValueError."""
     if len(content) > MAX_ROW_BYTES:
         raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: show a part of it")
     try:
@@ -31,7 +31,7 @@ def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
     if _is_json_of_conversations(text):
         return _select(values(Path(name), io.BytesIO(content), MAX_ROW_BYTES), number, name)
     if number != 1:
-        raise ValueError(f"{name}: no conversation {number}: it is one text")
+        raise ValueError(f"{name}: no conversation {number}: the input is one text")
     try:
         return _parse_entry(text)
     except ValueError as error:
@@ -39,7 +39,7 @@ def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
 
 
 def read_input_file(file: Path, number: int) -> TextOrConversation:
-    """What a file holds: of a .json or .jsonl file, packed or not, its conversation `number`, from 1.
+    """Conversation `number`, from 1, of a .json or .jsonl file, which may be compressed; else the file as one input.
 
     Raises ValueError with file and line.
     """
@@ -50,19 +50,19 @@ def read_input_file(file: Path, number: int) -> TextOrConversation:
 
 
 def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
-    """Place and content of all that a file holds: of a .json or .jsonl file, packed or not, of each of its entries.
+    """Place and content of each entry of a .json or .jsonl file, which may be compressed; any other is one text.
 
     Raises ValueError with file and line.
     """
     with open_decompressed(file) as stream:
         if {".json", ".jsonl"} & set(file.suffixes):
-            found = _entries(values(file, stream, MAX_ROW_BYTES))
+            entries = _entries(values(file, stream, MAX_ROW_BYTES))
         else:
             try:
-                found = iter([(str(file), stream.read().decode("utf-8-sig"))])
+                entries = iter([(str(file), stream.read().decode("utf-8-sig"))])
             except UnicodeDecodeError as error:
                 raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
-        for place, entry in found:
+        for place, entry in entries:
             try:
                 yield place, _parse_entry(entry, max_characters=None)
             except ValueError as error:
@@ -78,19 +78,19 @@ def _is_json_of_conversations(text: str) -> bool:
     return isinstance(entry, dict) and not {"messages", "role", "text"}.isdisjoint(entry)
 
 
-def _select(found: Iterable[tuple[str, Any]], number: int, name: str) -> TextOrConversation:
-    place, entry = next(islice(_entries(found), number - 1, None), ("", None))
+def _select(values_by_place: Iterable[tuple[str, Any]], number: int, name: str) -> TextOrConversation:
+    place, entry = next(islice(_entries(values_by_place), number - 1, None), ("", None))
     if not place:
-        raise ValueError(f"{name}: no conversation {number}: it holds fewer")
+        raise ValueError(f"{name}: no conversation {number}: the input has fewer")
     try:
         return _parse_entry(entry)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
 
 
-def _entries(found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """What is in each value: itself, or what is in a list, unless this is one of messages."""
-    for place, value in found:
+def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The entries of each value: those of a list, unless it is a list of messages, or the value itself."""
+    for place, value in values_by_place:
         if isinstance(value, list) and not all(isinstance(one, dict) and "role" in one for one in value):
             yield from ((place, entry) for entry in value)
         else:
@@ -108,5 +108,5 @@ def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS)
     if rendered.startswith(IM_START):
         return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)
     if not 0 < len(content) <= (max_characters or len(content)):
-        raise ValueError(f"a text of {len(content):,} characters: expected some, and at most {MAX_TEXT_CHARACTERS:,}")
+        raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
     return content

@@ -1,8 +1,8 @@
 """Bits per byte of any model on any data, by the definitions of chatmill.evaluation.bits_per_byte.
 
-Of a conversation `all` are its text tokens: under chatmill's own templates the headers, too, as in the pipeline's
-metrics; under a template made elsewhere what the messages say. `assistant` is what the assistant says. A text that is
-no conversation follows the token that begins one. What has nothing before it is not scored.
+Of a conversation `all` counts the text tokens: with chatmill's own templates also those of headers, as in the
+pipeline's metrics; with an external template those of message texts alone. `assistant` counts the assistant's text. A
+text that is not a conversation follows the BOS token. The first token of a document is not scored.
 """
 
 import time
@@ -23,11 +23,11 @@ from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
-MAX_WINDOW_LOGITS = 1 << 28  # of a window: 1 GB
+MAX_WINDOW_LOGITS = 1 << 28  # 1 GB of float32
 
 
 class Document(NamedTuple):
-    """A conversation or a text, and the file and line where it stands."""
+    """A conversation or a text, and its file and line."""
 
     file: Path
     place: str
@@ -35,22 +35,22 @@ class Document(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """What a model needs for some documents."""
+    """Bits per byte of a model on some documents, and how they were measured."""
 
     bits_per_byte: BitsPerByte
     by_file: dict[str, BitsPerByte]
-    bytes: int  # of the text that is scored, as are the tokens
-    tokens: int
+    bytes: int  # of the scored text
+    tokens: int  # of the scored text
     context: int  # tokens that a window holds
-    windowed_documents: list[str]  # places of the documents that take more
+    windowed_documents: list[str]  # places of the documents that are longer
     tokens_per_second: float  # of all tokens, control tokens included
 
 
 def read_documents(file: Path, format: str | None = None, limit: int | None = None) -> list[Document]:
     """The first `limit` documents of a file.
 
-    `format` is one of those that prepare reads. Without it a .json or .jsonl file holds conversations or records of
-    them, and any other file is one text. Raises ValueError with file and line where one cannot be read.
+    `format` is one of those that prepare reads. Without it a .json or .jsonl file holds conversations, and any other
+    file is one text. Raises ValueError with file and line for a document that cannot be read.
     """
     result: list[Document] = []
     entries = (
@@ -68,14 +68,14 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
             raise ValueError(f"{place}: {error}") from error
         result.append(Document(file, place, content))
     if not result:
-        raise ValueError(f"{file}: nothing in it to measure a model on")
+        raise ValueError(f"{file}: no documents: expected conversations or a text")
     return result
 
 
 def measure(loaded: LoadedModel, documents: Sequence[Document], context: int | None = None) -> Measurement:
-    """What a model needs for each byte; `context` is how many tokens a window holds, the model's own unless given.
+    """Measure a model in windows of `context` tokens, by default the model's context.
 
-    Raises ValueError where the model is not one of this tokenizer, or gives no probability.
+    Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number.
     """
     engine, tokenizer, template, _ = loaded
     length = window_length(engine, context)
@@ -84,13 +84,16 @@ def measure(loaded: LoadedModel, documents: Sequence[Document], context: int | N
         [to_segments(document.content, template) for document in documents], tokenizer, scored=scored
     )
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
-        raise ValueError(f"the tokenizer makes ids up to {corpus.ids.max()}: the model knows {engine.vocab_size}")
+        raise ValueError(
+            f"the tokenizer gives ids up to {corpus.ids.max()}, but the model has logits for "
+            f"{engine.vocab_size} tokens: the tokenizer is another model's"
+        )
     start = time.monotonic()
     nats = corpus_nats(engine, corpus, length)
     seconds = time.monotonic() - start
-    for document, of_text in zip(documents, corpus.by_document(nats), strict=True):
-        if not np.isfinite(of_text).all():
-            raise ValueError(f"{document.place}: the model gives it no probability, or none that is a number")
+    for document, document_nats in zip(documents, corpus.by_document(nats), strict=True):
+        if not np.isfinite(document_nats).all():
+            raise ValueError(f"{document.place}: the model's probability of this text is 0 or not a number")
     files = np.array([str(document.file) for document in documents])
     return Measurement(
         corpus.bits(nats),
@@ -104,27 +107,27 @@ def measure(loaded: LoadedModel, documents: Sequence[Document], context: int | N
 
 
 def window_length(engine: Engine, requested: int | None) -> int:
-    """How many tokens are scored at a time. Raises ValueError where more are asked for than the model reads."""
+    """How many tokens a window has. Raises ValueError where more are requested than the model's context has."""
     if requested is None:
         return min(engine.context, max(2, MAX_WINDOW_LOGITS // engine.vocab_size))
     if not 2 <= requested <= engine.context:
-        raise ValueError(f"a context of {requested} tokens: the model's is {engine.context}, and 2 are the fewest")
+        raise ValueError(f"context: expected 2 to {engine.context} tokens, got {requested}")
     return requested
 
 
 def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
-    """A document as a model reads it."""
+    """A document as segments of the template."""
     return template.text(content) if isinstance(content, str) else template.full_conversation(content)
 
 
 def corpus_nats(engine: Engine, corpus: Corpus, length: int) -> np.ndarray:
-    """(N,) the nats of each token. Raises MemoryError with what to do where memory is used up."""
+    """(N,) the nats of each token. Raises MemoryError with the remedy where memory is used up."""
     try:
         return corpus.nats(length, make_scorer(engine))
     except (RuntimeError, MemoryError) as error:
         if as_memory_error(error, engine.device) is None:
             raise
-        raise MemoryError(f"out of memory on {engine.device}: lower --context, or take a smaller model") from error
+        raise MemoryError(f"out of memory on {engine.device}: lower --context, or use a smaller model") from error
 
 
 def _conversation_of(item: Example | Reject) -> TextOrConversation:

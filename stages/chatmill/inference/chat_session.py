@@ -1,4 +1,4 @@
-"""A chat with a model: conversations to ids, the tool, and the cache across turns."""
+"""A chat with a model: it encodes the conversation, generates answers and reuses the cache across turns."""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from time import perf_counter
@@ -17,14 +17,14 @@ GREEDY = Sampling()
 
 
 class AnswerStats(NamedTuple):
-    """What an answer took: numbers of tokens, and seconds from the question to its first and last token."""
+    """Numbers of tokens of an answer, and seconds from the question to its first and last token."""
 
     prompt_tokens: int
-    cached_tokens: int  # of the prompt, that the cache held already
+    cached_tokens: int  # tokens of the prompt that were in the cache
     tokens: int
     first_token: float
     seconds: float
-    stopped: bool  # by itself, or at a stop text: it is whole
+    stopped: bool  # at a stop id or a stop text, so that the answer is complete
 
     @property
     def tokens_per_second(self) -> float:
@@ -33,7 +33,7 @@ class AnswerStats(NamedTuple):
 
 
 class ChatSession:
-    """A conversation with one model. The engine is the session's own: its cache keeps what the turns have in common.
+    """A conversation with one model. No other session may use the engine: its cache holds this conversation.
 
     `system`, `sampling`, `max_tokens` and `stop` (texts that end an answer) may be changed between answers.
     """
@@ -50,19 +50,22 @@ class ChatSession:
         max_tokens: int = 256,
         stop: Sequence[str] = (),
     ) -> None:
-        """`stop_ids` end an answer beside the template's own. Raises ValueError where logits lack ids of the text."""
+        """`stop_ids` end an answer, as the template's end token does.
+
+        Raises ValueError where the model has fewer logits than the tokenizer has tokens.
+        """
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self.max_tokens, self.stop = max_tokens, tuple(stop)
         self._prompts = PromptBuilder(engine, tokenizer, template, stop_ids)
         self.sampling, self._greedy = sampling, Sampler(self._prompts.allowed, GREEDY)
-        self._engine_ids: list[int] = []  # ids the engine was given; its cache holds the first of them
+        self._engine_ids: list[int] = []  # ids given to the engine; its cache holds the first of them
         self._system = system
-        self.answer_stats: AnswerStats | None = None  # what the latest one took
+        self.answer_stats: AnswerStats | None = None  # of the latest answer
         self.clear()
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are chosen. Setting it starts the sequence of its seed anew."""
+        """How tokens are chosen. Setting it restarts the random numbers from the seed."""
         return self._sampler.sampling
 
     @sampling.setter
@@ -71,7 +74,7 @@ class ChatSession:
 
     @property
     def system(self) -> str:
-        """The system prompt, "" for none. Setting it keeps the conversation, which is then read anew."""
+        """The system prompt, "" for none. Setting it keeps the conversation, which the model then reads again."""
         return self._system
 
     @system.setter
@@ -81,74 +84,73 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """All that was said, after the system prompt."""
+        """The system prompt, if there is one, and all messages."""
         return [*([Message.from_text("system", self._system)] if self._system else []), *self._turns]
 
     def clear(self) -> None:
-        """Forget the conversation, but for the system prompt."""
+        """Remove all messages except the system prompt."""
         self.set_conversation([])
 
     def set_conversation(self, conversation: Conversation) -> None:
-        """Go on from a conversation that ends with an answer. A system prompt in it replaces the session's."""
+        """Continue from a conversation that ends with an answer. A system prompt in it replaces the session's."""
         for message in conversation:
             if message.role == "system":
                 self._system = message.text
         self._turns = [message for message in conversation if message.role != "system"]
-        self._history_ids: list[
-            int
-        ] = []  # of what the model sees: replies as they were generated; empty: to be encoded
-        self._exchange_starts: list[int] = []  # how many of them there were before each of the latest exchanges
-        self.num_dropped = 0  # messages that no longer fit, the oldest
+        # what the model reads, with replies as they were generated; empty where it has yet to be encoded
+        self._history_ids: list[int] = []
+        self._exchange_starts: list[int] = []  # where in these ids each of the latest exchanges begins
+        self.num_dropped = 0  # the oldest messages, which no longer fit into the context
 
     def ask(self, text: str) -> Generator[str, None, None]:
-        """Yield the visible text of the answer as it is generated. Who stops listening ends the answer there.
+        """Yield the visible text of the answer as it is generated. Closing the generator ends the answer there.
 
-        Raises ValueError where there is nothing to answer, or the question alone is longer than the context; the
-        conversation then is what it was. A model that continues text begins one of its own from "".
+        Raises ValueError where the question is empty, or alone is longer than the context; the conversation then stays
+        as it was. A base model may be given "" as the first question: it then writes a text from its beginning.
         """
         if not text.strip() and (self._turns or self.template.is_chat):
-            raise ValueError("the message is empty: say something")
+            raise ValueError("the message is empty: enter some text")
         question = Message.from_text("user", text)
-        before, forgotten, ids = len(self._history_ids), self.num_dropped, []
+        before, num_dropped, ids = len(self._history_ids), self.num_dropped, []
         if self._history_ids:
             ids = self._history_ids + self._prompts.encode(self.template.next_turn(question))
         if not 0 < len(ids) <= self._prompts.max_prompt_tokens(self.max_tokens):
             conversation = [*self.conversation, question]
             remaining, ids = self._prompts.truncate(conversation, self.max_tokens)
-            before, forgotten = 0, len(conversation) - len(remaining)
+            before, num_dropped = 0, len(conversation) - len(remaining)
         reply = IncrementalDetokenizer(self.tokenizer, self.template, self.stop)
         try:
             yield from self._stream(ids, reply)
         except (GeneratorExit, KeyboardInterrupt):
             reply.finish()
             if reply.message.parts:
-                self._add_exchange(question, reply, before, forgotten)
+                self._add_exchange(question, reply, before, num_dropped)
             raise
-        self._add_exchange(question, reply, before, forgotten)
+        self._add_exchange(question, reply, before, num_dropped)
 
     def _stream(self, ids: list[int], reply: IncrementalDetokenizer) -> Iterator[str]:
-        """Yield the visible text of a reply while it grows."""
+        """Yield the visible text of a reply as it is generated."""
         for token in self._generate(ids, self._sampler, self.max_tokens):
             if shown := reply.push(token):
                 yield shown
             if reply.stopped:
-                assert self.answer_stats, "generating sets what the answer took"
+                assert self.answer_stats, "_generate sets them"
                 self.answer_stats = self.answer_stats._replace(stopped=True)
                 break
         if shown := reply.finish():
             yield shown
 
-    def _add_exchange(self, question: Message, reply: IncrementalDetokenizer, before: int, forgotten: int) -> None:
-        """Add an exchange to the conversation, of which the model had seen `before` ids."""
-        turns, marks = [*self._turns, question, reply.message], [*self._exchange_starts, before] if before else [0]
+    def _add_exchange(self, question: Message, reply: IncrementalDetokenizer, before: int, num_dropped: int) -> None:
+        """Add an exchange to the conversation, whose ids so far were `before` in number."""
+        turns, starts = [*self._turns, question, reply.message], [*self._exchange_starts, before] if before else [0]
         end = self._prompts.end_id
         ended = self._engine_ids[:-1] if self._engine_ids[-1] in self._prompts.stop_ids else self._engine_ids
         ids = [] if reply.stopped else [*ended, *([] if end is None else [end])]
-        # at once, so that who breaks off here leaves ids and turns that belong together
-        self._turns, self._history_ids, self._exchange_starts, self.num_dropped = turns, ids, marks, forgotten
+        # in one statement, so that Ctrl-C leaves ids and turns that match
+        self._turns, self._history_ids, self._exchange_starts, self.num_dropped = turns, ids, starts, num_dropped
 
     def undo(self) -> str | None:
-        """Forget the latest question, which is returned, and its answer; None where there is none."""
+        """Remove the latest question and its answer, and return the question; None where there is none."""
         if len(self._turns) < 2:
             return None
         *self._turns, question, _ = self._turns
@@ -160,13 +162,13 @@ class ChatSession:
         return question.text
 
     def regenerate(self) -> Generator[str, None, None]:
-        """Answer the latest question once more. Raises ValueError where there is none."""
+        """Answer the latest question again. Raises ValueError where there is none."""
         if (question := self.undo()) is None:
             raise ValueError("there is no answer yet")
         return self.ask(question)
 
     def greedy_reply(self, conversation: Conversation, max_tokens: int) -> tuple[Message, bool]:
-        """The likeliest answer to a conversation that ends with the user's message, and whether it stopped by itself.
+        """The greedy answer to a conversation that ends with the user's message, and whether it is complete.
 
         The session's own conversation is left as it is.
         """
@@ -181,21 +183,21 @@ class ChatSession:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """The ids that the latest answer was an answer to."""
+        """The ids of the prompt of the latest answer."""
         return self._engine_ids[: self.answer_stats.prompt_tokens] if self.answer_stats else []
 
     @property
     def question_start(self) -> int:
-        """Where in `prompt_ids` the latest question begins, after what was said before it."""
+        """Where in `prompt_ids` the latest question begins."""
         return self._exchange_starts[-1] if self._exchange_starts else 0
 
     @property
     def answer_ids(self) -> list[int]:
-        """The ids of the latest answer, those that the tool put in among them."""
+        """The ids of the latest answer, including outputs of the tool."""
         return self._engine_ids[self.answer_stats.prompt_tokens :] if self.answer_stats else []
 
     def _generate(self, ids: list[int], sampler: Sampler, max_tokens: int) -> Iterator[int]:
-        """Yield the ids that follow; the engine reads only what its cache does not hold."""
+        """Yield the ids that follow a prompt; the engine reads only those that its cache does not hold."""
         started = perf_counter()
         cached = common_prefix_length(self._engine_ids[: self.engine.length], ids[:-1])
         self.engine.rewind(cached)
@@ -214,6 +216,6 @@ class ChatSession:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many ids two sequences have in common at their beginning."""
+    """The length of the longest common prefix of two sequences of ids."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

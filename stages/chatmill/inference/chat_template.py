@@ -1,8 +1,8 @@
-"""How a chat model is asked: chatmill's two templates, and those of well-known models.
+"""Chat templates: chatmill's own two, and the layouts of well-known models.
 
-A model's own template is a Jinja program. It is never run, but recognised by the control tokens it names: Jinja's
-sandbox keeps a program from the machine, but not from looping for ever, and the text it renders no longer tells the
-template's control tokens from those that a user has typed.
+The template beside an external model is a Jinja program. It is never run, but recognised by the control tokens that it
+names: Jinja's sandbox does not stop an endless loop, and in the rendered text the template's control tokens cannot be
+distinguished from those that a user has typed.
 """
 
 import re
@@ -20,58 +20,58 @@ from chatmill.conversation.template import (
     message_segments,
 )
 
-Delimiters = tuple[str, str]  # what stands before and after a message
+Delimiters = tuple[str, str]  # the text before and after a message
 
 
 class ChatTemplate(Protocol):
-    """A way to write a conversation; segments are encoded one by one, those of one text together."""
+    """A way to render a conversation as segments, each of which is encoded by itself."""
 
     @property
     def name(self) -> str:
-        """What it is chosen by."""
+        """The name by which `--template` selects it."""
 
     @property
     def escapes(self) -> bool:
-        """Whether text is escaped (chatmill.conversation.escape)."""
+        """Whether text is escaped (chatmill.conversation.chatml.escape)."""
 
     @property
     def is_chat(self) -> bool:
-        """Whether there is a question to answer; without, a model continues text as it stands."""
+        """Whether the model was trained on chats; without a template a base model continues the text."""
 
     @property
     def answer_prefix(self) -> str:
-        """What a model says before the answer."""
+        """Text that the model writes before each answer and that is not shown, such as a space."""
 
     @property
     def end_token(self) -> str:
-        """The control token that ends an answer; "" where none does."""
+        """The control token that ends an answer; "" for none."""
 
     @property
     def stop(self) -> tuple[str, ...]:
         """Texts that end an answer."""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A whole conversation, and what asks for the answer."""
+        """A complete conversation and the generation prompt."""
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation whose last message, the assistant's, goes on."""
+        """A conversation whose last message, the assistant's, is to be continued."""
 
     def next_turn(self, message: Message) -> list[Segment]:
-        """What follows the end of an answer: the user's next message, and what asks for the next answer."""
+        """What follows an answer: the rest of its end, the user's next message and the generation prompt."""
 
     def full_conversation(self, conversation: Conversation) -> list[Segment]:
-        """A conversation that nothing follows; trained is what the assistant says."""
+        """A complete conversation, without a generation prompt; the assistant's text is marked as trained."""
 
     def answer(self, message: Message) -> list[Segment]:
-        """What follows the prompt: the assistant's message as a model says it, without what ends it."""
+        """What follows the prompt: the assistant's message as the model writes it, without its end."""
 
     def text(self, text: str) -> list[Segment]:
-        """A text that is no conversation."""
+        """A text that is not a conversation."""
 
 
 @dataclass(frozen=True)
 class ChatmillTemplate:
-    """One of chatmill.conversation.template, as the models of the pipeline are trained with."""
+    """A template of chatmill.conversation.template, with which the pipeline trains its models."""
 
     name: TemplateName = "chatml"
     escapes: ClassVar[bool] = True
@@ -81,11 +81,11 @@ class ChatmillTemplate:
 
     @property
     def answer_prefix(self) -> str:
-        """What stands between the header and what is said."""
+        """The text between the header and the message text."""
         return " " if self.name == "markers" else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A whole conversation and the header of the answer."""
+        """A complete conversation and the header of the answer."""
         return [*conversation_segments(conversation, self.name), *header_segments("assistant", self.name)]
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
@@ -98,7 +98,7 @@ class ChatmillTemplate:
         return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
 
     def full_conversation(self, conversation: Conversation) -> list[Segment]:
-        """A conversation as it is trained."""
+        """A conversation as models are trained on it."""
         return conversation_segments(conversation, self.name)
 
     def answer(self, message: Message) -> list[Segment]:
@@ -106,7 +106,7 @@ class ChatmillTemplate:
         return message_segments(message, self.name)[len(header_segments("assistant", self.name)) : -2]
 
     def text(self, text: str) -> list[Segment]:
-        """A text as what is said is written, after the token that begins a conversation."""
+        """A text, escaped as a message is, after the token that begins a conversation."""
         return [*conversation_segments([], self.name), Segment(escape(text), LossKind.PROMPT)]
 
 
@@ -116,15 +116,15 @@ CHATMILL_TEMPLATES: dict[str, ChatmillTemplate] = {"chatml": CHATML, "markers": 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What stands around the messages of each role."""
+    """The text around the messages of each role."""
 
     user: Delimiters
     assistant: Delimiters
     system: Delimiters
-    signature: str = ""  # what a Jinja template of this layout, and of none before it in LAYOUTS, holds
-    system_in_user: bool = False  # the system prompt opens the user's first message
-    is_chat: bool = True  # there is a question to answer
-    end_token: str = ""  # the control token that ends an answer, at the beginning of what follows it
+    signature: str = ""  # substring of its Jinja template that is in none of an earlier layout in LAYOUTS
+    system_in_user: bool = False  # the system prompt is the beginning of the user's first message
+    is_chat: bool = True  # False: for base models, which continue text
+    end_token: str = ""  # the control token that ends an answer, the first of the text after it
     stop: tuple[str, ...] = ()
 
 
@@ -190,20 +190,17 @@ LAYOUTS = {
     ),
     "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n"), is_chat=False),
 }
-UNSUPPORTED_SIGNATURES = (
-    "<|im_sep|>",
-    "<|message|>",
-    "'<|' + ",
-)  # what templates hold that share a sign, but are another layout
+# of other layouts that share a signature with one above
+UNSUPPORTED_SIGNATURES = ("<|im_sep|>", "<|message|>", "'<|' + ")
 
 
 class ExternalTemplate:
-    """A layout in the tokens of a model made elsewhere. `controls` are the names of its control tokens."""
+    """A layout in the tokens of an external model. `controls` are the names of its control tokens."""
 
     escapes: ClassVar[bool] = False
 
     def __init__(self, name: str, controls: Iterable[str], *, bos: str = "", leading_space: bool = False) -> None:
-        """`bos` is the control token that begins a text; the tokenizer may put a `leading_space` before each text.
+        """`bos` is the control token that begins a text; `leading_space`: the tokenizer adds one before each text.
 
         Raises ValueError where the tokenizer lacks the token that ends an answer.
         """
@@ -220,11 +217,11 @@ class ExternalTemplate:
         self._controls = re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A whole conversation and what asks for the answer."""
+        """A complete conversation and the generation prompt."""
         return self._add_leading_spaces([*self._messages(conversation), *self._layout_segments(self._assistant_header)])
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation whose last message, the assistant's, goes on."""
+        """A conversation whose last message, the assistant's, is to be continued."""
         *before, last = conversation
         content = Segment(self.answer_prefix + last.text, LossKind.TRAINED)
         return self._add_leading_spaces(
@@ -232,15 +229,15 @@ class ExternalTemplate:
         )
 
     def full_conversation(self, conversation: Conversation) -> list[Segment]:
-        """A conversation that nothing follows; what the layout says is ignored."""
+        """A complete conversation; the text of the layout is ignored in the loss."""
         return self._add_leading_spaces(self._messages(conversation))
 
     def answer(self, message: Message) -> list[Segment]:
-        """The text alone: a layout knows no calls."""
+        """The text alone: a layout has no calls."""
         return [Segment(self.answer_prefix + message.text, LossKind.TRAINED)]
 
     def text(self, text: str) -> list[Segment]:
-        """A text after the token that begins one."""
+        """A text after the BOS token."""
         return self._add_leading_spaces([*self._bos_segments(), Segment(text, LossKind.PROMPT)])
 
     def _bos_segments(self) -> list[Segment]:
@@ -261,7 +258,7 @@ class ExternalTemplate:
         return parts
 
     def next_turn(self, message: Message) -> list[Segment]:
-        """What follows the end of an answer, the user's message, and what asks for the next answer."""
+        """The rest of an answer's end, the user's message and the generation prompt."""
         after = self._layout.assistant[1].removeprefix(self.end_token)
         return self._add_leading_spaces(
             [
@@ -276,36 +273,36 @@ class ExternalTemplate:
         return f"{before}{system}{after}{text}" if system else text
 
     def _message(self, role: str, text: str) -> list[Segment]:
-        """A message; a space before it is its own, as tokens begin with theirs."""
+        """A message; a space after its header belongs to its text, as tokens include the space before a word."""
         before, after = getattr(self._layout, role)
         header = before.rstrip(" ")
         content = Segment(before[len(header) :] + text, LossKind.TRAINED if role == "assistant" else LossKind.PROMPT)
         return [*self._layout_segments(header), content, *self._layout_segments(after)]
 
     def _layout_segments(self, text: str) -> list[Segment]:
-        """What the layout says, its control tokens apart."""
-        found: list[Segment] = []
+        """Text of the layout, split at its control tokens."""
+        segments: list[Segment] = []
         position = 0
         for match in self._controls.finditer(text):
-            found += [
+            segments += [
                 Segment(text[position : match.start()], LossKind.IGNORED),
                 Segment(match[0], LossKind.IGNORED, control=True),
             ]
             position = match.end()
-        return [segment for segment in [*found, Segment(text[position:], LossKind.IGNORED)] if segment.text]
+        return [segment for segment in [*segments, Segment(text[position:], LossKind.IGNORED)] if segment.text]
 
     def _add_leading_spaces(self, parts: list[Segment]) -> list[Segment]:
-        """With the space that the tokenizer puts before each text: what begins one, or follows a control token."""
+        """Add the space that the tokenizer puts before a text at the beginning, and after each control token."""
         result: list[Segment] = []
         for segment in (segment for segment in parts if segment.text):
-            begins = not segment.control and self._space and (not result or result[-1].control)
-            result.append(segment._replace(text=f" {segment.text}") if begins else segment)
+            starts_text = not segment.control and self._space and (not result or result[-1].control)
+            result.append(segment._replace(text=f" {segment.text}") if starts_text else segment)
         return result
 
 
 def recognise_layout(jinja: str) -> str | None:
-    """The name of the layout that a model's own template writes; None where it is none of LAYOUTS."""
-    if any(sign in jinja for sign in UNSUPPORTED_SIGNATURES):
+    """The name of the layout that a Jinja template renders; None where it is none of LAYOUTS."""
+    if any(signature in jinja for signature in UNSUPPORTED_SIGNATURES):
         return None
     return next((name for name, layout in LAYOUTS.items() if layout.signature and layout.signature in jinja), None)
 
@@ -313,7 +310,7 @@ def recognise_layout(jinja: str) -> str | None:
 def select_template(
     name: str, special: Mapping[str, int], *, bos: str = "", leading_space: bool = False
 ) -> ChatTemplate:
-    """The template of this name: chatmill's own where the tokenizer has all that it needs."""
+    """The template of this name: chatmill's own where the tokenizer has all control tokens of it."""
     own = CHATMILL_TEMPLATES.get(name)
     needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end_token} if own else set()
     if own and needed <= set(special):

@@ -1,7 +1,7 @@
-r"""Text from the ids of a reply, while they are generated.
+r"""Text from the ids of a reply, as they are generated.
 
-A character comes out when its last byte is in, and control tokens never do. The model reads and writes escaped text
-(chatmill.conversation); what comes out is unescaped: `<\|` is shown as `<|`.
+A character is returned once its last byte has arrived; control tokens are never returned. The model reads and writes
+escaped text (chatmill.conversation.chatml), which is returned unescaped: `<\|` as `<|`.
 """
 
 import codecs
@@ -17,7 +17,7 @@ _PART_KINDS: dict[str, PartKind] = {CALL_START: "call", OUTPUT_START: "output", 
 
 
 class Utf8StreamDecoder:
-    """Bytes of UTF-8 in, cut anywhere; the text out, as soon as it is whole, and unescaped where it is escaped."""
+    """Decodes UTF-8 that arrives in chunks cut anywhere, and unescapes it where it is escaped."""
 
     def __init__(self, *, escaped: bool = True) -> None:
         self._escaped = escaped
@@ -35,14 +35,14 @@ class Utf8StreamDecoder:
 
 
 class StopSequences:
-    """Text in, in stretches; the text out up to where one of some texts begins. `found` tells that one did."""
+    """Passes text on in chunks, up to the first stop text. `matched` says that one was found."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop, self._held = [text for text in stop if text], ""
         self.matched = False
 
     def push(self, text: str, final: bool = False) -> str:
-        """The text that is certain now: what may be the beginning of a stop text is held back until `final`."""
+        """The text that is certain now; a possible beginning of a stop text is held back until `final`."""
         if not self._stop:
             return text
         text = self._held + text
@@ -61,7 +61,7 @@ class StopSequences:
 
 
 class IncrementalDetokenizer:
-    """A reply as it grows: push ids, show the text that comes back, until it has `stopped` at one of the stop texts."""
+    """A reply as it grows: `push` takes an id and returns text to show, until it has `stopped` at a stop text."""
 
     def __init__(self, tokenizer: ChatTokenizer, template: ChatTemplate = CHATML, stop: Sequence[str] = ()) -> None:
         self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_text
@@ -69,17 +69,17 @@ class IncrementalDetokenizer:
         self._part_kinds = {special[name]: kind for name, kind in _PART_KINDS.items() if name in special}
         self._escaped, self.answer_prefix = template.escapes, template.answer_prefix
         self._stop = StopSequences([*template.stop, *stop])
-        self.parts: list[Part] = []  # that are finished
+        self.parts: list[Part] = []  # the finished ones
         self.part_kind: PartKind = "text"  # of the part that grows
         self._text, self._stream = "", Utf8StreamDecoder(escaped=self._escaped)
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text has come."""
+        """Whether a stop text was found."""
         return self._stop.matched
 
     def push(self, token: int) -> str:
-        """The text to show now that `token` is in: nothing of calls and their outputs."""
+        """The text to show after this token; calls and their outputs are not shown."""
         if self._is_text[token]:
             return self._add_text(self._stream.decode(self._token_bytes[token]))
         kind = self._part_kinds.get(token, self.part_kind)
@@ -90,17 +90,17 @@ class IncrementalDetokenizer:
         return shown
 
     def finish(self) -> str:
-        """The text to show at the end: what was held back of a character, or of a stop text, that is not whole."""
+        """The text to show at the end: an incomplete character or stop text that was held back."""
         shown = self._add_text(self._stream.decode(b"", final=True), final=True)
         part = [Part(self.part_kind, self._text)] if self._text or self.part_kind != "text" else []
         stream = Utf8StreamDecoder(escaped=self._escaped)
-        # at once, so that who breaks off here finishes no part twice
+        # in one statement, so that Ctrl-C finishes no part twice
         self.parts, self.part_kind, self._text, self._stream = [*self.parts, *part], "text", "", stream
         return shown
 
     @property
     def message(self) -> Message:
-        """What was said, when it is finished."""
+        """The reply as a message, once it is finished."""
         return Message("assistant", tuple(self.parts))
 
     def _add_text(self, text: str, final: bool = False) -> str:

@@ -14,14 +14,14 @@ from chatmill.inference.sampler import Sampler
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool the model can call: `run` turns the ids between `start` and `end` into those that are forced in after."""
+    """A tool the model can call: `run` turns the ids between `start_id` and `end_id` into those of the output."""
 
     start_id: int
     end_id: int
     run: Callable[[list[int]], list[int]]
 
     def output(self, generated_ids: list[int]) -> list[int]:
-        """The ids to force in after a reply: the output of the call that has just ended, if one has."""
+        """The ids to append to a reply: the output of the call that has just ended, if one has."""
         if generated_ids[-1] != self.end_id or self.start_id not in generated_ids:
             return []
         start = len(generated_ids) - 1 - generated_ids[::-1].index(self.start_id)
@@ -30,7 +30,7 @@ class Tool:
 
 
 class Generation:
-    """A reply as it grows, whoever runs the model: it reads `pending`, `take` gets the logits, until it is `done`."""
+    """A reply as it grows. The caller runs the model on `pending` and passes logits to `step` until it is `done`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Generation:
         max_tokens: int,
         tool: Tool | None = None,
     ) -> None:
-        """`room` is how many tokens fit after the prompt."""
+        """`remaining_context` is how many tokens fit after the prompt."""
         self.pending = list(prompt_ids)  # ids that the model reads next
         self.generated_ids: list[int] = []
         self._sampler, self._stop_ids, self._tool = sampler, stop_ids, tool
@@ -50,7 +50,7 @@ class Generation:
         self.done = self._max_new_tokens <= 0
 
     def step(self, logits: np.ndarray, likeliest: int | None = None) -> list[int]:
-        """The ids that follow, by what Sampler.sample takes: the chosen one, and after a call the tool's output."""
+        """The ids that follow: the one that Sampler.sample chooses, and after a call the tool's output."""
         chosen = self._sampler.sample(logits, self.generated_ids, likeliest)
         self.generated_ids.append(chosen)
         forced = self._tool.output(self.generated_ids) if self._tool is not None else []
@@ -72,10 +72,10 @@ def generate(
     max_tokens: int,
     tool: Tool | None = None,
 ) -> Iterator[int]:
-    """Yield the ids that follow the prompt, the tool's outputs among them, up to and with a stop id.
+    """Yield the ids that follow the prompt, including the tool's outputs, up to and including a stop id.
 
-    It ends without a stop id after `max_tokens`, or where the context is full. The prompt is read after what the
-    engine's cache holds; of the ids yielded, the cache then holds all but the last ones.
+    It ends without a stop id after `max_tokens`, or where the context is full. The prompt continues what the engine's
+    cache holds. The cache does not yet hold the last of the yielded ids.
     """
     remaining_context = engine.context - engine.length - len(prompt_ids)
     generation = Generation(

@@ -15,13 +15,13 @@ from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
-LLAMA_BOS, LLAMA_EOS = "<s>", "</s>"  # a text, where no file says otherwise, as in Llama 2's and llama2.c's
+LLAMA_BOS, LLAMA_EOS = "<s>", "</s>"  # of Llama 2 and llama2.c, where no file says otherwise
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 EXTERNAL_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx", "*.onnx")
 
 
 class LoadedModel(NamedTuple):
-    """What a chat needs."""
+    """A loaded model: its engine, tokenizer, chat template and stop ids."""
 
     engine: Engine
     tokenizer: ChatTokenizer
@@ -38,10 +38,10 @@ def load_model(
     template: str | None = None,
     trust_tokenizer: bool = False,
 ) -> LoadedModel:
-    """A model made anywhere: a folder of the pipeline or of Hugging Face's, an ONNX graph, or a file of weights.
+    """Load any model: a folder of the pipeline or of Hugging Face, an ONNX graph, or a file of weights.
 
-    `tokenizer` and `template` stand for those that belong to the model. Raises ValueError where something is missing or
-    damaged, or, but for `trust_tokenizer`, the tokenizer is not the one the model was trained with.
+    `tokenizer` and `template` replace those of the model. Raises ValueError where a file is missing or damaged, or the
+    tokenizer is not the one the model was trained with, unless `trust_tokenizer` allows that.
     """
     model = find_model(Path(path))
     folder = _metadata_folder(model)
@@ -51,7 +51,7 @@ def load_model(
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
             f"{tokenizer or folder}: its tokenizer ({loaded_tokenizer.fingerprint[:12]}) is not the one the model was "
-            f"trained with ({engine.fingerprint[:12]}): make the folder anew (dvc repro)"
+            f"trained with ({engine.fingerprint[:12]}): rebuild the folder (dvc repro), or pass --trust-tokenizer"
         )
     name = template or engine.template or _template_name(folder, files)
     bos = next((name for name, i in loaded_tokenizer.special.items() if i == files.bos_id), "")
@@ -69,14 +69,12 @@ def load_model(
 
 
 def find_model(path: Path) -> Path:
-    """What holds the model: a file of weights, a folder of them, or a graph. Raises ValueError for none, or several."""
+    """The path of a file of weights, a folder of them, or a graph. Raises ValueError for none, or several."""
     if not path.is_dir():
         if path.exists() and not path.name.endswith((".onnx", ".index.json", *SUFFIXES)):
             raise ValueError(f"{path}: not a model: expected .onnx or {', '.join(SUFFIXES)}, or a folder")
         if not path.exists():
-            raise ValueError(
-                f"{path}: no such model: expected a folder, of the pipeline's or of Hugging Face's, or a file"
-            )
+            raise ValueError(f"{path}: no such model: expected a folder of the pipeline or of Hugging Face, or a file")
         return path
     if any(file for pattern in WEIGHTS for file in path.glob(pattern)):
         return path
@@ -98,7 +96,7 @@ def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int |
 
 
 def engine_names(folder: Path) -> list[str]:
-    """The names of the engines that a folder has a graph for."""
+    """The names of the ONNX engines for which a folder has a graph."""
     return [name for name, file in ONNX_FILES.items() if (folder / file).exists()]
 
 
@@ -115,7 +113,7 @@ def _open_engine(model: Path, files: ModelMetadata, device: str, threads: int | 
 
 
 def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
-    from chatmill.engines.torch import opening  # exports chat where PyTorch is not installed
+    from chatmill.engines.torch import opening  # exports run where PyTorch is not installed
 
     return opening.open_torch_engine(path, device=device, threads=threads)
 
@@ -129,13 +127,13 @@ def _open_graph(file: Path, name: str, device: str, threads: int | None, context
 
 
 def _metadata_folder(model: Path) -> Path:
-    """The folder with the files that describe a model: its own, or that above the `onnx` of Hugging Face's hub."""
+    """The folder with the files that describe a model: its own, or as on Hugging Face's hub the parent of `onnx`."""
     folder = model if model.is_dir() else model.parent
     return folder.parent if folder.name == "onnx" and not (folder / "config.json").exists() else folder
 
 
 def _load_tokenizer(given_path: Path | None, folder: Path, vocab_size: int) -> ChatTokenizer:
-    """The tokenizer that was named, or the one beside the model; llama2.c's too, which does not know its size."""
+    """The given tokenizer, or the one beside the model. Files of llama2.c lack `vocab_size`."""
     here = (folder / name for name in (DESCRIPTION, *IN_FOLDERS))
     path = (
         given_path
@@ -154,9 +152,9 @@ def _load_tokenizer(given_path: Path | None, folder: Path, vocab_size: int) -> C
 
 
 def _template_name(folder: Path, files: ModelMetadata) -> str:
-    """The layout that a model's own template writes; one without a template continues text as it stands."""
+    """The layout of a model's own chat template; a model without one continues text."""
     if not files.chat_template:
         return "plain"
     if (name := recognise_layout(files.chat_template)) is None:
-        raise ValueError(f"{folder}: its chat template is none that chatmill knows: choose one with --template")
+        raise ValueError(f"{folder}: its chat template is not supported: choose one with --template")
     return name

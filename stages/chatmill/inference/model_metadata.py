@@ -1,6 +1,6 @@
-"""What the files beside a model made elsewhere say of it: context, first token, tokens that end an answer, template.
+"""Metadata in the files beside an external model: context length, BOS token, stop tokens and chat template.
 
-Read are Hugging Face's config.json, generation_config.json, tokenizer_config.json, chat_template.jinja and
+The files are Hugging Face's config.json, generation_config.json, tokenizer_config.json, chat_template.jinja and
 tokenizer.json, and ONNX Runtime GenAI's genai_config.json; each may be missing.
 """
 
@@ -11,24 +11,24 @@ from typing import Any, NamedTuple
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 TOKENIZERS_WITH_BOS = ("LlamaTokenizer", "GemmaTokenizer", "CodeLlamaTokenizer")  # unless their files say otherwise
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 
 
 class ModelMetadata(NamedTuple):
-    """What was found."""
+    """What the files beside a model say; None, "" or an empty set where they say nothing."""
 
     context: int | None
-    bos_id: int | None  # the id that a text begins with, where texts begin with one
+    bos_id: int | None  # the first id of each text; None where texts begin with none
     stop_ids: frozenset[int]
-    chat_template: str  # the chat template; "" where there is none
+    chat_template: str  # a Jinja program; "" for none
 
 
 def read_model_metadata(folder: Path) -> ModelMetadata:
-    """What the files in a folder say. Raises ValueError for one that is damaged."""
+    """Read the files in a folder. Raises ValueError for one that is damaged."""
     try:
         return _read(folder)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder}: its JSON files are not those of a model: {error!r:.200}") from error
+        raise ValueError(f"{folder}: its JSON files do not describe a model: {error!r:.200}") from error
 
 
 def _read(folder: Path) -> ModelMetadata:
@@ -56,11 +56,11 @@ def _bos(
     jinja: str,
     configs: list[dict[str, Any]],
 ) -> int | None:
-    """The id that the model's tokenizer, or its chat template, begins a text with."""
+    """The id with which the model's tokenizer, or its chat template, begins a text."""
     name = _token_text(tokenizer.get("bos_token"))
     bos = ids.get(name, next(_integers(*(config.get("bos_token_id") for config in configs)), None))
     first = _first_token(tokenizer_json.get("post_processor") or {})
-    if jinja:  # which is all that stands before a chat, whatever the tokenizer puts before other texts
+    if jinja:  # a template renders BOS itself, whatever the tokenizer puts before other texts
         return (first if bos is None else bos) if "bos_token" in jinja or (name and name in jinja) else None
     if first is not None:
         return first
@@ -69,7 +69,7 @@ def _bos(
 
 
 def _first_token(post_processor: dict[str, Any]) -> int | None:
-    """The id that a tokenizer.json puts before every text."""
+    """The id that a tokenizer.json adds before every text."""
     for step in (post_processor, *(post_processor.get("processors") or ())):
         match step:
             case {
@@ -82,19 +82,19 @@ def _first_token(post_processor: dict[str, Any]) -> int | None:
 
 
 def _template(folder: Path, tokenizer: dict[str, Any]) -> str:
-    """The chat template beside a model; of several, the one that is named default."""
+    """The chat template beside a model; of several, the one named default."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8", errors="replace")
-    found = tokenizer.get("chat_template") or ""
-    if isinstance(found, list):
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default") or ""
-    return found if isinstance(found, str) else ""
+    template = tokenizer.get("chat_template") or ""
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default") or ""
+    return template if isinstance(template, str) else ""
 
 
 def _token_text(token: Any) -> str:
-    """The text of a token that is written as a text, or as an object."""
+    """The text of a token that is given as a string, or as an object."""
     return str(token.get("content")) if isinstance(token, dict) else str(token or "")
 
 
@@ -106,12 +106,12 @@ def _integers(*values: Any) -> Iterator[int]:
 def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
-    if file.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{file}: over {MOST_BYTES:,} bytes: not a description of a model")
+    if file.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{file}: over {MAX_BYTES:,} bytes: too large to describe a model")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected an object")
+        raise ValueError(f"{file}: expected a JSON object")
     return content

@@ -1,4 +1,4 @@
-"""Between conversations and the ids of one model: prompts that fit, what may be said, what ends it, and the tool."""
+"""Build the prompts of one model, and hold what its answers need: allowed ids, stop ids and the tool."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
@@ -17,20 +17,23 @@ TOOL_TOKENS = (CALL_START, CALL_END, OUTPUT_START, OUTPUT_END)
 
 
 class PromptBuilder:
-    """What the ids of a model mean in a chat. `allowed` (V,) is True for those that an answer may hold."""
+    """Makes prompt ids that fit into the context. `allowed` (V,) is True for the ids that an answer may contain."""
 
     def __init__(
         self, engine: Engine, tokenizer: ChatTokenizer, template: ChatTemplate, stop_ids: Collection[int] = ()
     ) -> None:
-        """`stop_ids` end an answer beside the template's own. Raises ValueError where logits lack ids of the text."""
+        """`stop_ids` end an answer, as the template's end token does.
+
+        Raises ValueError where the model has fewer logits than the tokenizer has tokens.
+        """
         special = tokenizer.special
         if engine.vocab_size < tokenizer.vocab_size:
             raise ValueError(
                 f"the model gives logits for {engine.vocab_size} tokens, but the tokenizer has {tokenizer.vocab_size}: "
-                "it is not the model's"
+                "the tokenizer is another model's"
             )
         self.tokenizer, self.template, self.context = tokenizer, template, engine.context
-        self.end_id = special.get(template.end_token)  # the id that ends an answer; None where none does
+        self.end_id = special.get(template.end_token)  # the id that ends an answer, or None
         ends = [*stop_ids, *([] if self.end_id is None else [self.end_id])]
         self.stop_ids = frozenset(i for i in ends if i in range(tokenizer.vocab_size))
         tools = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
@@ -40,13 +43,13 @@ class PromptBuilder:
         self.allowed[[*self.stop_ids, *tools[:2]]] = True
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
-        """How many tokens a prompt may have, so that an answer fits behind it."""
+        """How many tokens a prompt may have, so that an answer fits after it."""
         return self.context - min(max_tokens, self.context // 4)
 
     def truncate(self, conversation: Conversation, max_tokens: int) -> tuple[Conversation, list[int]]:
-        """The conversation, without its oldest turns where it is too long, and the ids that ask for the answer.
+        """The conversation, without its oldest turns where it is too long, and its prompt ids.
 
-        Raises ValueError where the last of its turns alone is longer than there is room for.
+        Raises ValueError where its last turn alone is too long.
         """
         room, ids = self.max_prompt_tokens(max_tokens), self.prompt_ids(conversation)
         if len(ids) <= room:
@@ -66,13 +69,13 @@ class PromptBuilder:
         return remaining, self.prompt_ids(remaining)
 
     def prompt_ids(self, conversation: Conversation) -> list[int]:
-        """The ids of a whole conversation, and of what asks for the answer; those of one that an answer has begun."""
+        """The ids of a conversation and the generation prompt; a last message of the assistant is continued."""
         continues = bool(conversation) and conversation[-1].role == "assistant"
         return self.encode((self.template.continue_final_message if continues else self.template.prompt)(conversation))
 
-    def encode(self, parts: Iterable[Segment]) -> list[int]:
-        """The ids of stretches of text and control tokens."""
-        return self.tokenizer.encode_segments(parts)[0]
+    def encode(self, segments: Iterable[Segment]) -> list[int]:
+        """The ids of text and control tokens."""
+        return self.tokenizer.encode_segments(segments)[0]
 
     def _calculate(self, call: list[int]) -> list[int]:
         """The ids of a call's output."""

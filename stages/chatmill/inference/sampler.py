@@ -9,73 +9,66 @@ from math import inf, isfinite, log
 
 import numpy as np
 
-LIKELY = 0.001  # of the likeliest's probability; few tokens have more, and they are most of it
+LIKELY = 0.001  # relative to the likeliest token; few tokens are above it, and have nearly all of the probability
 LOG_LIKELY = log(LIKELY)
-SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # what is likelier than never
-MAX_PENALTY = 1000  # past it, logits leave float32
-MIN_TEMPERATURE, MAX_TEMPERATURE = (
-    1e-30,
-    1e30,
-)  # as temperatures: the likeliest alone, all alike; beyond them float32 overflows
+SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # the smallest probability that is not 0
+MAX_PENALTY = 1000  # beyond it, logits overflow float32
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30  # temperatures are clipped to them, as float32 overflows beyond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to choose among tokens. The defaults choose the likeliest, always."""
+    """How to choose among tokens. The defaults always choose the likeliest."""
 
-    temperature: float = 0.0  # 0: the likeliest token, whatever follows here
+    temperature: float = 0.0  # 0: the likeliest token, whatever top_k, top_p and min_p are
     top_k: int = 0  # only the k likeliest; 0: all
     top_p: float = 1.0  # only the likeliest that together have this probability (arXiv:1904.09751)
     min_p: float = 0.0  # only those at least this likely, relative to the likeliest (arXiv:2407.01082)
-    repetition_penalty: float = 1.0  # makes what the reply holds already less likely (arXiv:1909.05858)
-    presence_penalty: float = 0.0  # taken from the logits of what the reply holds already
-    frequency_penalty: float = 0.0  # the same, as often as it holds it
+    repetition_penalty: float = 1.0  # makes tokens of the reply less likely (arXiv:1909.05858)
+    presence_penalty: float = 0.0  # subtracted from the logits of tokens in the reply
+    frequency_penalty: float = 0.0  # the same, times their number of occurrences
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < inf:
-            raise ValueError(f"temperature {self.temperature}: expected 0 or more")
+            raise ValueError(f"temperature: expected 0 or more, got {self.temperature}")
         if self.top_k < 0:
-            raise ValueError(f"top_k {self.top_k}: expected 0 (all) or more")
+            raise ValueError(f"top_k: expected 0 (all) or more, got {self.top_k}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p {self.top_p}: expected more than 0, at most 1")
+            raise ValueError(f"top_p: expected more than 0 and at most 1, got {self.top_p}")
         if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p {self.min_p}: expected 0 to 1")
+            raise ValueError(f"min_p: expected 0 to 1, got {self.min_p}")
         if not 1 / MAX_PENALTY <= self.repetition_penalty <= MAX_PENALTY:
             limits = f"{1 / MAX_PENALTY} to {MAX_PENALTY} (1 is none)"
-            raise ValueError(f"repetition_penalty {self.repetition_penalty}: expected {limits}")
+            raise ValueError(f"repetition_penalty: expected {limits}, got {self.repetition_penalty}")
         for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(getattr(self, name)) <= MAX_PENALTY:
-                raise ValueError(f"{name} {getattr(self, name)}: expected -{MAX_PENALTY} to {MAX_PENALTY} (0 is none)")
+            if not abs(value := getattr(self, name)) <= MAX_PENALTY:
+                raise ValueError(f"{name}: expected -{MAX_PENALTY} to {MAX_PENALTY} (0 is none), got {value}")
         if self.seed < 0:
-            raise ValueError(f"seed {self.seed}: expected 0 or more")
+            raise ValueError(f"seed: expected 0 or more, got {self.seed}")
 
 
 class Sampler:
-    """Picks ids among those allowed; equal logits go to the lower id."""
+    """Chooses among the allowed ids; of equal logits the lower id is first."""
 
     def __init__(self, allowed: np.ndarray, sampling: Sampling) -> None:
-        """`allowed` (V,) is True for the ids that may be picked."""
+        """`allowed` (V,) is True for the ids that may be chosen."""
         self.sampling = sampling
         self._allowed, self._forbidden = allowed, np.flatnonzero(~allowed)
         self._temperature = min(max(sampling.temperature, MIN_TEMPERATURE), MAX_TEMPERATURE)
         self._random = np.random.default_rng(sampling.seed)
 
     def sample(self, logits: np.ndarray, generated_ids: Sequence[int] = (), likeliest: int | None = None) -> int:
-        """The next id, from logits (V,), and which is the largest, if that is known; and the ids of the reply so far.
+        """The next id, from logits (V,) and the ids of the reply so far; `likeliest` is the argmax, where it is known.
 
-        Raises ValueError where there is no largest logit.
+        Raises ValueError where the largest logit is not finite.
         """
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
             logits, likeliest = apply_repetition_penalty(logits, generated_ids, sampling.repetition_penalty), None
         if sampling.presence_penalty or sampling.frequency_penalty:
-            logits, likeliest = (
-                apply_presence_and_frequency(
-                    logits, generated_ids, sampling.presence_penalty, sampling.frequency_penalty
-                ),
-                None,
-            )
+            presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+            logits, likeliest = apply_presence_and_frequency(logits, generated_ids, presence, frequency), None
         if likeliest is None:
             likeliest = int(logits.argmax())
         if sampling.temperature or not self._allowed[likeliest]:
@@ -98,7 +91,7 @@ class Sampler:
         return np.exp(scaled, out=scaled)
 
     def candidates(self, logits: np.ndarray, largest: float) -> tuple[list[int], list[float]]:
-        """The ids that are left, likeliest first, and their weights."""
+        """The ids that top_k, top_p and min_p leave, likeliest first, and their weights."""
         sampling = self.sampling
         if sampling.top_k:
             ids = self._first(logits, largest)
@@ -106,23 +99,23 @@ class Sampler:
         else:
             ids, weights, total = self._likely(logits, largest)
         order = np.argsort(-weights, kind="stable")[: sampling.top_k or None]
-        left = weights[order].tolist()
-        most = sampling.top_p * (sum(left) if sampling.top_k else total)
+        ordered = weights[order].tolist()
+        limit = sampling.top_p * (sum(ordered) if sampling.top_k else total)
         count, before = 0, 0.0
-        while count < len(left) and before < most and left[count] >= max(sampling.min_p, SMALLEST_FLOAT32):
-            before += left[count]
+        while count < len(ordered) and before < limit and ordered[count] >= max(sampling.min_p, SMALLEST_FLOAT32):
+            before += ordered[count]
             count += 1
-        return ids[order[:count]].tolist(), left[:count]
+        return ids[order[:count]].tolist(), ordered[:count]
 
     def _first(self, logits: np.ndarray, largest: float) -> np.ndarray:
-        """The top_k likeliest ids, and maybe more: few need to be sorted."""
+        """The top_k likeliest ids, and maybe a few more, so that not all need to be sorted."""
         ids = (logits >= largest + self._temperature * LOG_LIKELY).nonzero()[0]
         if len(ids) < (count := min(self.sampling.top_k, len(logits))):
             ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
         return ids
 
     def _likely(self, logits: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """Ids that are likelier than all others, and are enough for top_p or min_p; their weights, and that of all."""
+        """The likeliest ids, as many as top_p or min_p needs; their weights, and the sum of all weights."""
         weights = self.weights(logits, largest)
         total = weights.sum()
         ids = (weights >= LIKELY).nonzero()[0]
@@ -133,16 +126,16 @@ class Sampler:
         return ids, likely, float(total)
 
     def _draw(self, ids: list[int], weights: list[float]) -> int:
-        """One of a few ids, as often as its weight says; their sums are made one by one, which NumPy is slower at."""
+        """One of a few ids, drawn by weight; a loop over Python floats is faster here than NumPy."""
         point = self._random.random() * sum(weights)
         for i, weight in zip(ids, weights, strict=True):
             point -= weight
             if point < 0:
                 return i
-        return ids[0]  # rounded sums
+        return ids[0]  # where rounding left a remainder
 
     def _draw_of_all(self, weights: np.ndarray) -> int:
-        """An id, as often as its weight says: mostly it is among the few likely ones, which are tried first."""
+        """An id, drawn by weight; the few likely ones are tried first, as it is mostly one of them."""
         point = self._random.random() * float(weights.sum())
         ids = (weights >= LIKELY).nonzero()[0]
         for i, weight in zip(ids.tolist(), weights[ids].tolist(), strict=True):
@@ -151,7 +144,7 @@ class Sampler:
                 return i
         weights[ids] = 0
         sums = weights.cumsum(dtype=np.float64)
-        return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounded sums
+        return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounding
 
 
 def apply_repetition_penalty(logits: np.ndarray, generated_ids: Sequence[int], penalty: float) -> np.ndarray:
@@ -165,7 +158,7 @@ def apply_repetition_penalty(logits: np.ndarray, generated_ids: Sequence[int], p
 def apply_presence_and_frequency(
     logits: np.ndarray, generated_ids: Sequence[int], presence: float, frequency: float
 ) -> np.ndarray:
-    """Logits less `presence` for each id of the reply, and `frequency` for each time it is there (OpenAI's API)."""
+    """Logits minus `presence` for each id of the reply, and `frequency` for each occurrence (OpenAI's API)."""
     ids, counts = np.unique(np.array(generated_ids, np.int64), return_counts=True)
     result = logits.copy()
     result[ids] -= (presence + frequency * counts).astype(np.float32)

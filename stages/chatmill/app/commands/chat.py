@@ -20,11 +20,11 @@ from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.inference.sampler import Sampling
 
-STDIN_WAIT_SECONDS = 1  # seconds that a silent pipe is waited for without a word
+STDIN_WAIT_SECONDS = 1  # after which waiting for a silent pipe is reported
 EXAMPLES = """examples:
   chatmill chat                                        a conversation in the terminal
-  chatmill chat -p "What is 48 times 7?"               one answer, alone on stdout
-  chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, after the prompt
+  chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
+  chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, is appended to the prompt
   chatmill chat --model ~/models/qwen -i -p "Hello!" --output chats/
 """
 
@@ -32,45 +32,43 @@ EXAMPLES = """examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill chat`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
-    add = command.add_argument_group("what is said").add_argument
-    add("-p", "--prompt", metavar="TEXT", help="answer this and leave; what comes through a pipe follows after it")
-    add("--prompt-file", metavar="FILE", help="the same from a file; - is standard input")
-    add("-i", "--interactive", action="store_true", help="stay after the answer")
-    add("-s", "--system", default="", metavar="TEXT", help="a system prompt")
-    add = command.add_argument_group("who answers").add_argument
-    add(
-        "-m", "--model", metavar="PATH", help=f"a folder, a file, or a run that DVC knows (default: {MODEL_FOLDERS[0]})"
-    )
-    add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer than the one that is with the model")
-    add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
-    add("--trust-tokenizer", action="store_true", help="also where the model was trained with another")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest that is there)")
-    add("--threads", type=int, metavar="N", help="of the processor (default: one less than there are cores)")
-    add = command.add_argument_group("how tokens are chosen").add_argument
-    add("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
-    add("--temperature", type=float, default=0.0, metavar="T", help="0 is the likeliest (the default)")
-    add("--top-k", type=int, default=0, metavar="N", help="only the N likeliest tokens")
-    add("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest with P together")
-    add("--min-p", type=float, default=0.0, metavar="P", help="only those P as likely as the likeliest")
+    add = command.add_argument_group("prompt").add_argument
+    add("-p", "--prompt", metavar="TEXT", help="answer this prompt and exit; text from a pipe is appended to it")
+    add("--prompt-file", metavar="FILE", help="append the text of a file, or with - of stdin, to the prompt")
+    add("-i", "--interactive", action="store_true", help="continue the chat in the terminal after the answer")
+    add("-s", "--system", default="", metavar="TEXT", help="system prompt (default: none)")
+    add = command.add_argument_group("model").add_argument
+    add("-m", "--model", metavar="PATH", help=f"folder, file or DVC run (default: {MODEL_FOLDERS[0]})")
+    add("--tokenizer", type=Path, metavar="PATH", help="tokenizer to use instead of the model's own")
+    add("--template", metavar="NAME", help="chat template: chatml, markers, llama3 … (default: the model's own)")
+    add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: auto, the fastest available)")
+    add("--threads", type=int, metavar="N", help="processor threads (default: one less than the number of cores)")
+    add = command.add_argument_group("sampling").add_argument
+    add("--max-tokens", type=int, default=256, metavar="N", help="maximum tokens of an answer (default: %(default)s)")
+    add("--temperature", type=float, default=0.0, metavar="T", help="0 (default): always the likeliest token")
+    add("--top-k", type=int, default=0, metavar="N", help="only the top N tokens; 0 (default): all")
+    add("--top-p", type=float, default=1.0, metavar="P", help="only the top tokens with total probability P")
+    add("--min-p", type=float, default=0.0, metavar="P", help="only tokens P times as likely as the top one")
     add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repetitions")
-    add("--presence-penalty", type=float, default=0.0, metavar="P", help="above 0: less of what was said already")
-    add("--frequency-penalty", type=float, default=0.0, metavar="F", help="the same, the more often it was said")
-    add("--seed", type=int, default=0, metavar="N", help="of the choice among tokens")
+    add("--presence-penalty", type=float, default=0.0, metavar="P", help="above 0: fewer repetitions")
+    add("--frequency-penalty", type=float, default=0.0, metavar="F", help="the same, growing with each repetition")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default: %(default)s)")
     add(
         "--stop",
         action="append",
         default=[],
         metavar="TEXT",
-        help=r"an answer ends before it; may be repeated; knows \n",
+        help=r"end an answer before TEXT; may be repeated; \n is a newline",
     )
-    add = command.add_argument_group("what is kept and told").add_argument
-    add("--output", metavar="PATH", help="save the chat: a new JSON file, or a folder, for one named by the time")
-    add("-v", "--verbose", action="store_true", help="show the ids and control tokens of each exchange")
-    add("-q", "--quiet", action="store_true", help="the answers alone")
+    add = command.add_argument_group("output").add_argument
+    add("--output", metavar="PATH", help="save the chat as JSON lines: a new file, or a folder for one named by time")
+    add("-v", "--verbose", action="store_true", help="also print the model, and the tokens and ids of each exchange")
+    add("-q", "--quiet", action="store_true", help="print only the answers")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Answer the prompt, or what comes through a pipe; on a terminal, chat."""
+    """Answer the prompt, or text from a pipe; in a terminal, chat."""
     check_positive("--max-tokens", options.max_tokens)
     if options.threads is not None:
         check_positive("--threads", options.threads, MAX_THREADS)
@@ -80,28 +78,20 @@ def run(options: argparse.Namespace) -> None:
     show_notices = not options.quiet and (interactive or options.verbose or sys.stderr.isatty())
     transcript = Transcript(options.output) if options.output else None
     if prompt is None or interactive:
-        from chatmill.app.terminal import editor  # one prompt needs no editor
+        from chatmill.app.terminal import editor  # slow to import, and not needed for one prompt
 
         with editor.use_terminal():
-            talk = TerminalChat(
-                open_session(options, sampling, show_notices),
-                transcript,
-                show_notices=show_notices,
-                verbose=options.verbose,
-            )
-            editor.chat_loop(talk, prompt)
+            session = open_session(options, sampling, show_notices)
+            chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
+            editor.chat_loop(chat, prompt)
     else:
-        talk = TerminalChat(
-            open_session(options, sampling, show_notices),
-            transcript,
-            show_notices=show_notices,
-            verbose=options.verbose,
-        )
-        talk.ask(prompt)
+        session = open_session(options, sampling, show_notices)
+        chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
+        chat.ask(prompt)
 
 
 def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: bool) -> ChatSession:
-    """The chat that the options ask for."""
+    """Load the model and start a session with the settings of the options."""
     model = options.model or default_model()
     overrides = {"tokenizer": options.tokenizer, "template": options.template}
     with (
@@ -123,7 +113,7 @@ def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: 
 
 @contextmanager
 def status_line(line: str) -> Iterator[None]:
-    """Show a line as long as something takes."""
+    """Show a line on stderr while the body runs."""
     print(line, end="\r", file=sys.stderr, flush=True)
     try:
         yield
@@ -132,7 +122,7 @@ def status_line(line: str) -> Iterator[None]:
 
 
 def read_prompt(options: argparse.Namespace) -> str | None:
-    """What is given to answer, as one text; None where it is to be typed."""
+    """The prompt from the options, a file or a pipe; None where it is to be typed in the terminal."""
     parts = [] if options.prompt is None else [options.prompt]
     if options.prompt_file not in (None, "-"):
         with open(options.prompt_file, "rb") as file:
@@ -145,7 +135,7 @@ def read_prompt(options: argparse.Namespace) -> str | None:
 
 
 def should_read_stdin(after_prompt: bool) -> bool:
-    """Whether standard input is to be read: after a prompt, only if it is a pipe or a file that nobody has begun."""
+    """Whether to read standard input; after a prompt only from a pipe, or from a file at its beginning."""
     if sys.stdin is None or sys.stdin.isatty():
         return False
     if not after_prompt:
@@ -156,17 +146,17 @@ def should_read_stdin(after_prompt: bool) -> bool:
         return False
     mode = os.fstat(stream).st_mode
     if stat.S_ISREG(mode):
-        return os.lseek(stream, 0, os.SEEK_CUR) == 0  # a loop over lines, say, has begun its file
+        return os.lseek(stream, 0, os.SEEK_CUR) == 0  # else a shell loop is reading it
     if stat.S_ISFIFO(mode):
-        with suppress(OSError):  # where pipes cannot be waited for
+        with suppress(OSError):  # select takes no pipes on Windows
             if not select([stream], [], [], STDIN_WAIT_SECONDS)[0]:
-                notify("waiting for the end of standard input, which follows the prompt (< /dev/null: nothing does)")
+                notify("waiting for the end of stdin, which is appended to the prompt (to skip it: < /dev/null)")
         return True
     return False
 
 
 def decode_utf8(content: bytes, name: str) -> str:
-    """The text of UTF-8. Raises ValueError with the place of what is none."""
+    """Decode UTF-8. Raises ValueError with the place of an invalid byte."""
     if len(content) > MAX_ROW_BYTES:
         raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: shorten it")
     try:

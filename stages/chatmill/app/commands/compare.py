@@ -1,4 +1,4 @@
-"""Compare models on the same prompts: answers side by side, and bits per byte of each under the others."""
+"""Compare models on the same prompts: answers side by side, and bits per byte of each answer under each model."""
 
 import argparse
 import json
@@ -36,26 +36,26 @@ from chatmill.report.metrics import number
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill compare`."""
     add = command.add_argument
-    add("models", nargs="+", metavar="MODEL", help="a model's folder or file; a DVC experiment, branch, tag or commit")
-    add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
-    add("--prompt-file", type=Path, metavar="FILE", help="more prompts, one a line")
-    add("--system", default="", metavar="TEXT", help="a system prompt")
-    add("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
+    add("models", nargs="+", metavar="MODEL", help="folder or file; or DVC experiment, branch, tag or commit")
+    add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
+    add("--prompt-file", type=Path, metavar="FILE", help="file with more prompts, one a line")
+    add("--system", default="", metavar="TEXT", help="system prompt (default: none)")
+    add("--max-tokens", type=int, default=256, metavar="N", help="as for `chatmill chat`")
     for field in fields(Sampling):
         option = f"--{field.name.replace('_', '-')}"
         add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
     add("--device", default="auto", help="as for `chatmill chat`")
-    add("--threads", type=int, metavar="N", help="one less than there are cores if not given")
-    add("--json", action="store_true", help="print JSON, for other programs")
+    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
+    add("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Ask all models, and print what comes out: each prompt as soon as it is answered."""
+    """Compare the models, and print each prompt's answers as soon as they are there."""
     check_positive("--max-tokens", options.max_tokens)
     if options.threads is not None:
         check_positive("--threads", options.threads, MAX_THREADS)
     if not 2 <= len(options.models) <= len(ascii_uppercase):
-        raise ValueError(f"{len(options.models)} models: name 2 to {len(ascii_uppercase)} of them")
+        raise ValueError(f"expected 2 to {len(ascii_uppercase)} models, got {len(options.models)}")
     prompts = read_prompts(options.prompt, options.prompt_file)
     sessions = open_sessions(options)
     if options.json:
@@ -70,18 +70,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def read_prompts(from_options: Sequence[str], file: Path | None) -> list[str]:
-    """The prompts on the command line, and those in a file. Raises ValueError where there is none, or an empty one."""
+    """The prompts on the command line and in a file. Raises ValueError where there is none, or an empty one."""
     if not all(map(str.strip, from_options)):
-        raise ValueError("a prompt is empty: give some text after -p")
+        raise ValueError("a prompt is empty: pass some text after -p")
     lines = read_lines(file) if file else []
     prompts = [*from_options, *filter(str.strip, lines)]
     if not prompts:
-        raise ValueError("no prompts: give one after -p, or a file with one a line after --prompt-file")
+        raise ValueError("no prompts: pass one after -p, or a file with one a line after --prompt-file")
     return prompts
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a file of UTF-8. Raises ValueError for what is none, or too long."""
+    """The lines of a UTF-8 file. Raises ValueError for invalid UTF-8 or a file that is too large."""
     with file.open("rb") as stream:
         content = stream.read(MAX_ROW_BYTES + 1)
     if len(content) > MAX_ROW_BYTES:
@@ -89,11 +89,11 @@ def read_lines(file: Path) -> list[str]:
     try:
         return content.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
-    """A chat with each model, which is told on stderr."""
+    """A session with each model, which is reported on stderr."""
     settings = {"sampling": Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})}
     settings |= {"system": options.system, "max_tokens": options.max_tokens}
     sessions = []
@@ -101,12 +101,12 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
         sessions.append(open_model(name, options.device, options.threads, **settings))
         notify(f"{letter} {name}: {describe_session(sessions[-1])}")
     if len({supports_tools(session) for session in sessions}) == 2:
-        notify("not all of them know the calculator: its calls are left out of bits per byte")
+        notify("not all models support the calculator: bits per byte leave out its calls")
     return sessions
 
 
 def open_model(name: str, device: str, threads: int | None, **settings: Any) -> ChatSession:
-    """A chat with the model at a path, or of a run that DVC knows; its first tokens, the slow ones, are behind it."""
+    """A session with the model at a path, or of a DVC run, after warming it up with two tokens."""
     with fetch_model(name) as path:
         try:
             session = ChatSession(*load_model(path, device, threads), **settings)
@@ -128,25 +128,25 @@ def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int
 
 
 def format_answer(answer: ModelAnswer) -> str:
-    """An answer and what it took, or why there is none."""
-    timing = answer.stats
-    if timing is None:
+    """An answer and its statistics, or why there is none."""
+    stats = answer.stats
+    if stats is None:
         return f"No answer: {answer.error}"
-    took = f"{plural(timing.tokens, 'token')}, first after {1000 * timing.first_token:.1f} ms"
-    rate = f", then {timing.tokens_per_second:,.0f}/s" if timing.tokens > 1 else ""
-    return f"{answer.message.text or '(no text)'}\n\n[{took}{rate}]"
+    first = f"{plural(stats.tokens, 'token')}, first after {1000 * stats.first_token:.1f} ms"
+    rate = f", then {stats.tokens_per_second:,.0f}/s" if stats.tokens > 1 else ""
+    return f"{answer.message.text or '(no text)'}\n\n[{first}{rate}]"
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Why an answer has no bits per byte where it has none."""
-    for answer, given, row in zip(ascii_uppercase, comparison.answers, comparison.nats, strict=False):
+    """Why answers have no bits per byte, where they have none."""
+    for letter, answer, row in zip(ascii_uppercase, comparison.answers, comparison.nats, strict=False):
         problems = {model: nats for model, nats in zip(ascii_uppercase, row, strict=False) if isinstance(nats, str)}
-        if given.error:
-            continue  # it stands where the answer would
+        if answer.error:
+            continue  # format_answer shows it
         if len(problems) == len(row) and len({*row}) == 1:
-            yield f"– answer of {answer}: {row[0]}"
+            yield f"– answer of {letter}: {row[0]}"
         else:
-            yield from (f"– answer of {answer} under {model}: {problem}" for model, problem in problems.items())
+            yield from (f"– answer of {letter} under {model}: {problem}" for model, problem in problems.items())
 
 
 def bits_table(caption: str, bits: BitsMatrix) -> Iterator[StyledLine]:
@@ -159,7 +159,7 @@ def bits_table(caption: str, bits: BitsMatrix) -> Iterator[StyledLine]:
 
 
 def summary(comparisons: Sequence[Comparison]) -> Iterator[StyledLine]:
-    """All prompts together: bits per byte, where there are several, and how fast each model was."""
+    """Bits per byte over all prompts, where there are several, and how fast each model was."""
     if len(comparisons) > 1:
         yield from bits_table(f"Bits per byte, all {len(comparisons)} prompts", pooled_bits_per_byte(comparisons))
         yield []
@@ -171,7 +171,7 @@ def summary(comparisons: Sequence[Comparison]) -> Iterator[StyledLine]:
 
 
 def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """All that was found. Matrices have a row for each answer, and in it a number for each model, or null."""
+    """All results as JSON. Matrices have a row for each answer, with a number or null for each model."""
     models = [
         {
             "name": name,
@@ -198,7 +198,7 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
 
 
 def answer_json(answer: ModelAnswer) -> dict[str, Any]:
-    """An answer's text and timings, in seconds; null and the problem where there is none."""
+    """An answer's text, and its timings in seconds; null and the error where there is none."""
     if answer.stats is None:
         return {"text": None, "problem": answer.error}
     rate = {"tokens_per_second": answer.stats.tokens_per_second}

@@ -1,4 +1,4 @@
-"""Measure the bits per byte of any model on any data; of several models, side by side."""
+"""Measure the bits per byte of models on conversations or texts."""
 
 import argparse
 import json
@@ -18,14 +18,15 @@ from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.pipeline.user_errors import error_line
 from chatmill.report.metrics import number
 
-MAX_LISTED = 3  # places of documents that do not fit into a context
+MAX_LISTED = 3  # places of documents longer than the context
 EXAMPLES = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
 
-Control tokens are not scored. A document longer than the context is scored in windows that follow one another by half
-of it. Models with different templates read different text around what is said: compare what the assistant says.
+Control tokens are not scored. A document longer than the context is scored in
+windows that overlap by half. Models with different templates are scored on
+different text around the messages: compare their rows "the assistant's".
 """
 
 
@@ -33,28 +34,35 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill evaluate`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
-    add("models", nargs="+", type=Path, metavar="PATH", help="a model's folder or file")
-    add("--data", type=Path, action="append", required=True, metavar="FILE", help="may be repeated")
-    formats = f"of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
-    default = "conversations in .json and .jsonl files; other files are a text each"
+    add("models", nargs="+", type=Path, metavar="PATH", help="model folder or file")
+    add(
+        "--data",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="conversations or text; may be repeated",
+    )
+    formats = f"format of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
+    default = "conversations in .json and .jsonl files; any other file is one text"
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")
-    add("--limit", type=int, metavar="N", help="only the first N documents of each file")
+    add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
     add("--template", metavar="NAME", help="as for `chatmill chat`")
     add("--trust-tokenizer", action="store_true", help="as for `chatmill chat`")
     add("--device", default="auto", help="as for `chatmill chat`")
-    add("--threads", type=int, metavar="N", help="one less than there are cores if not given")
-    add("--json", action="store_true", help="print JSON, for other programs")
+    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
+    add("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure all models, one after another, and print a table of them."""
+    """Measure the models one after another, and print a table."""
     for name in ("limit", "context", "threads"):
         if (value := getattr(options, name)) is not None:
             check_positive(f"--{name}", value)
     if len(options.models) > len(ascii_uppercase):
-        raise ValueError(f"{len(options.models)} models: name at most {len(ascii_uppercase)} of them")
+        raise ValueError(f"expected 1 to {len(ascii_uppercase)} models, got {len(options.models)}")
     documents = [
         one for file in dict.fromkeys(options.data) for one in read_documents(file, options.format, options.limit)
     ]
@@ -65,13 +73,13 @@ def run(options: argparse.Namespace) -> None:
     measurements = [measurement for _, measurement in results]
     print_lines(result_lines(options.models, measurements), sys.stdout)
     if len({one.bytes for one in measurements}) > 1:
-        notify("they read different text, by their templates: compare what the assistant says")
+        notify('the models have different templates, and thus different text: compare the rows "the assistant\'s"')
 
 
 def load_and_measure(
     path: Path, documents: Sequence[Document], options: argparse.Namespace
 ) -> tuple[LoadedModel, Measurement]:
-    """A model and what it needs, which took some time: that is told on stderr."""
+    """Load a model and measure it; a summary is printed on stderr."""
     overrides = {"tokenizer": options.tokenizer, "template": options.template}
     try:
         loaded = load_model(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **overrides)
@@ -88,12 +96,12 @@ def load_and_measure(
     )
     if windowed := measurement.windowed_documents:
         listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
-        notify(f"{path}: in windows: {plural(len(windowed), 'document')}: {listed}")
+        notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, scored in windows: {listed}")
     return loaded, measurement
 
 
 def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
-    """A row for each measure, a column for each model; what a letter stands for comes first."""
+    """A row for each measure and a column for each model, after a list of the models' letters."""
     letters = ascii_uppercase[: len(paths)]
     if len(paths) > 1:
         yield from ([("", f"{letter} {path}")] for letter, path in zip(letters, paths, strict=True))
@@ -115,13 +123,13 @@ def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> 
 
 
 def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
-    """One measure of all models, in a file or in all of them."""
+    """One measure of all models, on one file or on all."""
     bits = [one.by_file[file] if file else one.bits_per_byte for one in measurements]
     return (name, *(number(getattr(one, which), 4) for one in bits))
 
 
 def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:
-    """All that was found of a model, as numbers that are not rounded."""
+    """All results of a model, as numbers that are not rounded."""
     bits = measurement.bits_per_byte._asdict() | {
         "by_file": {file: bits._asdict() for file, bits in measurement.by_file.items()}
     }

@@ -1,4 +1,4 @@
-"""Write a tokenizer made anywhere in every format that can express it."""
+"""Convert a tokenizer to every format that can express it."""
 
 import argparse
 import shutil
@@ -27,19 +27,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "tokenizer",
         type=Path,
         metavar="PATH",
-        help="a tokenizer.json, .tiktoken, .model, .pkl, .bin, encoder.json beside vocab.bpe, vocab.json beside "
-        "merges.txt, or vocab.txt; or a folder with one of them",
+        help="a tokenizer.json, .tiktoken, .model, .pkl or .bin; an encoder.json beside vocab.bpe, a vocab.json beside "
+        "merges.txt, or a vocab.txt; or a folder with one of them",
     )
-    add("out", type=Path, metavar="OUT", help="a folder that is not there yet")
-    add("--formats", nargs="+", choices=FORMATS, default=FORMATS, metavar="FORMAT", help=f"of {', '.join(FORMATS)}")
-    add("--add-chat-tokens", action="store_true", help="give unused or new ids to the control tokens of chats")
-    add("--check", type=Path, metavar="FILE", help="compare the ids that all formats give for each line of this text")
+    add("out", type=Path, metavar="OUT", help="new folder to write the formats into")
+    add(
+        "--formats",
+        nargs="+",
+        choices=FORMATS,
+        default=FORMATS,
+        metavar="FORMAT",
+        help=f"formats to write: {', '.join(FORMATS)} (default: all)",
+    )
+    add("--add-chat-tokens", action="store_true", help="add chatmill's control tokens, under unused or new ids")
+    add("--check", type=Path, metavar="FILE", help="compare the ids of all formats for each line of this text")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the formats, say what became of each, and compare them."""
+    """Write the formats, print the files or the reason why not for each, and compare them."""
     if options.out.exists():
-        raise ValueError(f"{options.out}: it is there already: name a folder that is not")
+        raise ValueError(f"{options.out}: already exists: name a new folder")
     vocabulary = read_vocabulary(options.tokenizer)
     if options.add_chat_tokens:
         vocabulary = add_special_tokens(vocabulary, [])
@@ -58,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
 
 @contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """A folder that is gone afterwards, also where SIGTERM ends the process."""
+    """A temporary folder, which is removed also where SIGTERM ends the process."""
     former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with tempfile.TemporaryDirectory(dir=parent) as folder:

@@ -10,6 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from chatmill.app.experiments import repro_commands
 from chatmill.app.fairness import LanguageCost, language_costs, read_parallel
 from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
 from chatmill.app.terminal.token_grid import StyledLine, aligned, grid, legend, print_lines
@@ -22,11 +23,11 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 
-DEFAULT_TOKENIZER = Path("data/tokenizer")  # where the pipeline leaves it
+DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
 
 class Table(NamedTuple):
-    """A table in the terminal and on the page; each row begins with its name."""
+    """A table for the terminal and the page; the first cell of each row is its name."""
 
     caption: str
     head: Sequence[str]
@@ -34,7 +35,7 @@ class Table(NamedTuple):
 
 
 class Tokenization(NamedTuple):
-    """The subject as one tokenizer cuts it up."""
+    """The tokens of an input with one tokenizer."""
 
     name: str
     tokenizer: ChatTokenizer
@@ -42,56 +43,56 @@ class Tokenization(NamedTuple):
 
     @property
     def is_conversation(self) -> bool:
-        """Whether the tokens have a loss."""
+        """Whether the input is a conversation, whose tokens have a loss kind."""
         return any(token.loss is not None for token in self.tokens)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill show`."""
     add = command.add_argument
-    add("text", nargs="?", metavar="TEXT", help="a text, ChatML, or JSON with messages; else what comes through a pipe")
-    add("--file", type=Path, metavar="FILE", help="a text, or conversations as JSON lines, instead of TEXT")
-    add("--index", type=int, default=1, metavar="N", help="which conversation of several (default: 1, the first)")
+    add("text", nargs="?", metavar="TEXT", help="a text, ChatML, or JSON with messages (default: stdin)")
+    add("--file", type=Path, metavar="FILE", help="read a text, or conversations as JSON lines, from a file instead")
+    add("--index", type=int, default=1, metavar="N", help="number of the conversation in the input (default: 1)")
     add(
         "--tokenizer",
         type=Path,
         action="append",
         metavar="PATH",
-        help=f"may be repeated (default: {DEFAULT_TOKENIZER})",
+        help=f"folder or file; may be repeated (default: {DEFAULT_TOKENIZER})",
     )
-    add("--model", type=Path, metavar="PATH", help="also the chunks that its inner layers work on, if they do")
+    add("--model", type=Path, metavar="PATH", help="also show the chunks of a model with learned chunking")
     add("--template", choices=get_args(TemplateName), default="chatml", help="of conversations (default: %(default)s)")
     add("--parallel", type=Path, metavar="FILE", help="also compare languages: rows of language, key and text")
-    add("--html", type=Path, metavar="FILE", help="write a page instead")
+    add("--html", type=Path, metavar="FILE", help="write an HTML page instead of printing")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Show what is asked for."""
-    subject = read_input(options)
+    """Print the tokens and tables, or write them as a page."""
+    content = read_input(options)
     parallel = read_parallel(options.parallel) if options.parallel else {}
     tokenizers = {
         name: read_tokenizer(path) for name, path in unique_names(options.tokenizer or [DEFAULT_TOKENIZER]).items()
     }
     views = (
-        [] if subject is None else [tokenize_content(subject, *item, options.template) for item in tokenizers.items()]
+        [] if content is None else [tokenize_content(content, *item, options.template) for item in tokenizers.items()]
     )
     tables = [sizes(views)] if views else []
-    if options.model and subject is not None:
-        views.append(chunks_of(subject, options.model, options.template))
+    if options.model and content is not None:
+        views.append(chunks_of(content, options.model, options.template))
     if parallel:
         tables += fairness({name: language_costs(parallel, tokenizer) for name, tokenizer in tokenizers.items()})
     if options.html:
-        options.html.write_text(page(subject, views, tables), encoding="utf-8")
+        options.html.write_text(page(content, views, tables), encoding="utf-8")
     else:
         print_views(views, tables)
 
 
 def read_input(options: argparse.Namespace) -> TextOrConversation | None:
-    """What is to be shown; None where languages are to be compared and nothing else."""
+    """The input to show; None where only languages are to be compared."""
     if options.index < 1:
-        raise ValueError(f"--index {options.index}: expected 1, the first conversation, or more")
+        raise ValueError(f"--index: expected 1 or more, got {options.index}")
     if options.text is not None and options.file:
-        raise ValueError("a text and --file: give one of them")
+        raise ValueError("TEXT and --file: pass only one of them")
     if options.file:
         return read_input_file(options.file, options.index)
     if options.text is not None:
@@ -99,12 +100,12 @@ def read_input(options: argparse.Namespace) -> TextOrConversation | None:
     if options.parallel:
         return None
     if sys.stdin.isatty():
-        raise ValueError("nothing to show: give a text, --file, --parallel, or something through a pipe")
+        raise ValueError("nothing to show: pass a text, --file or --parallel, or pipe a text in")
     return parse_input(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), options.index, "standard input")
 
 
 def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """The paths by as many of their last parts as tell them apart."""
+    """The paths by name: as many of their last parts as make the names unique."""
     paths = list(dict.fromkeys(paths))
     for count in range(1, max(len(path.parts) for path in paths) + 1):
         names = {str(Path(*path.parts[-count:])): path for path in paths}
@@ -114,34 +115,34 @@ def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_tokenizer(path: Path) -> ChatTokenizer:
-    """The tokenizer in a folder or file; one without control tokens has them after its last id, as in training."""
+    """The tokenizer in a folder or file; missing control tokens are added after its last id, as in training."""
     if path == DEFAULT_TOKENIZER and not path.exists():
-        raise ValueError(f"no {DEFAULT_TOKENIZER} here: run `dvc repro`, or name a tokenizer with --tokenizer")
+        raise ValueError(f"no {DEFAULT_TOKENIZER} here: run {repro_commands()}, or name a tokenizer with --tokenizer")
     return ChatTokenizer(add_special_tokens(load(path).vocabulary, []))
 
 
 def tokenize_content(
-    subject: TextOrConversation, name: str, tokenizer: ChatTokenizer, template: TemplateName
+    content: TextOrConversation, name: str, tokenizer: ChatTokenizer, template: TemplateName
 ) -> Tokenization:
-    """The subject's tokens."""
-    if isinstance(subject, str):
-        return Tokenization(name, tokenizer, text_tokens(subject, tokenizer))
-    return Tokenization(name, tokenizer, conversation_tokens(subject, tokenizer, template))
+    """The tokens of an input."""
+    if isinstance(content, str):
+        return Tokenization(name, tokenizer, text_tokens(content, tokenizer))
+    return Tokenization(name, tokenizer, conversation_tokens(content, tokenizer, template))
 
 
-def chunks_of(subject: TextOrConversation, path: Path, template: TemplateName) -> Tokenization:
-    """The subject as a model's inner layers see it; the number with each chunk is that of its tokens.
+def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -> Tokenization:
+    """The chunks on which a model's inner layers work; the id of each is its number of tokens.
 
     Raises ValueError for a model whose layers all read tokens.
     """
     from chatmill.engines.torch.pytorch_engine import PyTorchEngine
     from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts
-    from chatmill.inference.model_loading import load_model as load_model
+    from chatmill.inference.model_loading import load_model
 
     engine, tokenizer, *_ = load_model(path, device="cpu")
     if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:
         raise ValueError(f"{path}: its layers read tokens, not chunks: train one with train_model.chunking: learned")
-    tokens = tokenize_content(subject, path.name, tokenizer, template).tokens
+    tokens = tokenize_content(content, path.name, tokenizer, template).tokens
     starts = chunk_starts(engine.model, [token.id for token in tokens])
     counts = np.diff([*np.flatnonzero(starts), len(starts)]).tolist()
     parts = chunk_contents(starts, [token.content for token in tokens])
@@ -150,7 +151,7 @@ def chunks_of(subject: TextOrConversation, path: Path, template: TemplateName) -
 
 
 def sizes(views: Sequence[Tokenization]) -> Table:
-    """How many tokens each tokenizer makes; bytes are those of text, and so are the tokens that they are divided by."""
+    """The number of tokens with each tokenizer; bytes per token are of text, without control tokens."""
     rows = []
     for name, tokenizer, tokens in views:
         text = [token.content for token in tokens if not token.is_control]
@@ -160,11 +161,11 @@ def sizes(views: Sequence[Tokenization]) -> Table:
 
 
 def fairness(costs_by_tokenizer: Mapping[str, Mapping[str, LanguageCost]]) -> list[Table]:
-    """What languages cost with each tokenizer; the cheapest with the first one comes first."""
+    """The cost of languages with each tokenizer, sorted by that of the first tokenizer."""
     first = next(iter(costs_by_tokenizer.values()))
     languages = sorted(first, key=lambda language: first[language].sentence_ratio)
 
-    def beside_english(what: str, value: str, ratio: str) -> Table:
+    def beside_english(caption: str, value: str, ratio: str) -> Table:
         rows = []
         for language in languages:
             cells = [str(first[language].sentences)]
@@ -173,7 +174,7 @@ def fairness(costs_by_tokenizer: Mapping[str, Mapping[str, LanguageCost]]) -> li
                 cells += [f"{getattr(cost, value):.2f}", f"{getattr(cost, ratio):.2f}"]
             rows.append((language, *cells))
         return Table(
-            what, ("", "sentences", *(name for one in costs_by_tokenizer for name in (one, "× English"))), rows
+            caption, ("", "sentences", *(name for one in costs_by_tokenizer for name in (one, "× English"))), rows
         )
 
     return [
@@ -195,10 +196,10 @@ def print_views(views: Sequence[Tokenization], tables: Sequence[Table]) -> None:
     print_lines(lines[:-1], sys.stdout)
 
 
-def page(subject: TextOrConversation | None, views: Sequence[Tokenization], tables: Sequence[Table]) -> Html:
-    """The same as a page; a text stands there as it is, too."""
-    text = [tag("p", subject, class_="answer", dir="auto")] if isinstance(subject, str) else []
-    shown = (
+def page(content: TextOrConversation | None, views: Sequence[Tokenization], tables: Sequence[Table]) -> Html:
+    """The same as a page, which for a text begins with the text itself."""
+    text = [tag("p", content, class_="answer", dir="auto")] if isinstance(content, str) else []
+    sections = (
         section(view.name, (loss_mask_view if view.is_conversation else token_list)(view.tokens)) for view in views
     )
-    return document("chatmill show", *text, *shown, section("Side by side", *(table(*one) for one in tables)))
+    return document("chatmill show", *text, *sections, section("Side by side", *(table(*one) for one in tables)))

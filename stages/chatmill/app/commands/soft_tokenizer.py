@@ -1,4 +1,4 @@
-"""Learn the embeddings of a model made anywhere from the bytes of its tokens; with them, give it another tokenizer."""
+"""Compute a model's embeddings from the bytes of its tokens, and replace its tokenizer."""
 
 import argparse
 import shutil
@@ -41,9 +41,12 @@ EXAMPLES = """examples:
   chatmill soft-tokenizer --model ~/models/qwen --data chats.jsonl --output models/soft
   chatmill soft-tokenizer --model data/model --tokenizer other.json --data data/chat/test.jsonl --output models/other
 
-A share of the tokens is held out: a first network never sees their rows and is measured on them. A second one learns
-all rows, and is plugged in. With --data, tokens that occur often there count for more, and bits per byte are measured.
-What --output holds is a model like any other; train_model.initial with train_model.embedding: bytes trains it on.
+A network is trained to predict the rows of the model's embedding table from the
+bytes of the tokens. A first network is trained without the held-out tokens and
+measured on them. A second one is trained on all tokens; its output replaces the
+table. With --data, tokens that are frequent there have more weight, and bits per
+byte are measured. To train the written model further, set train_model.initial to
+its folder, and train_model.embedding to bytes.
 """
 
 
@@ -51,24 +54,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill soft-tokenizer`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
-    add("--model", type=Path, required=True, metavar="PATH", help="a folder with a Llama, Mistral, Qwen2 or Qwen3")
-    add("--data", type=Path, action="append", default=[], metavar="FILE", help="as for `chatmill evaluate`")
-    add("--limit", type=int, metavar="N", help="only the first N documents of each file")
-    add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer, for the model to have in place of its own")
-    add("--output", type=Path, metavar="FOLDER", help="write the model with embeddings made from bytes")
-    add("--width", type=int, default=64, metavar="N", help="channels of the network (default: %(default)s)")
-    add("--layers", type=int, default=2, metavar="N", help="of the network (default: %(default)s)")
-    add("--features", type=int, default=1792, metavar="N", help="of a token as a whole (default: %(default)s)")
-    add("--longest", type=int, default=32, metavar="N", help="bytes of a token that are read (default: %(default)s)")
-    add("--steps", type=int, default=120, metavar="N", help="of learning, 256 tokens each (default: %(default)s)")
-    add("--contrast", type=float, default=0.1, metavar="N", help="weight of telling rows apart (default: 0.1)")
-    add("--held-out", type=float, default=0.15, metavar="SHARE", help="of the tokens (default: %(default)s)")
-    add("--seed", type=int, default=1, metavar="N", help="(default: %(default)s)")
-    add("--threads", type=int, metavar="N", help="one less than there are cores if not given")
+    add("--model", type=Path, required=True, metavar="PATH", help="model of Llama, Mistral, Qwen2 or Qwen3 shape")
+    add("--data", type=Path, action="append", default=[], metavar="FILE", help="conversations or text; may be repeated")
+    add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
+    add("--tokenizer", type=Path, metavar="PATH", help="tokenizer that replaces the model's own")
+    add("--output", type=Path, metavar="FOLDER", help="new folder to write the model with its new embeddings into")
+    add("--width", type=int, default=64, metavar="N", help="channels, a multiple of 32 (default: %(default)s)")
+    add("--layers", type=int, default=2, metavar="N", help="transformer layers (default: %(default)s)")
+    add("--features", type=int, default=1792, metavar="N", help="units of the last hidden layer (default: %(default)s)")
+    add("--longest", type=int, default=32, metavar="N", help="bytes that are read of a token (default: %(default)s)")
+    add("--steps", type=int, default=120, metavar="N", help="training steps of 256 tokens (default: %(default)s)")
+    add("--contrast", type=float, default=0.1, metavar="N", help="weight of contrastive loss (default: %(default)s)")
+    add("--held-out", type=float, default=0.15, metavar="SHARE", help="share of the tokens (default: %(default)s)")
+    add("--seed", type=int, default=1, metavar="N", help="seed of the random numbers (default: %(default)s)")
+    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Learn, measure, and write what is asked for."""
+    """Train the networks, print the measures, and write the model."""
     check_options(options)
     loaded = load_model(options.model, "cpu", options.threads)
     model = require_chat_model(loaded, options.model)
@@ -84,8 +87,8 @@ def run(options: argparse.Namespace) -> None:
     if other is not None:
         models[f"with {options.tokenizer.name}"] = with_tokenizer(loaded, model, trained.encoder, counts, other)
     if documents:
-        found = {name: measure(one, documents).bits_per_byte for name, one in models.items()}
-        rows = [(name, number(bits.all, 4), number(bits.assistant, 4)) for name, bits in found.items()]
+        bits_by_model = {name: measure(one, documents).bits_per_byte for name, one in models.items()}
+        rows = [(name, number(bits.all, 4), number(bits.assistant, 4)) for name, bits in bits_by_model.items()]
         print_lines([[], *aligned("Bits per byte", ("", "all text", "the assistant's"), rows)], sys.stdout)
     if options.output:
         save_model(options, list(models.values())[-1], trained.encoder)
@@ -93,7 +96,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace, loaded: LoadedModel, table: Tensor, counts: np.ndarray) -> TrainedEncoder:
-    """The trained networks; that tokens are longer than what is read of them is told on stderr."""
+    """Train the networks; a notice says how many tokens are truncated."""
     sizes = {name: getattr(options, name) for name in ("width", "layers", "longest", "features")}
     learning = {name: getattr(options, name) for name in ("held_out", "steps", "contrast", "seed")}
     shape = ByteEncoderShape(**sizes, ngrams=0)
@@ -101,49 +104,49 @@ def train(options: argparse.Namespace, loaded: LoadedModel, table: Tensor, count
         trained = train_encoders(loaded.tokenizer.vocabulary, table, counts, shape, **learning)
     except ValueError as error:
         raise ValueError(f"{options.model}: {error}") from error
-    if cut := trained.dataset.num_truncated:
-        longer = f"{cut:,} of {len(trained.dataset.ids):,} tokens are longer than {options.longest} bytes"
-        notify(f"{longer}: the rest of them is not read (--longest)")
+    if num_truncated := trained.dataset.num_truncated:
+        longer = f"{num_truncated:,} of {len(trained.dataset.ids):,} tokens are longer than {options.longest} bytes"
+        notify(f"{longer}: only their first bytes are read (--longest)")
     return trained
 
 
 def print_measures(measures: dict[str, dict[str, Any]]) -> None:
-    """Print how good the rows are, and warn where they are all alike."""
-    columns = {"learnt": measures["kept"], "held out": measures["held_out"], "all, learnt": measures["all"]}
-    print_lines(aligned("Rows made from bytes", ("", *columns), measure_rows(columns)), sys.stdout)
+    """Print how close the predicted rows are to the table, and warn where they are all alike."""
+    columns = {"trained": measures["kept"], "held out": measures["held_out"], "all, trained": measures["all"]}
+    print_lines(aligned("Rows predicted from bytes", ("", *columns), measure_rows(columns)), sys.stdout)
     if collapsed(measures):
-        notify("collapsed: the network gives every token nearly the same row; take more --steps, or another --seed")
+        notify("collapsed: the network gives every token nearly the same row: try more --steps, or another --seed")
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raise ValueError for options that mean nothing."""
+    """Raise ValueError for options out of range."""
     for name in ("limit", "width", "layers", "features", "longest", "steps", "threads"):
         if (value := getattr(options, name)) is not None:
             check_positive(f"--{name}", value)
     if options.width % 32:
-        raise ValueError(f"--width {options.width}: expected a multiple of 32")
+        raise ValueError(f"--width: expected a multiple of 32, got {options.width}")
     if not 0 < options.held_out < 1:
-        raise ValueError(f"--held-out {options.held_out}: expected a share between 0 and 1")
+        raise ValueError(f"--held-out: expected a share between 0 and 1, got {options.held_out}")
     if options.output and options.output.exists():
-        raise ValueError(f"{options.output}: it is there already: name a folder that is not")
+        raise ValueError(f"{options.output}: already exists: name a new folder")
 
 
 def require_chat_model(loaded: LoadedModel, path: Path) -> ChatModel:
-    """The network of a model that was loaded. Raises ValueError where it is no variant of ours, with a table."""
+    """The network of a loaded model. Raises ValueError where it is not in PyTorch or has no embedding table."""
     if not isinstance(loaded.engine, PyTorchEngine):
         raise ValueError(f"{path}: expected the weights of a Llama, Mistral, Qwen2 or Qwen3, as data/model")
     if reason := unsupported_reason(loaded.engine.model.config):
         raise ValueError(f"{path}: {reason}")
     if loaded.tokenizer.vocab_size > loaded.engine.vocab_size:
         raise ValueError(
-            f"{path}: its tokenizer has {loaded.tokenizer.vocab_size:,} tokens and the model rows for "
-            f"{loaded.engine.vocab_size:,}: the tokenizer is another model's"
+            f"{path}: its tokenizer has {loaded.tokenizer.vocab_size:,} tokens, but its embedding table has "
+            f"{loaded.engine.vocab_size:,} rows: the tokenizer is another model's"
         )
     return loaded.engine.model
 
 
 def token_counts(loaded: LoadedModel, documents: Sequence[Document]) -> np.ndarray:
-    """(V,) how often each token occurs in the documents; alike where there are none."""
+    """(V,) how often each token occurs in the documents; 1 for each where there are none."""
     size = loaded.tokenizer.vocab_size
     if not documents:
         return np.ones(size, np.int64)
@@ -152,43 +155,43 @@ def token_counts(loaded: LoadedModel, documents: Sequence[Document]) -> np.ndarr
 
 
 def measure_rows(columns: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    """What was measured, a row each."""
-    found = list(columns.values())
+    """The measures, one row each."""
+    measures = list(columns.values())
     return [
-        ("tokens", *(f"{one['tokens']:,}" for one in found)),
-        ("nearest row, by cosine", *(percent(one["nearest"]["cosine"]) for one in found)),
-        ("nearest row, by dot product", *(percent(one["nearest"]["dot"]) for one in found)),
-        ("  by chance", *(f"{number(100 * one['nearest']['chance'], 3)} %" for one in found)),
-        ("variance explained", *(number(one["variance_explained"]["plain"], 3) for one in found)),
-        ("  weighted by use", *(number(one["variance_explained"]["by_use"], 3) for one in found)),
-        ("mean cosine", *(number(one["mean_cosine"], 3) for one in found)),
-        ("length beside the row's", *(number(one["norm_ratio"], 3) for one in found)),
+        ("tokens", *(f"{one['tokens']:,}" for one in measures)),
+        ("nearest row, by cosine", *(percent(one["nearest"]["cosine"]) for one in measures)),
+        ("nearest row, by dot product", *(percent(one["nearest"]["dot"]) for one in measures)),
+        ("  by chance", *(f"{number(100 * one['nearest']['chance'], 3)} %" for one in measures)),
+        ("variance explained", *(number(one["variance_explained"]["plain"], 3) for one in measures)),
+        ("  weighted by use", *(number(one["variance_explained"]["by_use"], 3) for one in measures)),
+        ("mean cosine", *(number(one["mean_cosine"], 3) for one in measures)),
+        ("norm relative to the row's", *(number(one["norm_ratio"], 3) for one in measures)),
     ]
 
 
-def with_rows(loaded: LoadedModel, model: ChatModel, pairs: EmbeddingDataset, rows: Tensor) -> LoadedModel:
-    """The model with these rows (N, R) for its tokens of text."""
+def with_rows(loaded: LoadedModel, model: ChatModel, dataset: EmbeddingDataset, rows: Tensor) -> LoadedModel:
+    """The model with these rows (N, R) for its text tokens."""
     table = embedding_table(model).clone()
-    table[pairs.ids] = rows
+    table[dataset.ids] = rows
     return with_model(loaded, with_embedding_table(model, table))
 
 
 def other_tokenizer(loaded: LoadedModel, path: Path) -> ChatTokenizer:
-    """The tokenizer that a model is to have, with the control tokens of chats.
+    """The tokenizer that replaces the model's own, with chatmill's control tokens.
 
-    Raises ValueError where the model's own template is none that they can write.
+    Raises ValueError where the model's template needs other control tokens.
     """
     if loaded.template.name not in get_args(TemplateName):
         known = " or ".join(get_args(TemplateName))
         raise ValueError(f"the model's template is {loaded.template.name}: with another tokenizer it must be {known}")
-    found = load_tokenizer(path)
-    return ChatTokenizer(add_special_tokens(found.vocabulary, []), leading_space=found.leading_space)
+    tokenizer = load_tokenizer(path)
+    return ChatTokenizer(add_special_tokens(tokenizer.vocabulary, []), leading_space=tokenizer.leading_space)
 
 
 def with_tokenizer(
     loaded: LoadedModel, model: ChatModel, encoder: ByteEncoder, counts: np.ndarray, other: ChatTokenizer
 ) -> LoadedModel:
-    """The model with another tokenizer, and rows made from the bytes of its tokens."""
+    """The model with another tokenizer, and rows predicted from the bytes of its tokens."""
     vocabulary = other.vocabulary
     table = rows_for(vocabulary, loaded.tokenizer.vocabulary, embedding_table(model), counts)
     table = make_byte_embedding(encoder, vocabulary, table).weight.detach()
@@ -196,15 +199,15 @@ def with_tokenizer(
 
 
 def with_model(loaded: LoadedModel, model: ChatModel) -> LoadedModel:
-    """The same with another network."""
+    """The loaded model with another network."""
     engine = loaded.engine
     other = PyTorchEngine(model, template=engine.template, device=engine.device, threads=torch.get_num_threads())
     return loaded._replace(engine=other)
 
 
 def save_model(options: argparse.Namespace, loaded: LoadedModel, encoder: ByteEncoder) -> None:
-    """Write the model to the folder, whole or not at all."""
-    assert isinstance(loaded.engine, PyTorchEngine), "a model made here runs in PyTorch"
+    """Write the model folder completely or not at all."""
+    assert isinstance(loaded.engine, PyTorchEngine), "require_chat_model checked it"
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=options.output.parent) as scratch:
         folder, vocabulary = Path(scratch, "model"), loaded.tokenizer.vocabulary

@@ -1,16 +1,16 @@
-"""Numbers as people read them in the terminal."""
+"""Numbers formatted for the terminal."""
 
 
 def format_size(num_bytes: int) -> str:
-    """A number of bytes to read: 7.2 MB, 15.1 GB."""
+    """A number of bytes: 7.2 MB, 15.1 GB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def format_duration(seconds: float) -> str:
-    """A time to read: 12 ms, 3.4 s."""
+    """A duration: 12 ms, 3.4 s."""
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def plural(number: int, thing: str) -> str:
-    """1 token, 2 tokens."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str) -> str:
+    """A number with its noun: 1 token, 2 tokens."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Text that a terminal does not act upon."""
+"""Text without control characters."""
 
 import re
 
@@ -6,7 +6,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Text that a terminal does not act upon: control characters are shown, but for tabs and newlines."""
+    """Replace control characters other than tabs and newlines by visible symbols, so that a terminal ignores them."""
     return _CONTROLS.sub(lambda match: _mark(ord(match[0])), text)
 
 

@@ -1,9 +1,10 @@
-r"""Chats on disk: JSON lines of `messages`, which `prepare` reads as they are.
+r"""Chats on disk: JSON lines of `messages`, a dataset format that `prepare` reads.
 
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
 
-Calls of the calculator and their outputs stand there as `tool_calls` and messages of the role `tool`. What was said is
-written whole; an exchange whose answer is empty is left out, as nothing can be learnt from it.
+Calls of the calculator and their outputs are written as `tool_calls` and messages of the role `tool`. All messages
+are written, also those that were dropped from the context. An exchange whose answer is empty is left out, as it is no
+training data.
 """
 
 import json
@@ -21,34 +22,34 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
 class Transcript:
-    """A file that holds, after every answer, all that was said: one conversation a line.
+    """A file with one conversation a line, complete after every answer.
 
-    `name` is a file that is not there yet, or a folder, in which the file is named by the time of the first answer.
+    `name` is a new file, or a folder, in which the file is named by the time of the first answer.
     """
 
     def __init__(self, name: str) -> None:
-        """Makes the folders, but not the file. Raises ValueError or OSError where nothing could be written later."""
+        """Creates the folders, but not the file. Raises ValueError or OSError where the file could not be written."""
         folder, _ = _folder_and_names(name)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            raise ValueError(f"{folder}: no permission to write there: choose another place for --output")
+            raise ValueError(f"{folder}: no permission to write: choose another folder for --output")
         self.file: Path | None = None
         self._name, self._previous_lines, self._line = name, "", ""
 
     def write(self, conversation: Conversation) -> None:
-        """Make the conversation the last line of the file."""
+        """Write the conversation as the last line of the file."""
         if (line := to_json_line(conversation)) != self._line:
             self.file = self.file or create_file(self._name)
             _replace(self.file, self._previous_lines + line)
             self._line = line
 
     def start_conversation(self) -> None:
-        """Begin another line: the next conversation is another one."""
+        """Start a line for the next conversation."""
         self._previous_lines, self._line = self._previous_lines + self._line, ""
 
 
 def to_json_line(conversation: Conversation) -> str:
-    """The exchanges in which something was said, as one line; "" without any. `read_chat` reads it."""
+    """The exchanges whose answer is not empty, as one line; "" without any. `read_chat` reads it."""
     system = [message for message in conversation if message.role == "system"]
     turns = conversation[len(system) :]
     exchanges = [
@@ -63,7 +64,7 @@ def to_json_line(conversation: Conversation) -> str:
 
 
 def _entries(message: Message) -> Iterator[dict[str, Any]]:
-    """A message as it is written: one entry for each of its parts."""
+    """A message as JSON: one entry for each of its parts."""
     for part in message.parts:
         if part.kind == "text":
             yield {"role": message.role, "content": part.text}
@@ -75,16 +76,16 @@ def _entries(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def save_chat(conversation: Conversation, name: str) -> Path:
-    """Write a conversation to a file, or into a folder; the file. Raises ValueError where there is nothing to write."""
+    """Write a conversation to a file, or into a folder, and return the file. Raises ValueError where it is empty."""
     if not (line := to_json_line(conversation)):
-        raise ValueError("nothing was said yet: there is nothing to save")
+        raise ValueError("the conversation is empty: there is nothing to save")
     file = create_file(name)
     _replace(file, line)
     return file
 
 
 def create_file(name: str) -> Path:
-    """Make the file that a name stands for, empty; in a folder named by the time. Raises ValueError if it exists."""
+    """Create an empty file; in a folder it is named by the time. Raises ValueError where it exists."""
     folder, names = _folder_and_names(name)
     folder.mkdir(parents=True, exist_ok=True)
     for file in (folder / one for one in names or _timestamped_names()):
@@ -97,13 +98,13 @@ def create_file(name: str) -> Path:
 
 
 def read_chat(file: Path, number: int) -> Conversation:
-    """Conversation `number`, from 1, of a file in any form that people keep them, the older `Human:` among them.
+    """Conversation `number`, from 1, of a file in any form of chatmill.app.inputs, or a text with `Human:` markers.
 
-    Raises ValueError with the place where it is no conversation, or nobody could go on from it.
+    Raises ValueError with the place where it is no conversation, or cannot be continued.
     """
-    subject = read_input_file(file, number)
+    content = read_input_file(file, number)
     try:
-        conversation = markers.conversation({"text": subject.rstrip()}) if isinstance(subject, str) else subject
+        conversation = markers.conversation({"text": content.rstrip()}) if isinstance(content, str) else content
         check_turns(conversation)
         for part in (part for message in conversation for part in message.parts):
             check_text(part.text)
@@ -113,11 +114,11 @@ def read_chat(file: Path, number: int) -> Conversation:
 
 
 def expand_path(name: str) -> Path:
-    """The path of a name, in which `~` is a home folder. Raises ValueError where there is no such user."""
+    """The path of a name, with `~` replaced by the home folder. Raises ValueError where there is no such user."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise ValueError(f"{name}: there is no such home folder") from error
+        raise ValueError(f"{name}: no such home folder") from error
 
 
 def _folder_and_names(name: str) -> tuple[Path, list[str]]:
@@ -131,7 +132,7 @@ def _folder_and_names(name: str) -> tuple[Path, list[str]]:
 
 
 def _exists(file: Path) -> ValueError:
-    return ValueError(f"{file} is there already, and is not overwritten: choose another name, or a folder")
+    return ValueError(f"{file} already exists and is not overwritten: choose another name, or a folder")
 
 
 def _timestamped_names() -> Iterator[str]:
@@ -142,7 +143,7 @@ def _timestamped_names() -> Iterator[str]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What of a chat can be changed while it goes on: how tokens are chosen, and where an answer ends."""
+"""Settings that can be changed during a chat: how tokens are chosen, and where an answer ends."""
 
 import re
 from dataclasses import fields, replace
@@ -9,7 +9,7 @@ from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.sampler import Sampling
 
 MAX_THREADS = 1024
-EMPTY = "-"  # what takes a text away
+EMPTY = "-"  # as an argument it removes a text
 SAMPLING_SETTINGS = [field.name for field in fields(Sampling)]
 INTEGER_SETTINGS = ("max_tokens", *(field.name for field in fields(Sampling) if isinstance(field.default, int)))
 SETTINGS = (*SAMPLING_SETTINGS, "max_tokens", "stop")
@@ -17,7 +17,7 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
 def format_setting(session: ChatSession, name: str) -> str:
-    """The value of a setting as people read it. Raises ValueError where there is none of that name."""
+    """The value of a setting as text. Raises ValueError for an unknown name."""
     _check(name)
     if name == "stop":
         return ", ".join(map(repr, session.stop)) or EMPTY
@@ -25,7 +25,7 @@ def format_setting(session: ChatSession, name: str) -> str:
 
 
 def change_setting(session: ChatSession, name: str, text: str) -> None:
-    """Set what is between answers to be set. Raises ValueError where it may not have that value."""
+    """Change a setting. Raises ValueError for an unknown name or a value out of range."""
     _check(name)
     if name == "stop":
         session.stop = () if text == EMPTY else (unescaped(text),)
@@ -33,23 +33,23 @@ def change_setting(session: ChatSession, name: str, text: str) -> None:
     try:
         value: Any = int(text) if name in INTEGER_SETTINGS else float(text)
     except ValueError as error:
-        expected = "a whole number" if name in INTEGER_SETTINGS else "a number"
-        raise ValueError(f"{name} {text!r}: expected {expected}") from error
+        expected = "an integer" if name in INTEGER_SETTINGS else "a number"
+        raise ValueError(f"{name}: expected {expected}, got {text!r}") from error
     if name == "max_tokens":
         session.max_tokens = check_positive(name, value)
     else:
         session.sampling = replace(session.sampling, **{name: value})
 
 
-def check_positive(name: str, value: int, most: float = inf) -> int:
-    """The value. Raises ValueError where it is less than one, or above `most`."""
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} {value}: expected 1 {'or more' if most == inf else f'to {most}'}")
+def check_positive(name: str, value: int, maximum: float = inf) -> int:
+    """The value. Raises ValueError where it is less than 1, or above `maximum`."""
+    if not 1 <= value <= maximum:
+        raise ValueError(f"{name}: expected 1 {'or more' if maximum == inf else f'to {maximum}'}, got {value}")
     return value
 
 
 def unescaped(text: str) -> str:
-    r"""Text in which `\n`, `\t` and `\\` are a newline, a tab and a backslash."""
+    r"""Replace `\n`, `\t` and `\\` by a newline, a tab and a backslash."""
     return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)
 
 

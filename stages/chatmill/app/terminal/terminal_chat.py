@@ -1,4 +1,4 @@
-"""A chat as its user meets it: answers on stdout, and all that is said about them on stderr."""
+"""A chat in the terminal: answers on stdout, everything else on stderr."""
 
 import os
 import shutil
@@ -17,9 +17,9 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
 class TerminalChat:
-    """A session, what of it is shown, and where it is written down.
+    """A chat session in the terminal: its display options and its transcript.
 
-    `told` is whether what an answer took is told, `verbose` whether its tokens are shown.
+    `show_notices`: print statistics after each answer; `verbose`: print its tokens.
     """
 
     def __init__(
@@ -32,19 +32,19 @@ class TerminalChat:
     ) -> None:
         self.session, self.transcript = session, transcript
         self.show_notices, self.verbose = show_notices, verbose
-        self.answer_stats: list[AnswerStats] = []  # what each took
+        self.answer_stats: list[AnswerStats] = []  # of all answers
 
     def ask(self, question: str) -> None:
-        """Answer a question, as `say` does. Raises ValueError also where it is no Unicode text."""
+        """Answer a question, as `show_answer` does. Raises ValueError also where it is not valid Unicode."""
         check_text(question)
         self.show_answer(self.session.ask(question))
 
     def show_answer(self, answer: Generator[str, None, None]) -> None:
-        """Show an answer as it grows, and what it took; write it down.
+        """Print an answer as it is generated, then its statistics; add it to the transcript.
 
-        Raises what generating it raises, and KeyboardInterrupt; what was said until then is kept.
+        Raises what the generator raises, and KeyboardInterrupt; the text generated until then is saved.
         """
-        before, forgotten, shown = self.session.answer_stats, self.session.num_dropped, False
+        before, num_dropped, shown = self.session.answer_stats, self.session.num_dropped, False
         try:
             with closing(answer):
                 for text in answer:
@@ -62,77 +62,77 @@ class TerminalChat:
                 self.answer_stats.append(self.session.answer_stats)
             self.update_transcript()
         end_line(True)
-        self._report(shown, forgotten)
+        self._report(shown, num_dropped)
 
     def update_transcript(self) -> None:
-        """Write the conversation as it is now to the transcript, if there is one."""
+        """Write the current conversation to the transcript, if there is one."""
         if self.transcript:
             self.transcript.write(self.session.conversation)
 
     def start_conversation(self) -> None:
-        """Leave the conversation that was written down as it is: what follows is another one."""
+        """Start another conversation in the transcript, if there is one."""
         if self.transcript:
             self.transcript.start_conversation()
 
-    def _report(self, shown: bool, forgotten: int) -> None:
+    def _report(self, shown: bool, num_dropped: int) -> None:
         session = self.session
-        if session.num_dropped > forgotten:
+        if session.num_dropped > num_dropped:
             context = f"the context of {session.engine.context:,} tokens"
-            notify(f"the {session.num_dropped} oldest messages no longer fit into {context}, and are left out")
+            notify(f"the {session.num_dropped} oldest messages no longer fit into {context} and were dropped")
         if self.verbose:
-            from chatmill.app.terminal.token_display import show_tokens  # draws with what the editor needs
+            from chatmill.app.terminal.token_display import show_tokens  # imports prompt_toolkit
 
             show_tokens(session)
         if self.show_notices and session.answer_stats:
             notify(
-                f"[{'' if shown else 'the model says nothing: '}{format_stats(session.answer_stats, session)}]",
+                f"[{'' if shown else 'empty answer: '}{format_stats(session.answer_stats, session)}]",
                 dim=True,
             )
 
 
 def format_stats(stats: AnswerStats, session: ChatSession) -> str:
-    """How much, how fast, how full, and whether an answer was cut short."""
+    """Number of tokens, speed, context, and whether an answer was cut off."""
     used, context = stats.prompt_tokens + stats.tokens, session.engine.context
-    words = [plural(stats.tokens, "token")]
+    parts = [plural(stats.tokens, "token")]
     if stats.tokens > 1:
-        words.append(f"{stats.tokens_per_second:,.1f} tokens/s")
-    words += [f"first after {format_duration(stats.first_token)}", f"context {used:,} of {context:,}"]
+        parts.append(f"{stats.tokens_per_second:,.1f} tokens/s")
+    parts += [f"first after {format_duration(stats.first_token)}", f"context {used:,} of {context:,}"]
     if not stats.stopped:
         full = used >= context
-        words.append("cut short: the context is full" if full else f"cut short at max_tokens {session.max_tokens:,}")
-    return ", ".join(words)
+        parts.append("cut off: the context is full" if full else f"cut off at max_tokens {session.max_tokens:,}")
+    return ", ".join(parts)
 
 
 def describe_session(session: ChatSession) -> str:
     """Engine, device, size, context and template of a session."""
     engine = session.engine
-    words = [f"{engine.name} on {device_name(engine)}", format_size(engine.num_bytes), f"context {engine.context:,}"]
+    parts = [f"{engine.name} on {device_name(engine)}", format_size(engine.num_bytes), f"context {engine.context:,}"]
     template = session.template
-    return ", ".join([*words, f"template {template.name}" if template.is_chat else "no template: it continues text"])
+    return ", ".join([*parts, f"template {template.name}" if template.is_chat else "no template: it continues text"])
 
 
 def device_name(engine: Engine) -> str:
-    """Where an engine runs; of an accelerator that PyTorch knows, its name and how much memory is free."""
+    """The device of an engine; of an accelerator in PyTorch also its name and free memory."""
     if engine.device == "cpu" or "torch" not in sys.modules:
         return engine.device
-    from chatmill.engines.torch.pytorch_engine import describe_device  # exports chat where PyTorch is not installed
+    from chatmill.engines.torch.pytorch_engine import describe_device  # exports run where PyTorch is not installed
 
     return describe_device(engine.device)
 
 
 def print_text(text: str) -> None:
-    """Print some of an answer: exactly, unless it is for a terminal."""
+    """Print a part of an answer: unchanged, or for a terminal with its control characters replaced."""
     print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
-def end_line(begun: bool) -> None:
-    """End the line of an answer that was begun."""
-    if begun:
+def end_line(started: bool) -> None:
+    """End the line of an answer that has started."""
+    if started:
         print(flush=True)
 
 
 def notify(text: str, *, dim: bool = False) -> None:
-    """Say something that is no answer; a quiet line is dim where the terminal is to show colours."""
+    """Print a message on stderr, dim where requested and the terminal shows colours."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     start, end = ("\x1b[2m", "\x1b[0m") if dim and colours else ("", "")
     text = printable(text)

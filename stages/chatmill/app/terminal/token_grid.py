@@ -1,4 +1,4 @@
-"""Tokens and tables in the terminal: each token over its id, and in a conversation over a rule that tells its loss.
+"""Tokens and tables in the terminal: each token over its id; in a conversation a rule shows its loss kind.
 
     user↵ What ·is  ·12 <|im_end|>  ↵
     590   318  301  98  2042        10
@@ -7,7 +7,7 @@
     611        402 2042
                ━━━ ━━━━━━━━━━
 
-Colours repeat what the rules say; they are there where the output is a terminal that is to show them.
+Colours show the same as the rules, where the output is a terminal and NO_COLOR is not set.
 """
 
 import os
@@ -31,7 +31,7 @@ StyledLine = list[tuple[str, str]]  # styles and texts
 
 
 class _Cell(NamedTuple):
-    """A token as it is drawn; `width` in columns."""
+    """A token as it is printed; `width` in columns."""
 
     text: str
     id: str
@@ -42,7 +42,7 @@ class _Cell(NamedTuple):
 
 
 def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
-    """Print lines, in colour where the stream is a terminal that is to show them."""
+    """Print lines, in colour where the stream is a terminal and NO_COLOR is not set."""
     if stream.isatty():
         text = chain.from_iterable((*line, ("", "\n")) for line in lines)
         print_formatted_text(FormattedText(text), end="", file=stream)
@@ -51,12 +51,12 @@ def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
         for line in lines:
             print("".join(text for _, text in line).rstrip(), file=stream)
         stream.flush()
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # as in `chatmill show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def grid(tokens: Sequence[Token], columns: int) -> Iterator[StyledLine]:
-    """Three lines for each row of tokens; a token after a newline begins a row, as does one that would not fit."""
+    """Three lines for each row of tokens; a row begins after a newline, and where a token would not fit."""
     for row in _rows(map(_cell, range(len(tokens)), tokens), columns):
         yield _spaced((cell.style, _padded(cell.text, cell.width)) for cell in row)
         yield [("", " ".join(_padded(cell.id, cell.width) for cell in row).rstrip())]
@@ -64,7 +64,7 @@ def grid(tokens: Sequence[Token], columns: int) -> Iterator[StyledLine]:
 
 
 def legend(tokens: Sequence[Token]) -> StyledLine:
-    """What the rules and colours of a conversation mean, and how many tokens have each."""
+    """The meaning of the rules and colours of a conversation, and the number of tokens of each."""
     counts = {loss: sum(token.loss == loss for token in tokens) for loss in LOSS_NAMES}
     return _spaced(
         (LOSS_STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in LOSS_NAMES.items()
@@ -72,7 +72,7 @@ def legend(tokens: Sequence[Token]) -> StyledLine:
 
 
 def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[StyledLine]:
-    """A table under its caption: names on the left, all else on the right of its column."""
+    """A table under its caption: names aligned left, all other columns right."""
     table = [head, *rows]
     widths = [max(map(get_cwidth, column)) for column in zip(*table, strict=True)]
     yield [("bold", caption)]
