@@ -24,7 +24,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def graph(model):
-    """An export of the model: another process answers from it without the seconds that it takes to load PyTorch."""
+    """An export of the model, which another process can run without the seconds that importing PyTorch takes."""
     export_onnx.main(model, model.with_name("onnx"), quantize=[])
     return model.with_name("onnx")
 
@@ -56,11 +56,11 @@ def test_a_prompt_through_a_pipe_is_that_after_p(graph, capsys):
     [
         (["--model", "nowhere", "-p", "Hi"], "nowhere: no such file or folder, and no experiment"),
         (["-p", "Hi"], "no data/export/onnx or data/model here: run `dvc repro`, or name a model with --model"),
-        (["--max-tokens", 0, "-p", "Hi"], "--max-tokens 0: expected 1 or more"),
-        (["--top-p", 2, "-p", "Hi"], "top_p 2.0: expected more than 0, at most 1"),
-        (["--threads", 0, "-p", "Hi"], "--threads 0: expected 1 to 1024"),
-        (["--threads", 10**12, "-p", "Hi"], "--threads 1000000000000: expected 1 to 1024"),
-        (["--output", "~nobody-here/chat.jsonl", "-p", "Hi"], "~nobody-here/chat.jsonl: there is no such home folder"),
+        (["--max-tokens", 0, "-p", "Hi"], "--max-tokens: expected 1 or more, got 0"),
+        (["--top-p", 2, "-p", "Hi"], "top_p: expected more than 0 and at most 1, got 2.0"),
+        (["--threads", 0, "-p", "Hi"], "--threads: expected 1 to 1024, got 0"),
+        (["--threads", 10**12, "-p", "Hi"], "--threads: expected 1 to 1024, got 1000000000000"),
+        (["--output", "~nobody-here/chat.jsonl", "-p", "Hi"], "~nobody-here/chat.jsonl: no such home folder"),
         (["--model", "\x1b[2J", "-p", "Hi"], "␛[2J: no such "),
     ],
 )
@@ -72,6 +72,18 @@ def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, cap
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
+@pytest.mark.parametrize("command", ["chat -p Hi", "serve", "show Hi", "compare HEAD workspace -p Hi"])
+def test_a_project_without_git_is_to_be_put_into_git_first(command, capsys, monkeypatch, tmp_path):
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / ".dvc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 1
+    assert "run `git init && git add -A && git commit -m Start`, then `dvc repro`" in capsys.readouterr().err
+    (tmp_path / ".git").mkdir()
+    assert main(command.split()) == 1
+    assert "git init" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("prompt", "message"), [(" ", "the message is empty"), ("x" * 700, "the message takes 720")])
 def test_a_prompt_that_cannot_be_answered_is_refused(prompt, message, model, capsys):
     assert chat("--model", model, "-p", prompt) == 1
@@ -79,7 +91,7 @@ def test_a_prompt_that_cannot_be_answered_is_refused(prompt, message, model, cap
 
 
 def answered(capsys, *arguments):
-    """What is on stdout."""
+    """The text on stdout."""
     assert chat(*arguments) == 0
     return capsys.readouterr().out
 
@@ -122,13 +134,13 @@ def test_output_is_what_prepare_reads(model, tmp_path):
 def test_output_is_never_overwritten_and_nothing_is_loaded_in_vain(capsys, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     assert chat("--model", "nowhere", "-p", "Hi", "--output", tmp_path / "mine.txt") == 1
-    assert "mine.txt is there already" in capsys.readouterr().err
+    assert "mine.txt already exists" in capsys.readouterr().err
 
 
 def test_a_stop_text_ends_the_answer_before_it(model, capsys):
     common = ("--model", model, "-p", "Hi", "--max-tokens", 12)
-    whole = answered(capsys, *common)
-    assert answered(capsys, *common, "--stop", whole[3:5]) == whole[:3] + "\n"
+    full = answered(capsys, *common)
+    assert answered(capsys, *common, "--stop", full[3:5]) == full[:3] + "\n"
 
 
 def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
@@ -148,17 +160,17 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
 
 
 @pytest.mark.parametrize(
-    ("closed", "answers", "tells"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
+    ("closed", "answers", "notices"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
 )
-def test_streams_that_are_closed_are_empty_ones(closed, answers, tells, graph):
+def test_streams_that_are_closed_are_empty_ones(closed, answers, notices, graph):
     command = f"{sys.executable} -m chatmill.app.cli chat --model {graph} -p Hi --max-tokens 4 --device cpu -v {closed}"
     result = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    assert (bool(result.stdout), bool(result.stderr)) == (answers, tells)
+    assert (bool(result.stdout), bool(result.stderr)) == (answers, notices)
 
 
 def test_without_a_terminal_there_is_no_conversation(capsys, model):
     assert chat("--model", model, "-p", "Hi", "--interactive") == 1
-    assert "no terminal to chat in: give a prompt with -p" in capsys.readouterr().err
+    assert "no terminal to chat in: pass a prompt with -p" in capsys.readouterr().err
 
 
 def test_example_prompts_are_read(model, capsys):

@@ -35,7 +35,7 @@ TEMPLATES = pytest.mark.parametrize("template", ["chatml", "markers"])
 
 
 def say(text, *, end=True):
-    """The ids with which a model says a text; `[` and `]` stand around a call."""
+    """The ids that a model generates for a text; `[` and `]` enclose a call."""
     ids = [
         {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}.get(byte, byte) for byte in escape(text).encode()
     ]
@@ -54,7 +54,7 @@ def ask(session, text):
 
 
 def prompt_of(conversation, template="chatml"):
-    """The ids that ask for the next answer, encoded at once."""
+    """The ids of a conversation and the generation prompt, encoded at once."""
     return TOKENIZER.encode_segments(
         [*conversation_segments(conversation, template), *header_segments("assistant", template)]
     )[0]
@@ -107,8 +107,8 @@ def test_turns_are_read_as_training_reads_the_whole_conversation(template):
     session = chat(say(space + "Ho"), say(space + "Fine <|you|>?"), template=template, system="Be kind.")
     assert ask(session, "Hi") == "Ho"
     assert ask(session, "How <|im_end|> are you?") == "Fine <|you|>?"
-    whole = TOKENIZER.encode_segments(conversation_segments(session.conversation, template))[0]
-    assert session.engine.cache == whole[: session.engine.length]
+    expected = TOKENIZER.encode_segments(conversation_segments(session.conversation, template))[0]
+    assert session.engine.cache == expected[: session.engine.length]
     assert [message.role for message in session.conversation] == ["system", "user", "assistant", "user", "assistant"]
 
 
@@ -149,10 +149,10 @@ def test_oldest_turns_are_dropped_and_the_system_prompt_kept(template):
     for number in range(20):
         ask(session, f"Question {number}?")
         assert session.engine.length < 120
-    kept = [session.conversation[0], *session.conversation[1 + session.num_dropped :]]
-    assert TOKENIZER.decode(session.engine.cache).startswith(TOKENIZER.decode(prompt_of(kept[:-1], template)))
-    assert kept[0].text == "Be kind."
-    assert len(session.conversation) == 41 > len(kept) >= 3
+    remaining = [session.conversation[0], *session.conversation[1 + session.num_dropped :]]
+    assert TOKENIZER.decode(session.engine.cache).startswith(TOKENIZER.decode(prompt_of(remaining[:-1], template)))
+    assert remaining[0].text == "Be kind."
+    assert len(session.conversation) == 41 > len(remaining) >= 3
 
 
 def test_a_question_longer_than_the_context_is_refused_and_nothing_changes():
@@ -227,11 +227,11 @@ def test_what_an_answer_took_is_counted():
 
 
 @given(st.lists(st.text("ab.\n", max_size=6)), st.lists(st.text("ab.\n", min_size=1, max_size=3), max_size=3))
-def test_text_ends_where_the_first_stop_text_begins(stretches, stop):
-    stops, shown, text = StopSequences(stop), "", "".join(stretches)
-    for stretch in stretches:
+def test_text_ends_where_the_first_stop_text_begins(chunks, stop):
+    stops, shown, text = StopSequences(stop), "", "".join(chunks)
+    for chunk in chunks:
         if not stops.matched:
-            shown += stops.push(stretch)
+            shown += stops.push(chunk)
     shown += "" if stops.matched else stops.push("", final=True)
     assert shown == text[: min((text.find(one) for one in stop if one in text), default=len(text))]
 
@@ -279,7 +279,7 @@ def test_logits_beside_the_vocabulary_are_never_chosen_and_too_few_are_refused()
     engine.append = lambda ids: append(ids) + np.eye(TOKENIZER.vocab_size + 5, dtype=np.float32)[-1] * 9
     assert ask(ChatSession(engine, TOKENIZER), "Hi") == "Ho"
     engine.vocab_size = 300
-    with pytest.raises(ValueError, match="logits for 300 tokens, but the tokenizer has 320: it is not the model's"):
+    with pytest.raises(ValueError, match="logits for 300 tokens, but the tokenizer has 320: the tokenizer is another"):
         ChatSession(engine, TOKENIZER)
 
 
@@ -318,7 +318,7 @@ def test_engines_give_the_same_answers_turn_after_turn(model, sampling):
 
 
 def broken_off(session, text, moment):
-    """Ask, with Ctrl-C before the line of our code that is the `moment`th to run; whether it came to that."""
+    """Ask, with Ctrl-C before the `moment`th executed line of chatmill; return whether it was reached."""
     lines = iter(range(moment))
 
     def trace(frame, event, _):
@@ -342,12 +342,12 @@ def test_a_chat_goes_on_wherever_it_was_broken_off():
     for moment in count():
         session = chat(say("Ho"), say("[1+2]three"), [])
         ask(session, "Hi")
-        came = broken_off(session, "Sum?", moment)
-        kept, session.engine.script = len(session.conversation) == 4, iter(say("Fine"))
+        interrupted = broken_off(session, "Sum?", moment)
+        added, session.engine.script = len(session.conversation) == 4, iter(say("Fine"))
         assert ask(session, "And?") == "Fine"
-        assert TOKENIZER.decode(session.prompt_ids).count("Sum?") == kept
+        assert TOKENIZER.decode(session.prompt_ids).count("Sum?") == added
         assert session.engine.cache[: len(session.prompt_ids)] == session.prompt_ids
-        if not came:
+        if not interrupted:
             break
     assert moment > 100
 

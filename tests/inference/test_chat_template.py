@@ -46,7 +46,7 @@ FIRST = [Message.from_text("system", "S"), Message.from_text("user", "Q")]
 SECOND = [*FIRST, Message.from_text("assistant", "A"), Message.from_text("user", "R")]
 
 
-def foreign(name, **options):
+def external(name, **options):
     return ExternalTemplate(name, CONTROLS[name], bos=BEGIN.get(name, ""), **options)
 
 
@@ -56,7 +56,7 @@ def text(parts):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_conversation_is_written_as_the_models_know_it(name):
-    assert text(foreign(name).prompt(SECOND)) == WRITTEN[name]
+    assert text(external(name).prompt(SECOND)) == WRITTEN[name]
 
 
 @pytest.mark.parametrize(
@@ -64,24 +64,24 @@ def test_a_conversation_is_written_as_the_models_know_it(name):
     [*((name, False) for name in LAYOUTS), *((name, True) for name in ("chatml", "gemma", "phi3", "zephyr", "llama2"))],
 )
 def test_turn_by_turn_is_the_whole_conversation(name, leading_space):
-    template = foreign(name, leading_space=leading_space)
+    template = external(name, leading_space=leading_space)
     answered = text(template.prompt(FIRST)) + template.answer_prefix + "A" + template.end_token
     assert answered + text(template.next_turn(SECOND[-1])) == text(template.prompt(SECOND))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@given(said=st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "<|eot_id|>", *CONTROL_TOKENS]))).map("".join))
-def test_no_text_is_a_control_token(name, said):
+@given(message=st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "<|eot_id|>", *CONTROL_TOKENS]))).map("".join))
+def test_no_text_is_a_control_token(name, message):
     def controls(text):
-        return [part.text for part in foreign(name).prompt([Message.from_text("user", text)]) if part.control]
+        return [part.text for part in external(name).prompt([Message.from_text("user", text)]) if part.control]
 
-    assert controls(said) == controls("Q")
+    assert controls(message) == controls("Q")
 
 
 def test_the_space_a_tokenizer_puts_first_stands_after_every_control_token():
-    assert text(foreign("llama2", leading_space=True).prompt(SECOND)).count("<s> [INST]") == 2
-    assert "A</s> \n<|user|>\nR" in text(foreign("zephyr", leading_space=True).prompt(SECOND))
-    assert text(foreign("plain", leading_space=True).prompt(FIRST)) == "<s> S\n\nQ"
+    assert text(external("llama2", leading_space=True).prompt(SECOND)).count("<s> [INST]") == 2
+    assert "A</s> \n<|user|>\nR" in text(external("zephyr", leading_space=True).prompt(SECOND))
+    assert text(external("plain", leading_space=True).prompt(FIRST)) == "<s> S\n\nQ"
 
 
 def test_templates_are_recognised_by_what_they_name():
@@ -185,7 +185,7 @@ def test_of_several_templates_the_default_is_taken(tmp_path):
 @pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
 def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected an object)"):
+    with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected a JSON object)"):
         read_model_metadata(tmp_path)
 
 
@@ -201,5 +201,5 @@ def test_a_damaged_file_is_named(content, tmp_path):
     ],
 )
 def test_a_file_of_another_shape_is_refused_in_one_sentence(file, content, tmp_path):
-    with pytest.raises(ValueError, match=r"its JSON files are not those of a model"):
+    with pytest.raises(ValueError, match=r"its JSON files do not describe a model"):
         write(tmp_path, **{file: content})

@@ -1,4 +1,4 @@
-"""Models made anywhere are found with what belongs to them."""
+"""Models of any origin are loaded with their tokenizer, template and stop ids."""
 
 import json
 import shutil
@@ -26,9 +26,9 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def foreign(models, tmp_path):
-    """The model as another program would leave it: weights, config.json, tokenizer.json and generation_config.json."""
-    folder = shutil.copytree(models / "model", tmp_path / "foreign", ignore=shutil.ignore_patterns(*OURS))
+def external(models, tmp_path):
+    """The model as another program would write it: weights, config.json, tokenizer.json and generation_config.json."""
+    folder = shutil.copytree(models / "model", tmp_path / "external", ignore=shutil.ignore_patterns(*OURS))
     config = json.loads((folder / "config.json").read_text())
     del config["chatmill"]
     (folder / "config.json").write_text(json.dumps(config))
@@ -39,8 +39,8 @@ def ask(loaded, text="Hi", **options):
     return "".join(ChatSession(*loaded, max_tokens=8, **options).ask(text))
 
 
-def test_a_model_without_a_chat_template_continues_text(foreign):
-    loaded = load_model(foreign, device="cpu", threads=1)
+def test_a_model_without_a_chat_template_continues_text(external):
+    loaded = load_model(external, device="cpu", threads=1)
     assert (loaded.template.name, loaded.engine.fingerprint) == ("plain", "")
     session = ChatSession(*loaded, max_tokens=8)
     answer = "".join(session.ask("Once upon"))
@@ -49,29 +49,29 @@ def test_a_model_without_a_chat_template_continues_text(foreign):
     assert session.tokenizer.decode(session.prompt_ids).startswith("Once upon" + answer)
 
 
-def test_a_chat_template_is_recognised_and_can_be_chosen(foreign):
-    (foreign / "chat_template.jinja").write_text("{{ '<|im_start|>' }}")
-    assert load_model(foreign, device="cpu", threads=1).template == ChatmillTemplate()
-    assert load_model(foreign, device="cpu", threads=1, template="markers").template == ChatmillTemplate("markers")
-    (foreign / "chat_template.jinja").write_text("{{ messages }}")
-    with pytest.raises(ValueError, match=r"its chat template is none that chatmill knows: choose one with --template"):
-        load_model(foreign, device="cpu", threads=1)
+def test_a_chat_template_is_recognised_and_can_be_chosen(external):
+    (external / "chat_template.jinja").write_text("{{ '<|im_start|>' }}")
+    assert load_model(external, device="cpu", threads=1).template == ChatmillTemplate()
+    assert load_model(external, device="cpu", threads=1, template="markers").template == ChatmillTemplate("markers")
+    (external / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ValueError, match=r"its chat template is not supported: choose one with --template"):
+        load_model(external, device="cpu", threads=1)
 
 
-def test_an_answer_ends_at_the_ids_that_the_models_files_name(foreign):
-    first = ChatSession(*load_model(foreign, device="cpu", threads=1), max_tokens=2)
+def test_an_answer_ends_at_the_ids_that_the_models_files_name(external):
+    first = ChatSession(*load_model(external, device="cpu", threads=1), max_tokens=2)
     list(first.ask("Hi"))
-    (foreign / "generation_config.json").write_text(json.dumps({"eos_token_id": [first.answer_ids[1]]}))
-    session = ChatSession(*load_model(foreign, device="cpu", threads=1), max_tokens=8)
+    (external / "generation_config.json").write_text(json.dumps({"eos_token_id": [first.answer_ids[1]]}))
+    session = ChatSession(*load_model(external, device="cpu", threads=1), max_tokens=8)
     list(session.ask("Hi"))
     assert session.answer_ids == first.answer_ids
 
 
-def test_a_tokenizer_beside_the_model_is_found_and_another_can_be_named(foreign, models, tmp_path):
-    (foreign / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match=r"foreign: no tokenizer beside the model: name one with --tokenizer"):
-        load_model(foreign, device="cpu", threads=1)
-    loaded = load_model(foreign, device="cpu", threads=1, tokenizer=models / "model" / "tokenizer.json")
+def test_a_tokenizer_beside_the_model_is_found_and_another_can_be_named(external, models, tmp_path):
+    (external / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"external: no tokenizer beside the model: name one with --tokenizer"):
+        load_model(external, device="cpu", threads=1)
+    loaded = load_model(external, device="cpu", threads=1, tokenizer=models / "model" / "tokenizer.json")
     assert loaded.tokenizer.fingerprint == VOCABULARY.fingerprint
 
 
@@ -85,14 +85,14 @@ def test_another_tokenizer_than_the_models_needs_to_be_trusted(models, tmp_path)
     assert load_model(models / "model", **options, trust_tokenizer=True).engine.name == "pytorch"
 
 
-def test_a_graph_in_the_hubs_layout_has_its_files_beside_its_folder(foreign, models):
-    (foreign / "model.safetensors").unlink()
-    (foreign / "onnx").mkdir()
-    shutil.copy(models / "onnx" / "model.onnx", foreign / "onnx")
-    loaded = load_model(foreign, threads=1)
-    assert find_model(foreign) == foreign / "onnx" / "model.onnx"
+def test_a_graph_in_the_hubs_layout_has_its_files_beside_its_folder(external, models):
+    (external / "model.safetensors").unlink()
+    (external / "onnx").mkdir()
+    shutil.copy(models / "onnx" / "model.onnx", external / "onnx")
+    loaded = load_model(external, threads=1)
+    assert find_model(external) == external / "onnx" / "model.onnx"
     assert ask(loaded) == ask(load_model(models / "model", device="cpu", threads=1))
-    assert ask(load_model(foreign / "onnx" / "model.onnx", threads=1)) == ask(loaded)
+    assert ask(load_model(external / "onnx" / "model.onnx", threads=1)) == ask(loaded)
 
 
 def test_of_several_graphs_one_must_be_named(models, tmp_path):
@@ -150,7 +150,7 @@ def test_greedy_answers_of_the_pipelines_model_are_the_same_on_every_engine_with
 
 
 class Recomputing:
-    """An engine that keeps nothing: it reads everything anew for each token."""
+    """An engine without a cache: it reads all ids again for each token."""
 
     def __init__(self, engine):
         self.engine, self.ids = engine, []
@@ -176,7 +176,7 @@ def answer_alone(session, prompt):
     return "".join(session.ask(prompt))
 
 
-def test_a_template_of_a_token_that_is_not_there_is_refused(foreign):
+def test_a_template_of_a_token_that_is_not_there_is_refused(external):
     with pytest.raises(ValueError, match=r"template 'llama3' ends answers with <\|eot_id\|>"):
-        load_model(foreign, device="cpu", threads=1, template="llama3")
-    assert IM_END in load_model(foreign, device="cpu", threads=1).tokenizer.special
+        load_model(external, device="cpu", threads=1, template="llama3")
+    assert IM_END in load_model(external, device="cpu", threads=1).tokenizer.special

@@ -141,7 +141,7 @@ class ChatSession:
             yield shown
 
     def _add_exchange(self, question: Message, reply: IncrementalDetokenizer, before: int, num_dropped: int) -> None:
-        """Add an exchange to the conversation, whose ids so far were `before` in number."""
+        """Add an exchange to the conversation; `before` is the number of ids before it."""
         turns, starts = [*self._turns, question, reply.message], [*self._exchange_starts, before] if before else [0]
         end = self._prompts.end_id
         ended = self._engine_ids[:-1] if self._engine_ids[-1] in self._prompts.stop_ids else self._engine_ids

@@ -41,7 +41,7 @@ MODELS = (Path("data/export/onnx"), Path("data/model"))
 
 
 class UniformEngine(ScriptedEngine):
-    """Says what it is told to, and finds every token equally likely."""
+    """Generates its script, and finds every token equally likely."""
 
     logit = 0.0
 
@@ -53,7 +53,7 @@ class UniformEngine(ScriptedEngine):
 
 
 def session(*replies, template=CHATML, context=1000, **options):
-    """A chat with a model that gives these replies; `[` and `]` stand around a call."""
+    """A session with a model that gives these replies; `[` and `]` enclose a call."""
     calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
     script = [
         id_ for reply in replies for id_ in [*(calls.get(byte, byte) for byte in reply.encode()), SPECIAL[IM_END]]
@@ -106,8 +106,8 @@ def test_the_prompt_that_scores_is_the_prompt_that_was_answered():
 def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
     loaded = load_model(models[template], "cpu", 1)
     chat, text = ChatSession(*loaded), "Good morning."
-    asked = loaded.tokenizer.encode_segments(loaded.template.prompt([Message.from_text("user", "Hi")]))[0]
-    logits, nats = loaded.engine.append(asked), 0.0
+    prompt_ids = loaded.tokenizer.encode_segments(loaded.template.prompt([Message.from_text("user", "Hi")]))[0]
+    logits, nats = loaded.engine.append(prompt_ids), 0.0
     for token in (loaded.template.answer_prefix + text).encode():
         nats += np.logaddexp.reduce(logits.astype(float)) - logits[token]
         logits = loaded.engine.append([token])
@@ -133,7 +133,8 @@ def test_a_problem_of_one_model_leaves_the_others_their_answers():
 def test_logits_that_give_no_probability_are_told(logit):
     broken = session("x")
     broken.engine.logit = logit
-    assert compare_answers("Hi", [broken, session("x")]).nats[0][0].startswith("the model gives it no probability")
+    nats = compare_answers("Hi", [broken, session("x")]).nats
+    assert nats[0][0] == "the model's probability of this text is 0 or not a number"
 
 
 def test_an_answer_does_not_depend_on_what_was_asked_before(models):
@@ -149,16 +150,16 @@ def comparison(nats, num_bytes, timings=(None, None)):
 
 
 def test_all_prompts_are_pooled_over_texts_that_every_model_could_score():
-    done = [
+    comparisons = [
         comparison([[1.0, 3.0], ["no text"] * 2], [2, 0]),
         comparison([[2.0, 4.0], [5.0, 5.0]], [4, 5]),
         comparison([[9.0, "too long"], ["no text"] * 2], [1, 0]),
     ]
-    assert pooled_bits_per_byte(done) == [
+    assert pooled_bits_per_byte(comparisons) == [
         pytest.approx([0.5 / math.log(2), 7 / 6 / math.log(2)]),
         pytest.approx([1 / math.log(2)] * 2),
     ]
-    assert pooled_bits_per_byte(done[2:]) == [[None, None], [None, None]]
+    assert pooled_bits_per_byte(comparisons[2:]) == [[None, None], [None, None]]
 
 
 def test_speed_is_the_rate_after_the_first_token_and_the_median_time_to_it():
@@ -220,13 +221,14 @@ def test_json_holds_what_the_library_finds(models, capsys):
     _, out, err = run(capsys, *models.values(), "-p", "Hi", "-p", "x" * 200, "--json")
     found, names = json.loads(out), list(map(str, models.values()))
     chats = [ChatSession(*load_model(model, "cpu", 1), max_tokens=6) for model in models.values()]
-    done = [compare_answers(prompt, chats) for prompt in ("Hi", "x" * 200)]
+    comparisons = [compare_answers(prompt, chats) for prompt in ("Hi", "x" * 200)]
     assert [model["name"] for model in found["models"]] == names
     assert [model["template"] for model in found["models"]] == ["chatml", "markers"]
-    assert [one["bits_per_byte"] for one in found["prompts"]] == [one.bits_per_byte() for one in done]
-    assert [one["text"] for one in found["prompts"][0]["answers"]] == [one.message.text for one in done[0].answers]
+    assert [one["bits_per_byte"] for one in found["prompts"]] == [one.bits_per_byte() for one in comparisons]
+    texts = [answer.message.text for answer in comparisons[0].answers]
+    assert [one["text"] for one in found["prompts"][0]["answers"]] == texts
     assert found["prompts"][1]["answers"][1]["problem"].startswith("the message takes 220 tokens")
-    assert found["bits_per_byte"] == pooled_bits_per_byte(done)
+    assert found["bits_per_byte"] == pooled_bits_per_byte(comparisons)
     assert err.startswith(f"A {names[0]}: pytorch on cpu, ")
 
 
@@ -264,17 +266,17 @@ def test_calls_that_are_left_out_are_told(models, capsys, tmp_path):
     del config["chatmill"]
     (plain / "config.json").write_text(json.dumps(config))
     _, _, err = run(capsys, models["chatml"], plain, "-p", "Hi")
-    assert "it continues text\nnot all of them know the calculator" in err
+    assert "it continues text\nnot all models support the calculator" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["one"], "1 models: name 2 to 26 of them"),
-        (["one", "two"], "no prompts: give one after -p, or a file"),
-        (["one", "two", "-p", " "], "a prompt is empty: give some text after -p"),
-        (["one", "two", "-p", "x", "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
-        (["one", "two", "-p", "x", "--temperature", "-1"], "temperature -1.0: expected 0 or more"),
+        (["one"], "expected 2 to 26 models, got 1"),
+        (["one", "two"], "no prompts: pass one after -p, or a file"),
+        (["one", "two", "-p", " "], "a prompt is empty: pass some text after -p"),
+        (["one", "two", "-p", "x", "--max-tokens", "0"], "--max-tokens: expected 1 or more, got 0"),
+        (["one", "two", "-p", "x", "--temperature", "-1"], "temperature: expected 0 or more, got -1.0"),
         (["one", "two", "--prompt-file", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
         (["one", "two", "--prompt-file", "/dev/zero"], "/dev/zero: over 16,000,000 bytes: shorten it"),
         (["one", "two", "--prompt-file", "none.txt"], "none.txt: no such file or directory"),
@@ -301,7 +303,7 @@ def git(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory, models):
-    """A project whose tag holds one model, and whose experiment, which lies in its workspace, another."""
+    """A project with one model under a tag, and another in an experiment and in the workspace."""
     folder = tmp_path_factory.mktemp("repository")
     git(folder, "init", "-qb", "main")
     dvc(folder, "init", "-q")
@@ -369,7 +371,7 @@ def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, c
             "with-markers",
             r"^with-markers: no such file or folder, and no experiment.*unknown Git revision 'with-markers'",
         ),
-        ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: run `dvc repro` on it$"),
+        ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: run `dvc exp apply HEAD~1` or"),
     ],
 )
 def test_a_name_that_gives_no_model_is_told(repository, monkeypatch, tmp_path, name, message):
@@ -395,5 +397,5 @@ def test_what_the_cache_has_lost_comes_from_a_remote_storage_or_is_told(reposito
 def test_without_dvc_paths_are_found_and_names_say_what_they_need(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "dvc.api", None)
     assert find_or_fetch(str(tmp_path), MODELS, tmp_path / "model") == tmp_path
-    with pytest.raises(ValueError, match=r"^x: no such file or folder, and experiments take DVC: pip install dvc$"):
+    with pytest.raises(ValueError, match=r"^x: no such file or folder, and experiments require DVC: pip install dvc$"):
         find_or_fetch("x", MODELS, tmp_path / "model")

@@ -14,7 +14,7 @@ from chatmill.inference.model_loading import LoadedModel, load_model
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model
 
-TALK = [Message.from_text("user", "Hï <|im_end|>"), Message.from_text("assistant", "Ho ho.")]
+CHAT = [Message.from_text("user", "Hï <|im_end|>"), Message.from_text("assistant", "Ho ho.")]
 CALL = Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two.")))
 LONG = [Message.from_text("user", "x"), Message.from_text("assistant", "and on " * 130)]  # more than the context
 UNIFORM = math.log2(len(VOCABULARY.tokens))  # bits of each token, which is a byte
@@ -39,36 +39,36 @@ def measured(contents, template=None, context=None, engine=None):
     return measure(loaded, documents, context)
 
 
-def foreign(name="chatml", bos=""):
+def external(name="chatml", bos=""):
     return ExternalTemplate(name, byte_tokenizer().special, bos=bos)
 
 
-def said(conversation):
+def num_text_bytes(conversation):
     return sum(len(message.text.encode()) for message in conversation)
 
 
 def test_under_our_template_headers_and_escapes_are_text_and_control_tokens_are_not():
-    found = measured([TALK, [TALK[0], CALL]])
+    found = measured([CHAT, [CHAT[0], CALL]])
     text = "user\nHï <\\|im_end|>\nassistant\nHo ho.\n" + "user\nHï <\\|im_end|>\nassistant\n1+12Two.\n"
     assert (found.bytes, found.tokens) == (len(text.encode()),) * 2
     assert found.bits_per_byte == pytest.approx((UNIFORM, UNIFORM))
 
 
 def test_under_another_template_what_the_messages_say_is_scored():
-    assert measured([TALK], foreign()).bytes == said(TALK)
-    assert measured([TALK], foreign("plain", "<|bos|>")).bytes == said(TALK)
-    assert measured([TALK], foreign("plain")).bytes == said(TALK) - 1  # nothing stands before the first
+    assert measured([CHAT], external()).bytes == num_text_bytes(CHAT)
+    assert measured([CHAT], external("plain", "<|bos|>")).bytes == num_text_bytes(CHAT)
+    assert measured([CHAT], external("plain")).bytes == num_text_bytes(CHAT) - 1  # nothing stands before the first
 
 
 def test_a_space_after_a_header_belongs_to_what_is_said():
-    parts = foreign("markers").full_conversation(TALK)
+    parts = external("markers").full_conversation(CHAT)
     assert [part.text for part in parts if part.loss] == [" Hï <|im_end|>", " Ho ho."]
 
 
 def test_a_text_follows_the_token_that_begins_one():
     text = "Once <|upon|> a time"
     assert measured([text]).bytes == len(escape(text))
-    assert measured([text], foreign("plain", "<|bos|>")).bytes == len(text)
+    assert measured([text], external("plain", "<|bos|>")).bytes == len(text)
     assert measured([text]).bits_per_byte == (pytest.approx(UNIFORM), None)
 
 
@@ -82,22 +82,22 @@ def test_a_document_longer_than_the_context_is_scored_in_windows_and_named():
 def test_shorter_windows_can_be_asked_for_and_longer_ones_not():
     engine = UniformEngine(context=64)
     assert measured(["x" * 200], context=10, engine=engine).context == max(engine.lengths) == 10
-    with pytest.raises(ValueError, match="a context of 65 tokens: the model's is 64"):
+    with pytest.raises(ValueError, match="context: expected 2 to 64 tokens, got 65"):
         measured(["x"], context=65)
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused():
     engine = UniformEngine()
     engine.vocab_size = 200
-    with pytest.raises(ValueError, match=r"makes ids up to \d+: the model knows 200"):
-        measured([TALK], engine=engine)
+    with pytest.raises(ValueError, match=r"gives ids up to \d+, but the model has logits for 200 tokens"):
+        measured([CHAT], engine=engine)
 
 
 def test_a_model_that_gives_no_number_is_told_with_the_place():
     engine = UniformEngine()
     engine.sequence_logits = lambda ids: np.full((len(ids), engine.vocab_size), np.nan)
-    with pytest.raises(ValueError, match=r"a\.txt:1: the model gives it no probability"):
-        measured([TALK], engine=engine)
+    with pytest.raises(ValueError, match=r"a\.txt:1: the model\'s probability of this text is 0"):
+        measured([CHAT], engine=engine)
 
 
 def record(conversation, key):
@@ -105,14 +105,15 @@ def record(conversation, key):
 
 
 def test_conversations_are_read_as_prepare_and_people_write_them(tmp_path):
-    messages = [{"role": message.role, "content": message.text} for message in TALK]
-    (tmp_path / "test.jsonl").write_text(record(TALK, 1) + json.dumps({"messages": messages}) + "\n")
+    messages = [{"role": message.role, "content": message.text} for message in CHAT]
+    (tmp_path / "test.jsonl").write_text(record(CHAT, 1) + json.dumps({"messages": messages}) + "\n")
     (tmp_path / "list.json").write_text(json.dumps([{"messages": messages}] * 3))
     (tmp_path / "lines.txt").write_text("Hi __eou__ Ho __eou__\n" * 2)
-    assert [one.content for one in read_documents(tmp_path / "test.jsonl")] == [TALK] * 2
+    assert [one.content for one in read_documents(tmp_path / "test.jsonl")] == [CHAT] * 2
     assert len(read_documents(tmp_path / "list.json", limit=2)) == 2
     found = read_documents(tmp_path / "lines.txt", "dailydialog")
-    assert [(one.place, said(one.content)) for one in found] == [(f"{tmp_path / 'lines.txt'}:{i}", 4) for i in (1, 2)]
+    assert [one.place for one in found] == [f"{tmp_path / 'lines.txt'}:{i}" for i in (1, 2)]
+    assert [num_text_bytes(one.content) for one in found] == [4, 4]
     assert read_documents(tmp_path / "lines.txt")[0].content == "Hi __eou__ Ho __eou__\n" * 2
 
 
@@ -122,7 +123,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     write_model(folder / "one")
     write_model(folder / "two", template="markers")
-    (folder / "test.jsonl").write_text(record(TALK, 1) + record(LONG, 2), encoding="utf-8")
+    (folder / "test.jsonl").write_text(record(CHAT, 1) + record(LONG, 2), encoding="utf-8")
     (folder / "plain.txt").write_text("Once upon a time.\n")
     return folder
 
@@ -151,13 +152,13 @@ def test_the_terminal_shows_models_side_by_side(folder, capsys):
     assert (code, lines[:2]) == (0, [["A", str(folder / "one")], ["B", str(folder / "two")]])
     assert [line[:-2] for line in lines[5:7]] == [["all", "text"], ["the", "assistant's"]]
     assert lines[-2][0] == "bytes" and float(lines[-1][-1]) == 1.0
-    assert f"in windows: 1 document: {folder / 'test.jsonl'}:2" in err
-    assert err.endswith("they read different text, by their templates: compare what the assistant says\n")
+    assert f"1 document longer than the context, scored in windows: {folder / 'test.jsonl'}:2" in err
+    assert err.endswith('different text: compare the rows "the assistant\'s"\n')
 
 
 def test_the_first_documents_can_be_asked_for_alone(folder, capsys):
     _, out, err = run(capsys, folder / "one", "--data", folder / "test.jsonl", "--limit", 1, "--json")
-    assert json.loads(out)[0]["bytes"] == measured([TALK]).bytes
+    assert json.loads(out)[0]["bytes"] == measured([CHAT]).bytes
     assert "windows" not in err
 
 
@@ -166,14 +167,14 @@ def test_the_first_documents_can_be_asked_for_alone(folder, capsys):
     [
         (["one", "--data", "none.txt"], "none.txt: no such file or directory"),
         (["one", "--data", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
-        (["one", "--data", "empty.txt"], "empty.txt: a text of 0 characters"),
+        (["one", "--data", "empty.txt"], "empty.txt: expected a text of 1 to 1,000,000 characters, got 0"),
         (["one", "--data", "bad.jsonl"], "bad.jsonl:2: "),
-        (["one", "--data", "empty.jsonl"], "empty.jsonl: nothing in it to measure a model on"),
+        (["one", "--data", "empty.jsonl"], "empty.jsonl: no documents: expected conversations or a text"),
         (["one", "--data", "bad.jsonl", "--format", "messages"], "bad.jsonl:2: unknown role 'robot'"),
         (["one", "--data", "run.txt"], "run.txt: text holds a run of over 100,000"),
         (["none", "--data", "good.txt"], "none: no such model"),
-        (["one", "--data", "good.txt", "--context", "641"], "one: a context of 641 tokens: the model's is 640"),
-        (["one", "--data", "good.txt", "--limit", "0"], "--limit 0: expected 1 or more"),
+        (["one", "--data", "good.txt", "--context", "641"], "one: context: expected 2 to 640 tokens, got 641"),
+        (["one", "--data", "good.txt", "--limit", "0"], "--limit: expected 1 or more, got 0"),
         (["one", "--data", "good.txt", "--template", "x"], "one: unknown template 'x'"),
     ],
 )

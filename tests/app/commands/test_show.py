@@ -53,7 +53,7 @@ def show(*arguments):
 
 
 def read_back(shown):
-    """The bytes behind visible tokens, joined; for text without any of the marks themselves."""
+    """The bytes of visible tokens, joined; for text without any of the marks themselves."""
     marks = {mark: character for character, mark in MARKS.items()}
     result = b""
     for code, piece, character in re.findall(r"⟨U\+(\w+)⟩|⟨([0-9a-f ]+)⟩|([\s\S])", shown.replace("◌", "")):
@@ -128,7 +128,7 @@ def test_a_token_after_a_newline_begins_a_row():
 
 
 def output_on_terminal(monkeypatch, *arguments):
-    """What a command writes to a terminal that knows colours."""
+    """The output of a command on a terminal with colours."""
     master, slave = os.openpty()
     with open(slave, "w", encoding="utf-8") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
@@ -229,8 +229,8 @@ def test_tokenizers_are_named_by_what_tells_them_apart():
 
 
 def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path, capsys):
-    for subject in (HOSTILE, render([Message.from_text("user", HOSTILE), Message.from_text("assistant", "Ho")])):
-        assert show("--tokenizer", tokenizer, "--html", tmp_path / "page.html", subject) == 0
+    for text in (HOSTILE, render([Message.from_text("user", HOSTILE), Message.from_text("assistant", "Ho")])):
+        assert show("--tokenizer", tokenizer, "--html", tmp_path / "page.html", text) == 0
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert not re.search(r"<script|https?:|@import|url\(|\x1b|\x07|\u202e", page)
         assert page.startswith("<!doctype html>") and "␛" in page
@@ -275,20 +275,20 @@ def test_the_project_s_own_sentences_are_parallel():
     [
         (["x"], "no data/tokenizer here: run `dvc repro`, or name a tokenizer with --tokenizer"),
         (["x", "--tokenizer", "nowhere"], "nowhere: no such file: expected a tokenizer's folder or file"),
-        (["x", "--index", 0], "--index 0: expected 1, the first conversation, or more"),
-        (["x", "--index", 2], "TEXT: no conversation 2: it is one text"),
-        (["x", "--file", "y"], "a text and --file: give one of them"),
-        ([""], "TEXT: a text of 0 characters: expected some, and at most 1,000,000"),
+        (["x", "--index", 0], "--index: expected 1 or more, got 0"),
+        (["x", "--index", 2], "TEXT: no conversation 2: the input is one text"),
+        (["x", "--file", "y"], "TEXT and --file: pass only one of them"),
+        ([""], "TEXT: expected a text of 1 to 1,000,000 characters, got 0"),
         (["<|im_start|>user"], "TEXT: not a rendered conversation at character 0: '<|im_start|>user'"),
         (["a\udcff"], "TEXT: not UTF-8 at byte 1"),
         (['{"messages": [{"role": "robot", "content": "x"}]}'], "TEXT:1: unknown role 'robot': expected one of"),
         (["--file", "nowhere.jsonl"], "nowhere.jsonl: no such file or directory"),
         (["--file", "bad.jsonl"], "bad.jsonl:1: no list under 'messages' in an object of 'a'"),
         (["--file", "bad.jsonl", "--index", 2], "bad.jsonl:2: not JSON: Expecting value"),
-        (["--file", "few.jsonl", "--index", 2], "few.jsonl: no conversation 2: it holds fewer"),
+        (["--file", "few.jsonl", "--index", 2], "few.jsonl: no conversation 2: the input has fewer"),
         (["--parallel", "few.jsonl"], "few.jsonl:1: no text under 'language' in an object of 'text'"),
         (["--parallel", "xx.tsv"], "xx.tsv:2: no sentence 'a' in English to compare it with"),
-        (["--parallel", "twice.tsv"], "twice.tsv:3: sentence 'a' is there twice in en"),
+        (["--parallel", "twice.tsv"], "twice.tsv:3: sentence 'a' occurs twice in en"),
         (["--parallel", "empty.tsv"], "empty.tsv: no sentences: expected rows of language, key and text"),
     ],
 )

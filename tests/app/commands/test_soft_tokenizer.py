@@ -54,9 +54,9 @@ def test_fallback_tokens_are_read_as_their_true_byte(tmp_path):
     assert '"<0x41>"' in (folder / "tokenizer.json").read_text()
     vocabulary = read_vocabulary(folder)
     table = torch.randn(len(vocabulary.tokens), 4)
-    pairs = EmbeddingDataset.from_table(vocabulary, table, np.ones(len(table)), longest=8, held_out=0.2, seed=1)
+    dataset = EmbeddingDataset.from_table(vocabulary, table, np.ones(len(table)), longest=8, held_out=0.2, seed=1)
     fallback = [i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.FALLBACK]
-    assert pairs.byte_ids[pairs.ids.tolist().index(fallback[0x41]), :3].tolist() == [
+    assert dataset.byte_ids[dataset.ids.tolist().index(fallback[0x41]), :3].tolist() == [
         START + Kind.FALLBACK,
         0x41,
         TOKEN_END,
@@ -69,17 +69,17 @@ def test_fallback_tokens_are_read_as_their_true_byte(tmp_path):
 
 
 def test_a_model_is_given_another_tokenizer_and_chats_with_it(tmp_path, capsys):
-    folder, talks = write_model(tmp_path / "model"), tmp_path / "talks.jsonl"
-    talks.write_text('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n')
+    folder, chats = write_model(tmp_path / "model"), tmp_path / "chats.jsonl"
+    chats.write_text('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n')
     write_folder(add_special_tokens(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "other")
-    options = ("--tokenizer", tmp_path / "other", "--data", talks, "--output", tmp_path / "swapped")
+    options = ("--tokenizer", tmp_path / "other", "--data", chats, "--output", tmp_path / "swapped")
     assert run(folder, *options) == 0
     loaded = load_model(tmp_path / "swapped", device="cpu", threads=1)
     assert loaded.tokenizer.fingerprint == read_vocabulary(tmp_path / "other").fingerprint
     message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "Hi")], 4)
     assert message.role == "assistant"
-    said = capsys.readouterr().out
-    assert "its own table" in said and "made from bytes" in said and "with other" in said
+    shown = capsys.readouterr().out
+    assert "its own table" in shown and "made from bytes" in shown and "with other" in shown
 
 
 def test_the_network_is_kept_beside_the_model_it_was_made_for(tmp_path):
@@ -101,10 +101,10 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "--steps 0: expected 1 or more"),
-        (["--width", "50"], "--width 50: expected a multiple of 32"),
-        (["--held-out", "1"], "--held-out 1.0: expected a share between 0 and 1"),
-        (["--output", "."], ".: it is there already: name a folder that is not"),
+        (["--steps", "0"], "--steps: expected 1 or more, got 0"),
+        (["--width", "50"], "--width: expected a multiple of 32, got 50"),
+        (["--held-out", "1"], "--held-out: expected a share between 0 and 1, got 1.0"),
+        (["--output", "."], ".: already exists: name a new folder"),
         (["--tokenizer", "nowhere.json"], "nowhere.json: no such file"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_model_of_another_tokenizer_is_refused(tmp_path, capsys):
     write_folder(add_special_tokens(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "tokenizer")
     write_huggingface(tmp_path / "tokenizer", tmp_path / "model", "chatml")
     assert run(tmp_path / "model") == 1
-    assert "tokens and the model rows for 200: the tokenizer is another model's" in capsys.readouterr().err
+    assert "tokens, but its embedding table has 200 rows: the tokenizer is another model's" in capsys.readouterr().err
 
 
 def test_a_model_that_works_on_chunks_is_refused(tmp_path, capsys):

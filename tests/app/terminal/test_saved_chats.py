@@ -15,7 +15,10 @@ TOOL = st.tuples(TEXT, st.text(), st.text()).map(
 )
 ANSWER = st.lists(TOOL, max_size=2).map(lambda tools: tuple(part for tool in tools for part in tool))
 EXCHANGE = st.builds(
-    lambda asked, tools, said: [Message.from_text("user", asked), Message("assistant", (*tools, Part("text", said)))],
+    lambda question, tools, text: [
+        Message.from_text("user", question),
+        Message("assistant", (*tools, Part("text", text))),
+    ],
     TEXT,
     ANSWER,
     TEXT,
@@ -41,7 +44,7 @@ def test_an_exchange_without_an_answer_is_left_out(tmp_path):
 
 
 def test_nothing_is_not_saved(tmp_path):
-    with pytest.raises(ValueError, match="nothing was said yet"):
+    with pytest.raises(ValueError, match="the conversation is empty"):
         save_chat([Message.from_text("system", "Be kind.")], f"{tmp_path}/chat.jsonl")
     assert list(tmp_path.iterdir()) == []
 
@@ -55,7 +58,7 @@ def test_chats_of_one_second_have_names_of_their_own(tmp_path):
 def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
     transcript = Transcript(f"{tmp_path}/chat.jsonl")
     (tmp_path / "chat.jsonl").write_text("mine")
-    with pytest.raises(ValueError, match=r"chat\.jsonl is there already"):
+    with pytest.raises(ValueError, match=r"chat\.jsonl already exists"):
         transcript.write(HI)
     assert (tmp_path / "chat.jsonl").read_text() == "mine"
 

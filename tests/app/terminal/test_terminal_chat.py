@@ -32,7 +32,7 @@ ENTER, NEW_LINE, LEAVE, STOP = "\r", "\x1b\r", "\x04", "\x03"
 
 
 class Engine(ScriptedEngine):
-    """Raises the exceptions that stand in its script; NaN makes every logit one."""
+    """Raises the exceptions in its script; a NaN in it makes every logit NaN."""
 
     device, num_bytes = "cpu", 7_200_000
 
@@ -47,25 +47,25 @@ class Engine(ScriptedEngine):
 
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
-    """A state folder of the test's own, and a folder to work in."""
+    """A state folder for the test, and a working folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "state"
 
 
-def said(text):
-    """The ids with which a model says a text; `[` and `]` stand around a call."""
+def ids_of(text):
+    """The ids that a model generates for a text; `[` and `]` enclose a call."""
     names = {ord("["): TOKENIZER.special[CALL_START], ord("]"): TOKENIZER.special[CALL_END]}
     return [*(names.get(byte, byte) for byte in text.encode()), TOKENIZER.special[IM_END]]
 
 
-def chat(typed, *replies, transcript=None, told=False):
-    """The session of a terminal chat with a model that gives these replies, typed by hand."""
-    script = [token for reply in replies for token in (said(reply) if isinstance(reply, str) else reply)]
+def chat(typed, *replies, transcript=None, show_notices=False):
+    """The session after a terminal chat with this input and a model that gives these replies."""
+    script = [token for reply in replies for token in (ids_of(reply) if isinstance(reply, str) else reply)]
     session = ChatSession(Engine(script, vocab_size=TOKENIZER.vocab_size, context=300), TOKENIZER)
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         keys.send_bytes((typed + LEAVE).encode(errors="surrogateescape"))
-        chat_loop(TerminalChat(session, transcript, show_notices=told))
+        chat_loop(TerminalChat(session, transcript, show_notices=show_notices))
     return session
 
 
@@ -78,7 +78,7 @@ def lines(*typed):
 
 
 def test_answers_are_alone_on_stdout(capsys):
-    session = chat(lines("Hi", "And you?"), "Ho", "Fine", told=True)
+    session = chat(lines("Hi", "And you?"), "Ho", "Fine", show_notices=True)
     shown = capsys.readouterr()
     assert shown.out == "Ho\nFine\n"
     assert re.search(r"\[5 tokens, [\d.,]+ tokens/s, first after [\d.]+ m?s, context 58 of 300\]", shown.err)
@@ -110,20 +110,20 @@ def test_a_message_is_what_was_typed_or_pasted(typed, text):
         ("What?", [[MemoryError("out of memory: lower --max-tokens")]], "out of memory: lower --max-tokens"),
         ("/what", [], "unknown command /what: /help lists them"),
         ("/", [], "unknown command /:"),
-        ("/clear all", [], "/clear takes nothing after it, but there is 'all'"),
+        ("/clear all", [], "/clear: expected no arguments, got 'all'"),
         ("/regenerate", [], "there is no answer yet"),
-        ("/undo", [], "there is no question to forget"),
+        ("/undo", [], "there is no question to undo"),
         ("/tokens", [], "there is no answer yet"),
-        ("/save", [], "nothing was said yet"),
-        ("/load", [], "/load what?"),
+        ("/save", [], "the conversation is empty"),
+        ("/load", [], "/load: expected a file"),
         ("/load nowhere", [], "nowhere: no such file or directory"),
         ("/load .", [], "is a directory"),
         ("/set heat 1", [], "unknown setting 'heat': expected one of temperature, top_k"),
-        ("/set temperature hot", [], "temperature 'hot': expected a number"),
-        ("/set temperature nan", [], "temperature nan: expected 0 or more"),
-        ("/set top_k 1.5", [], "top_k '1.5': expected a whole number"),
-        ("/set top_p 2", [], "top_p 2.0: expected more than 0"),
-        ("/set max_tokens 0", [], "max_tokens 0: expected 1 or more"),
+        ("/set temperature hot", [], "temperature: expected a number, got 'hot'"),
+        ("/set temperature nan", [], "temperature: expected 0 or more, got nan"),
+        ("/set top_k 1.5", [], "top_k: expected an integer, got '1.5'"),
+        ("/set top_p 2", [], "top_p: expected more than 0 and at most 1, got 2.0"),
+        ("/set max_tokens 0", [], "max_tokens: expected 1 or more, got 0"),
     ],
 )
 def test_bad_input_gets_a_sentence_and_the_chat_goes_on(typed, replies, sentence, capsys):
@@ -142,7 +142,7 @@ def test_help_names_every_command_within_80_columns(capsys):
 def test_clear_forgets_all_but_the_system_prompt(capsys):
     session = chat(lines("/system Be kind.", "Hi", "/clear"), "Ho")
     assert texts(session) == ["Be kind."]
-    assert "but for the system prompt" in capsys.readouterr().err
+    assert "except for the system prompt" in capsys.readouterr().err
 
 
 def test_a_system_prompt_is_shown_changed_and_taken_away(capsys):
@@ -161,8 +161,8 @@ def test_undo_and_regenerate(capsys):
     session = chat(lines("A", "B", "/undo", "/regenerate"), "one", "two", "three")
     assert texts(session) == ["A", "three"]
     shown = capsys.readouterr().err
-    assert "forgotten, with its answer: B" in shown
-    assert "at temperature 0 an answer is always the same" in shown
+    assert "removed, with its answer: B" in shown
+    assert "at temperature 0 the answer is always the same" in shown
 
 
 def test_an_answer_that_cannot_be_made_anew_stays():
@@ -173,28 +173,28 @@ def test_show_tells_calls_and_what_no_longer_fits(capsys):
     chat(lines("a" * 200, "What is 2+2?", "/show"), "Ho", "[2+2]It is 4.")
     shown = capsys.readouterr().err
     assert "the 2 oldest messages no longer fit into the context of 300 tokens" in shown
-    assert shown.endswith("(left out) model: Ho\nyou: What is 2+2?\nmodel: [2+2 = 4] It is 4.\n")
+    assert shown.endswith("(dropped) model: Ho\nyou: What is 2+2?\nmodel: [2+2 = 4] It is 4.\n")
 
 
 def test_tokens_are_the_exchange_with_ids_and_names(capsys):
     chat(lines("A", "B", "/tokens"), "Ho", "Hm")
     shown = capsys.readouterr().err
-    read, answered = shown.split("3 tokens answered:\n")
-    assert " ".join(answered.split()) == f"H m {IM_END} 72 109 {TOKENIZER.special[IM_END]}"
-    assert f"B {IM_END}" in " ".join(read.split())
-    assert "A" not in read
+    prompt, answer = shown.split("3 answer tokens:\n")
+    assert " ".join(answer.split()) == f"H m {IM_END} 72 109 {TOKENIZER.special[IM_END]}"
+    assert f"B {IM_END}" in " ".join(prompt.split())
+    assert "A" not in prompt
 
 
 def test_statistics_add_up(capsys):
     chat(lines("A", "B", "/stats"), "Ho", "Hm")
     shown = capsys.readouterr().err
     assert "scripted on cpu, 7.2 MB, context 300, template chatml\n" in shown
-    assert re.search(r"2 answers in [\d.]+ m?s: 6 tokens said", shown)
+    assert re.search(r"2 answers in [\d.]+ m?s: 6 tokens generated", shown)
 
 
 def test_an_answer_cut_short_is_told(capsys):
-    chat(lines("/set max_tokens 2", "A"), "Hohoho", told=True)
-    assert "cut short at max_tokens 2]" in capsys.readouterr().err
+    chat(lines("/set max_tokens 2", "A"), "Hohoho", show_notices=True)
+    assert "cut off at max_tokens 2]" in capsys.readouterr().err
 
 
 def test_a_stopped_answer_is_kept_and_the_chat_goes_on(capsys):
@@ -241,13 +241,13 @@ def test_a_chat_is_never_saved_over_a_file(capsys):
     Path("mine.txt").write_text("mine")
     chat(lines("Hi", "/save mine.txt"), "Ho")
     assert Path("mine.txt").read_text() == "mine"
-    assert "mine.txt is there already" in capsys.readouterr().err
+    assert "mine.txt already exists" in capsys.readouterr().err
 
 
 def test_a_question_without_answer_is_left_out_of_a_loaded_chat(capsys):
     Path("old.txt").write_text("Human: Hi\nAssistant: Hello\nHuman: And?\n")
     assert texts(chat(lines("/load old.txt"))) == ["Hi", "Hello"]
-    assert "its last message has no answer" in capsys.readouterr().err
+    assert "the last message has no answer" in capsys.readouterr().err
 
 
 def test_the_second_conversation_of_a_file_is_loaded():
@@ -283,7 +283,7 @@ def test_history_is_kept_between_chats_for_the_user_alone(state):
 def test_a_chat_goes_on_without_history(state, capsys):
     state.write_text("a file where the folder should be")
     assert texts(chat(lines("Hi"), "Ho")) == ["Hi", "Ho"]
-    assert "is not remembered for the next chat" in capsys.readouterr().err
+    assert "history is not saved for the next chat" in capsys.readouterr().err
 
 
 def test_a_terminal_never_acts_on_an_answer(monkeypatch):
@@ -301,7 +301,7 @@ def test_a_terminal_never_acts_on_an_answer(monkeypatch):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """An export of a model that talks without end."""
+    """An export of a model that never ends an answer."""
     folder = tmp_path_factory.mktemp("terminal")
     export_onnx.main(
         write_model(folder / "model", replace(CONFIG, max_position_embeddings=100_000)), folder / "onnx", quantize=[]
@@ -310,7 +310,7 @@ def model(tmp_path_factory):
 
 
 class Terminal:
-    """A process at a terminal of its own."""
+    """A process on a pseudo-terminal."""
 
     def __init__(self, process, stream):
         self.process, self.stream, self.shown, self.code = process, stream, "", None
@@ -320,11 +320,11 @@ class Terminal:
         os.write(self.stream, text.encode())
 
     def wait_for(self, text):
-        """Read until the text is there; what was shown before it, without what moves the cursor and paints."""
+        """Read until the text appears; return the text before it, without escape sequences."""
         deadline = time.monotonic() + 60
         while text not in self.shown:
             ready = select.select([self.stream], [], [], max(0, deadline - time.monotonic()))[0]
-            assert ready, f"{text!r} does not come: {self.shown!r}"
+            assert ready, f"{text!r} does not appear: {self.shown!r}"
             self.shown += self.decoder.decode(os.read(self.stream, 65536))
             self.shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", self.shown)
         before, _, self.shown = self.shown.partition(text)
@@ -341,7 +341,7 @@ class Terminal:
 
 @contextmanager
 def at_terminal(model, *arguments, stdin=None):
-    """`chatmill chat` at a terminal; `stdin` comes through a pipe instead."""
+    """`chatmill chat` on a terminal; `stdin` comes from a pipe instead."""
     command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--device", "cpu", "--threads", "1", "--model", model]
     process, stream = pty.fork()
     if process == 0:

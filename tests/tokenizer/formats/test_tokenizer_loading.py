@@ -260,7 +260,7 @@ def test_every_format_is_checked_on_a_text(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["nothing.json", "out"], "nothing.json: no such file"),
-        (["encoder.json", "."], ".: it is there already: name a folder that is not"),
+        (["encoder.json", "."], ".: already exists: name a new folder"),
         (["vocab.bpe", "out", "--check", "none.txt"], "none.txt: no such file or directory"),
         (["vocab.txt", "out"], "vocab.txt:2: not an entry of a vocabulary, or one that stood before: 'the'"),
     ],
