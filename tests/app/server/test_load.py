@@ -109,7 +109,7 @@ class Alone:
     def __init__(self, model: Path) -> None:
         self._loaded = load_model(model, "cpu", 1)
         self._session = ChatSession(*self._loaded)
-        self.interpreter = PromptBuilder(*self._loaded)
+        self.prompt_builder = PromptBuilder(*self._loaded)
         self.answer = cache(self._answer)
 
     def _answer(self, conversation: tuple[Message, ...]) -> tuple[str, list[int]]:
@@ -145,7 +145,7 @@ def test_sixty_four_chats_at_once_get_the_answers_that_each_would_get_alone(mode
     print(f"\n{len(found):,} answers, {sum(len(said.ids) for said in found):,} tokens in {seconds:.0f} s; ", end="")
     print(f"{memory >> 20} MB, {growth / (1 << 20):+.1f} MB in the last two thirds")
     assert {len(said.conversation) for said in found} == {2 * turn + 2 for turn in range(TURNS)}
-    assert all(said.prompt_ids == alone.interpreter.prompt_ids(list(said.conversation)) for said in found)
+    assert all(said.prompt_ids == alone.prompt_builder.prompt_ids(list(said.conversation)) for said in found)
     assert [difference for said in found if (difference := alone.differences(said))] == []
     assert all(said.text == alone.answer(said.conversation)[0] for said in found)
     assert growth < GROWTH

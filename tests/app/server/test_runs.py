@@ -226,7 +226,7 @@ def test_runs_beyond_the_most_are_left_out_and_told(repository, monkeypatch):
     monkeypatch.setattr(runs_module, "MAX_RUNS", 3)
     listing = asyncio.run(Runs(repository.folder).listing())
     assert len(listing["runs"]) == 3 and listing["runs"][0]["label"] == "workspace"
-    assert listing["notes"] == ["8 runs older than these 3 are left out."]
+    assert listing["notes"] == ["8 older runs are not shown: at most 3 are listed."]
 
 
 def test_what_dvc_takes_too_long_for_is_told(repository, monkeypatch):
@@ -283,4 +283,4 @@ def test_a_folder_without_runs_says_why(tmp_path, commands, told):
 
 def test_a_folder_that_is_gone_and_no_folder_are_told():
     assert "cannot be started" in asyncio.run(Runs(Path("/nowhere/at/all")).listing())["problem"]
-    assert "in no folder" in asyncio.run(Runs(None).listing())["problem"]
+    assert "without a folder" in asyncio.run(Runs(None).listing())["problem"]

@@ -309,9 +309,9 @@ def test_nothing_that_is_said_stands_in_the_terminal_where_the_server_fails(load
         raise KeyError(f"{said}")
 
     with serving_in_thread(loaded, verbose=True) as here:
-        interpreter = asyncio.run(here.models.get("tiny")).interpreter
+        prompt_builder = asyncio.run(here.models.get("tiny")).prompt_builder
         for name in ("prompt_ids", "truncate", "encode"):
-            setattr(interpreter, name, fail)
+            setattr(prompt_builder, name, fail)
         assert 500 in [reply.status for reply in say_a_secret(here.port)]
     told = "".join(capfd.readouterr())
     assert "KeyError" in told

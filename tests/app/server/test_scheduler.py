@@ -47,8 +47,8 @@ def loaded(tmp_path_factory, request):
 
 
 def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **wanted):
-    interpreter = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
-    return CompletionJob(interpreter, list(ids), GenerationConfig(Sampling(), max_tokens, **wanted), seconds)
+    prompt_builder = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
+    return CompletionJob(prompt_builder, list(ids), GenerationConfig(Sampling(), max_tokens, **wanted), seconds)
 
 
 async def all_of(job):
@@ -76,12 +76,12 @@ def run(engine, work, rows=3, waiting=3):
 
 def alone(engine, ids, count):
     """The likeliest ids after some, by the engine on its own."""
-    interpreter = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
+    prompt_builder = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
     engine.rewind(0)
     logits, said = engine.append(ids), []
     while len(said) < count:
-        said.append(int(np.where(interpreter.allowed, logits, -np.inf).argmax()))
-        if said[-1] in interpreter.stop_ids:
+        said.append(int(np.where(prompt_builder.allowed, logits, -np.inf).argmax()))
+        if said[-1] in prompt_builder.stop_ids:
             break
         logits = engine.append(said[-1:])
     return said

@@ -1,4 +1,4 @@
-"""Serve models: a page to chat with them in the browser, and an API that OpenAI's clients speak."""
+"""Serve models: a chat page in the browser, and an API that is compatible with OpenAI's."""
 
 import argparse
 import os
@@ -30,22 +30,22 @@ EXAMPLES = """examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill serve`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
-    add = command.add_argument_group("who answers").add_argument
+    add = command.add_argument_group("model").add_argument
     add(
         "-m",
         "--model",
         action="append",
         metavar="PATH",
-        help=f"a folder, a file, or a run; may be repeated (default: {MODEL_FOLDERS[0]})",
+        help=f"folder, file, or name of a run; may be repeated (default: {MODEL_FOLDERS[0]})",
     )
-    add("--tokenizer", type=Path, metavar="PATH", help="another tokenizer than the one that is with the model")
+    add("--tokenizer", type=Path, metavar="PATH", help="use this tokenizer instead of the model's own")
     add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
-    add("--trust-tokenizer", action="store_true", help="also where the model was trained with another")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest that is there)")
-    add("--threads", type=int, metavar="N", help="of the processor (default: one less than there are cores)")
-    add = command.add_argument_group("who may ask").add_argument
-    add("--host", default="127.0.0.1", help="address to listen at (default: %(default)s: this machine alone)")
-    add("--port", type=int, default=8000, help="0: any that is free (default: %(default)s)")
+    add("--trust-tokenizer", action="store_true", help="use it even if the model was trained with another")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest available)")
+    add("--threads", type=int, metavar="N", help="CPU threads (default: one less than the cores)")
+    add = command.add_argument_group("network").add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine only)")
+    add("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
     add(
         "--allow-host", action="append", default=[], metavar="NAME", help="another name of this server; may be repeated"
     )
@@ -54,49 +54,49 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a page elsewhere that may ask; may be repeated",
+        help="another site whose pages may send requests; may be repeated",
     )
     add(
         "--api-key",
         default=os.environ.get(API_KEY_VARIABLE),
         metavar="KEY",
-        help=f"who asks must name it (better: {API_KEY_VARIABLE})",
+        help=f"key that requests must send (better set in {API_KEY_VARIABLE})",
     )
-    add = command.add_argument_group("how much at once").add_argument
-    add("--parallel", type=int, default=16, metavar="N", help="answers of a model at once (default: %(default)s)")
-    add("--queue", type=int, default=64, metavar="N", help="requests that may wait for one (default: %(default)s)")
+    add = command.add_argument_group("limits").add_argument
+    add("--parallel", type=int, default=16, metavar="N", help="answers at once, of each model (default: %(default)s)")
+    add("--queue", type=int, default=64, metavar="N", help="waiting requests, of each model (default: %(default)s)")
     add("--time-limit", type=float, default=600, metavar="S", help="seconds for an answer (default: %(default)s)")
     add(
         "--grace",
         type=float,
         default=10,
         metavar="S",
-        help="seconds for answers to end when it is stopped (default: %(default)s)",
+        help="seconds that running answers get when the server is stopped (default: %(default)s)",
     )
-    add = command.add_argument_group("what holds where a request does not say it").add_argument
-    add("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
+    add = command.add_argument_group("defaults of sampling, which a request can override").add_argument
+    add("--max-tokens", type=int, default=256, metavar="N", help="tokens of an answer (default: %(default)s)")
     for field in fields(Sampling):
         if field.name != "seed":
             option = f"--{field.name.replace('_', '-')}"
             add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
-    command.add_argument("-v", "--verbose", action="store_true", help="tell of every request, but not what was said")
+    command.add_argument("-v", "--verbose", action="store_true", help="log every request, but not its content")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Load the models, and answer until stopped."""
+    """Load the models, and serve them until the process is stopped."""
     check(options)
     runs = Runs(Path.cwd())
     models = Models(options.model or [str(default_model())], serving_options(options), runs.model_names)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
-            notify(f"{model.name}: {described(model)}")
+            notify(f"{model.name}: {describe_model(model)}")
         app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None)
         print(f"chatmill: {address(bound)}", flush=True)
         Server(app, models, grace=options.grace, verbose=options.verbose).run([bound])
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise ValueError for what cannot be meant."""
+    """Raise ValueError for an option out of range."""
     check_positive("--max-tokens", options.max_tokens)
     check_positive("--parallel", options.parallel, 1024)
     if options.queue < 0:
@@ -110,17 +110,17 @@ def check(options: argparse.Namespace) -> None:
         check_positive("--threads", options.threads, MAX_THREADS)
     if not is_loopback(options.host) and not options.api_key:
         raise ValueError(
-            f"--host {options.host}: others can reach it: set a key in {API_KEY_VARIABLE}, or with --api-key"
+            f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"
         )
 
 
 def serving_options(options: argparse.Namespace) -> ServingOptions:
-    """What holds for every model."""
+    """The options that apply to every model."""
     names = [field.name for field in fields(Sampling) if field.name != "seed"]
     sampling = Sampling(**{name: getattr(options, name) for name in names})
-    named = {"tokenizer": options.tokenizer, "template": options.template, "trust_tokenizer": options.trust_tokenizer}
+    load_options = ("tokenizer", "template", "trust_tokenizer", "device", "threads")
     return ServingOptions(
-        named | {"device": options.device, "threads": options.threads},
+        {name: getattr(options, name) for name in load_options},
         options.parallel,
         options.queue,
         sampling,
@@ -130,19 +130,19 @@ def serving_options(options: argparse.Namespace) -> ServingOptions:
 
 
 def hosts(options: argparse.Namespace) -> list[str]:
-    """The names that a request may ask for."""
+    """The allowed values of a request's Host header, without port."""
     bound = f"[{options.host}]" if ":" in options.host else options.host
     return [*LOCAL_HOSTS, bound, *options.allow_host]
 
 
 def address(bound: socket.socket) -> str:
-    """Where a socket is reached by a browser."""
+    """The URL of a socket."""
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def described(model: Model) -> str:
-    """A model in words."""
+def describe_model(model: Model) -> str:
+    """One line about a model: engine, device, size, context and number of slots."""
     engine = model.loaded.engine
     return (
         f"{engine.name} on {engine.device}, {engine.num_bytes / 1e6:.1f} MB, context {engine.context:,}, "

@@ -1,4 +1,4 @@
-"""The endpoints of OpenAI's API, and those beside it."""
+"""The endpoints: those of OpenAI's API, and some of our own."""
 
 import asyncio
 import secrets
@@ -16,18 +16,18 @@ from chatmill.app.server import request_models, responses
 from chatmill.app.server.api_errors import ApiError, QueueFull, SchedulerStopped, to_api_error
 from chatmill.app.server.cancellable_response import CancellableResponse, send_response
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob, TokenLogprob
-from chatmill.app.server.models import Model, Models
+from chatmill.app.server.models import Model, Models, model_not_found
 from chatmill.app.server.prompts import Prompt, chat_prompt, check_ids, text_prompt, tokenize_prompt, too_long
 from chatmill.app.server.security import BODY_SECONDS, MAX_BODY_BYTES, too_large
 from chatmill.app.server.streaming import CompletionWriter, json_response
 
-TOP_LOGPROBS = 5  # tokens that /tokens tells beside each
-MAX_INLINE_BYTES = 4096  # bytes of a body
+TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
+MAX_INLINE_BYTES = 4096  # of a body; a longer one is encoded in a thread
 Result = TypeVar("Result")
 
 
 def routes(models: Models) -> list[Route]:
-    """A route for each endpoint."""
+    """One route for each endpoint."""
     posts = {
         "/v1/chat/completions": create_chat_completion,
         "/v1/completions": create_completion,
@@ -69,7 +69,7 @@ async def create_completion(models: Models, request: Request) -> Response:
 
 
 async def tokenize(models: Models, request: Request) -> Response:
-    """The ids of a text, or of a conversation."""
+    """The ids of a text or of a conversation."""
     body = await read_body(request)
     parameters = request_models.parse_request(request_models.TokenizeRequest, body)
     model = await models.get(parameters.model)
@@ -86,7 +86,7 @@ async def detokenize(models: Models, request: Request) -> Response:
 
 
 async def token_logprobs(models: Models, request: Request) -> Response:
-    """Each token of a text, how likely it was, and which were likelier."""
+    """Each token of a text, its log probability and the likeliest tokens at its position."""
     parameters = request_models.parse_request(request_models.TokensRequest, await read_body(request))
     model = await models.get(parameters.model)
     check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
@@ -97,18 +97,18 @@ async def token_logprobs(models: Models, request: Request) -> Response:
 
     async def respond(send: Send) -> None:
         try:
-            found = await job.results.get_all()
+            results = await job.results.get_all()
         finally:
             model.scheduler.cancel(job)
         if job.error:
             raise to_api_error(job.error)
-        await send_response(send, json_response({"tokens": all_shown(parameters.ids, found[0], model)}))
+        await send_response(send, json_response({"tokens": token_entries(parameters.ids, results[0], model)}))
 
     return CancellableResponse(respond)
 
 
 async def health(_: Models, __: Request) -> Response:
-    """Whether the server is there."""
+    """The server is running."""
     return JSONResponse({"status": "ok"})
 
 
@@ -120,28 +120,28 @@ async def list_models(models: Models, _: Request) -> Response:
 async def show_model(models: Models, request: Request) -> Response:
     """One model."""
     name = request.path_params["name"]
-    found = next((model for model in models.listing() if model["id"] == name), None)
-    if found is None:
-        raise ApiError(404, f"there is no model {name!r:.200}", param="model", code="model_not_found")
-    return JSONResponse(found)
+    description = next((model for model in models.listing() if model["id"] == name), None)
+    if description is None:
+        raise model_not_found(name)
+    return JSONResponse(description)
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises ApiError where it is too long, or comes too slowly."""
+    """The body of a request. Raises ApiError if it is too long or arrives too slowly."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for stretch in request.stream():
-                body += stretch
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > MAX_BODY_BYTES:
                     raise too_large()
     except TimeoutError as error:
-        raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds") from error
+        raise ApiError(408, f"the body did not arrive within {BODY_SECONDS} seconds") from error
     return bytes(body)
 
 
 async def encode_without_blocking(body: bytes, encode: Callable[..., Result], *arguments: object) -> Result:
-    """What comes of a request's text: beside the event loop, unless it is so short that this would take longer."""
+    """Call `encode`, in a thread unless the body is so short that a thread would take longer."""
     if len(body) < MAX_INLINE_BYTES:
         return encode(*arguments)
     return await asyncio.to_thread(encode, *arguments)
@@ -150,13 +150,13 @@ async def encode_without_blocking(body: bytes, encode: Callable[..., Result], *a
 def generation_config(
     models: Models, parameters: request_models.GenerationRequest, max_tokens: int | None, num_logprobs: int | None
 ) -> GenerationConfig:
-    """How a request wants its answer, with the server's defaults for what it does not say."""
+    """The parameters of a request, with the server's defaults for those that it leaves out."""
     sampling = parameters.sampling(models.options.sampling, secrets.randbits(32))
     return GenerationConfig(sampling, max_tokens or models.options.max_tokens, parameters.stops, num_logprobs)
 
 
 def submit(model: Model, job: CompletionJob | LogprobsJob) -> None:
-    """Have a job done. Raises ApiError where that cannot be."""
+    """Give a job to the model's scheduler. Raises ApiError if it is refused."""
     try:
         model.scheduler.submit(job)
     except ValueError as error:
@@ -165,13 +165,13 @@ def submit(model: Model, job: CompletionJob | LogprobsJob) -> None:
         raise to_api_error(error) from error
 
 
-def all_shown(ids: list[int], logprobs: list[TokenLogprob], model: Model) -> list[responses.JsonObject]:
-    """Tokens as /tokens tells them; before the first there is nothing by which it were likely."""
+def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) -> list[responses.JsonObject]:
+    """The entries of /tokens; the first token has no probability, as nothing precedes it."""
     tokenizer = model.loaded.tokenizer
     result = [{**responses.token_entry(ids[0], None, tokenizer), "top": []}]
-    for one in logprobs:
-        top = [responses.token_entry(i, value, tokenizer) for i, value in one.top_logprobs]
-        result.append({**responses.token_entry(one.token, one.logprob, tokenizer), "top": top})
+    for token, logprob, top_logprobs in logprobs:
+        top = [responses.token_entry(i, value, tokenizer) for i, value in top_logprobs]
+        result.append({**responses.token_entry(token, logprob, tokenizer), "top": top})
     return result
 
 
@@ -183,8 +183,8 @@ def completion_response(
     config: GenerationConfig,
     builder: responses.CompletionBuilder,
 ) -> Response:
-    """The response to a request for an answer: whole, or as events."""
-    job = CompletionJob(model.interpreter, prompt.ids, config, models.options.time_limit)
+    """The response to a completion request: one object, or a stream of events."""
+    job = CompletionJob(model.prompt_builder, prompt.ids, config, models.options.time_limit)
     submit(model, job)
     writer = CompletionWriter(model, job, config, parameters, prompt, builder)
 

@@ -1,4 +1,4 @@
-"""The server: pages, API and runs behind one guard, and how it starts and stops."""
+"""The server: the ASGI application, its start and its shutdown."""
 
 import asyncio
 import logging
@@ -21,13 +21,13 @@ from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.models import Models
 from chatmill.app.server.security import MAX_HEADER_BYTES, SecurityMiddleware
 
-KEEP_ALIVE_SECONDS = 30  # in which a connection may be used again
+KEEP_ALIVE_SECONDS = 30  # after which an idle connection is closed
 
 
 def create_app(
     models: Models, known_runs: runs.Runs, hosts: list[str], origins: list[str], api_key: str | None
 ) -> ASGIApp:
-    """All that is answered."""
+    """The ASGI application: API, runs and pages behind the security middleware."""
     app = Starlette(
         routes=[*api.routes(models), *runs.routes(known_runs), *assets.routes()],
         exception_handlers={
@@ -42,27 +42,27 @@ def create_app(
 
 
 async def handle_disconnect(_: Request, __: Exception) -> Response:
-    """What nobody reads."""
-    return ApiError(400, "the request broke off").response()
+    """Handle ClientDisconnect; the client does not read this response."""
+    return ApiError(400, "the client disconnected").response()
 
 
 class RedactingFormatter(uvicorn.logging.DefaultFormatter):
-    """Tells where a mistake was made, but not its message, in which something of a conversation may stand."""
+    """Logs the traceback and type of an exception, but not its message, which may quote a conversation."""
 
     def formatException(
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
-        """The places, and the kind of mistake."""
-        kind, _, places = ei
-        return "".join([*traceback.format_tb(places), kind.__name__ if kind else "no mistake"])
+        """The traceback and the type of an exception."""
+        exception_type, _, trace = ei
+        return "".join([*traceback.format_tb(trace), exception_type.__name__ if exception_type else "no exception"])
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which when it is to stop lets answers end for some seconds, and then ends them."""
+    """Uvicorn with a graceful shutdown: running answers get `grace` seconds, then they are ended."""
 
     def __init__(self, app: ASGIApp, models: Models, *, grace: float, verbose: bool) -> None:
-        logs = deepcopy(uvicorn.config.LOGGING_CONFIG)
-        logs["formatters"]["default"]["()"] = RedactingFormatter
+        log_config = deepcopy(uvicorn.config.LOGGING_CONFIG)
+        log_config["formatters"]["default"]["()"] = RedactingFormatter
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,
@@ -72,7 +72,7 @@ class Server(uvicorn.Server):
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(grace) + 5,
-            log_config=logs,
+            log_config=log_config,
             access_log=verbose,
             log_level=logging.INFO if verbose else logging.ERROR,
             server_header=False,
@@ -81,20 +81,20 @@ class Server(uvicorn.Server):
         self._models, self._grace = models, grace
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections; end what goes on."""
+        """Accept no more connections, and end the running answers."""
         draining = asyncio.create_task(self._models.drain(self._grace))
         await super().shutdown(sockets)
         await draining
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound. Raises ValueError where it cannot be."""
+    """A socket bound to an address. Raises ValueError if it cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen()  # who asks before the server runs waits for it
+        bound.listen()  # connections made before the server runs wait in the backlog
     except OSError as error:
         bound.close()
         raise ValueError(f"{host}:{port}: {(error.strerror or '').lower()}: choose another --host or --port") from error

@@ -1,4 +1,4 @@
-"""The pages and what they are made of: files of the package, read once."""
+"""The pages and their scripts and styles: files of the package, read once."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -17,13 +17,13 @@ PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
 
 
 def routes() -> list[Route]:
-    """A route for each page, and one for all that they are made of."""
+    """One route for each page, and one for all scripts and styles."""
     contents = dict(_contents(files("chatmill.app.server").joinpath("static")))
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in contents:  # a name is looked up and never opened, so that none leads elsewhere
-            raise ApiError(404, f"{name!r:.100}: there is no such file")
+        if name not in contents:  # a name is looked up, never opened, so no path leads out of the folder
+            raise ApiError(404, f"{name!r:.100}: no such file")
         return _response(name, contents[name])
 
     def page(name: str) -> Route:
@@ -36,7 +36,7 @@ def routes() -> list[Route]:
 
 
 def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    """Yield the name of each file that is served, like `chat/chat.js`, and its bytes."""
+    """Yield the name, like `chat/chat.js`, and the bytes of each file that is served."""
     for entry in folder.iterdir():
         name = f"{prefix}{entry.name}"
         if entry.is_dir():

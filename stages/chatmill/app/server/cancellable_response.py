@@ -1,4 +1,4 @@
-"""Answers that are sent while somebody listens."""
+"""Responses that are cancelled when the client disconnects, and server-sent events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-PING_SECONDS = 10  # seconds after which a comment tells that the connection lives
+PING_SECONDS = 10  # after which a comment is sent to keep a silent connection alive
 EVENT = b"data: %b\n\n"
 
 
 class CancellableResponse(Response):
-    """A response that ends when nobody listens any more: what makes it is cancelled then."""
+    """A response whose producer is cancelled when the client disconnects."""
 
     def __init__(self, respond: Callable[[Send], Awaitable[None]]) -> None:
         super().__init__()
         self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond until the end, or until the client has gone."""
+        """Run the producer until it ends or the client disconnects."""
         responding = asyncio.ensure_future(self._respond(send))
         disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
@@ -33,7 +33,7 @@ class CancellableResponse(Response):
 
 
 async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
-    """Send server-sent events, the last of which is [DONE]; None is sent as a comment."""
+    """Send server-sent events, and [DONE] at the end; None is sent as a comment."""
     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     async for event in events:
@@ -43,12 +43,12 @@ async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
 
 
 async def send_response(send: Send, response: Response) -> None:
-    """Send a response that is made already."""
+    """Send a prepared response."""
     await response({"type": "http"}, _receive_disconnect, send)
 
 
 async def _receive_disconnect() -> Message:
-    """What is received where nobody listens."""
+    """An ASGI receive channel that is disconnected."""
     return {"type": "http.disconnect"}
 
 

@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, but for what is no HTTP, comes too slowly, or from too many: they get an error as well."""
+"""Uvicorn's HTTP protocol with limits: malformed or slow requests and excess connections get an error response."""
 
 import asyncio
 
@@ -9,8 +9,8 @@ from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.security import MAX_HEADER_BYTES, SECURITY_HEADERS
 
 MAX_CONNECTIONS = 512
-HEADER_SECONDS = 10  # for them to arrive
-WRITE_TIMEOUT_SECONDS = 30  # in which a client must take what was sent
+HEADER_SECONDS = 10  # in which the headers of a request must arrive
+WRITE_TIMEOUT_SECONDS = 30  # in which a client must read what was sent
 
 
 class LimitedProtocol(H11Protocol):
@@ -20,45 +20,45 @@ class LimitedProtocol(H11Protocol):
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Take a connection, unless there are too many."""
+        """Accept a connection, unless too many are open."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # what is not taken at once is waited for
+        transport.set_write_buffer_limits(high=0)  # pause writing as soon as the client reads too slowly
         if len(self.connections) > MAX_CONNECTIONS:
-            self._send_error(ApiError(503, f"{MAX_CONNECTIONS} connections are open already"))
+            self._send_error(ApiError(503, f"too many connections, at most {MAX_CONNECTIONS}: try again later"))
         else:
             self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection."""
+        """Cancel the timers of a closed connection."""
         self._cancel_header_timer()
         self._cancel_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a stretch of a request."""
+        """Read a part of a request."""
         if self.transport.is_closing():
             return
         super().data_received(data)
         self._start_header_timer()
 
     def pause_writing(self) -> None:
-        """Send no more for now, and nothing at all to a client that takes nothing for some time."""
+        """Pause writing, and close the connection if the client reads nothing for some time."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(WRITE_TIMEOUT_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Send on."""
+        """Resume writing."""
         self._cancel_write_timer()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
+        """Answer malformed HTTP."""
         self._send_error(
-            ApiError(400, f"{msg.rstrip('.')}: expected HTTP, and headers of at most {MAX_HEADER_BYTES:,} bytes")
+            ApiError(400, f"{msg.rstrip('.')}: expected HTTP with headers of at most {MAX_HEADER_BYTES:,} bytes")
         )
 
     def _start_header_timer(self) -> None:
-        """Give a request that has not begun, is within its headers, or was answered before its end, some time."""
+        """Limit the time until the headers are complete, or until the rest of an answered request has arrived."""
         if self._is_answering():
             self._cancel_header_timer()
         elif self._header_timer is None:
@@ -75,7 +75,7 @@ class LimitedProtocol(H11Protocol):
             self._write_timer = None
 
     def _should_upgrade(self) -> bool:
-        """Whatever a client would rather speak, it is answered in HTTP."""
+        """Never switch to another protocol, such as WebSocket."""
         return False
 
     def _is_answering(self) -> bool:
@@ -83,12 +83,12 @@ class LimitedProtocol(H11Protocol):
 
     def _on_header_timeout(self) -> None:
         if self.cycle is None or self.conn.trailing_data[0]:
-            self._send_error(ApiError(408, f"the request did not come within {HEADER_SECONDS} seconds"))
-        else:  # nobody asked
+            self._send_error(ApiError(408, f"the request did not arrive within {HEADER_SECONDS} seconds"))
+        else:  # no request is pending
             self.transport.close()
 
     def _send_error(self, error: ApiError) -> None:
-        """Send an error and close; where an answer has begun already, close."""
+        """Send an error, unless a response has started already, and close the connection."""
         self._cancel_header_timer()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             response = error.response()
@@ -101,6 +101,6 @@ class LimitedProtocol(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event))
         if self.cycle is not None:
-            self.cycle.disconnected = True  # it sends nothing after this
+            self.cycle.disconnected = True  # so that it sends nothing more
             self.cycle.message_event.set()
         self.transport.close()

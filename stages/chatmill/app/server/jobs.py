@@ -1,6 +1,7 @@
-"""What is asked of a model: an answer, or the probabilities of a text. A scheduler reads its ids, it takes the logits.
+"""The jobs of a model: an answer, or the log probabilities of a text.
 
-What ids say is found out by who takes them (chatmill.app.server.streaming), as the model goes on meanwhile.
+A scheduler runs the pending ids of a job through the model, and the job processes the logits. The ids are decoded by
+their consumer (chatmill.app.server.streaming) while the model continues.
 
 Shapes: T time (tokens), V vocabulary.
 """
@@ -17,11 +18,11 @@ from chatmill.inference.generation import Generation
 from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.inference.sampler import Sampler, Sampling
 
-MIN_LOGPROB = -9999.0  # the logarithm of a probability of 0, as JSON can say it
+MIN_LOGPROB = -9999.0  # stands for the logarithm of 0, which JSON cannot express
 
 
 class TokenLogprob(NamedTuple):
-    """How likely a token was, and the likeliest in its place: logarithms of probabilities."""
+    """The log probability of a token, and those of the likeliest tokens at its position."""
 
     token: int
     logprob: float
@@ -29,24 +30,24 @@ class TokenLogprob(NamedTuple):
 
 
 class AnswerDelta(NamedTuple):
-    """What is new of an answer."""
+    """The tokens that were added to an answer."""
 
     ids: list[int]
-    logprobs: list[TokenLogprob]  # of the tokens that are text, where they were asked for
+    logprobs: list[TokenLogprob]  # of text tokens, if requested
 
 
 class GenerationConfig(NamedTuple):
-    """How an answer is to be generated."""
+    """The parameters of an answer's generation."""
 
     sampling: Sampling
     max_tokens: int
     stop: Sequence[str] = ()
-    num_logprobs: int | None = None  # of each token's likeliest; None: no probabilities at all
-    answer_prefix: str | None = None  # what may stand before an answer and is left out; None: what the template says
+    num_logprobs: int | None = None  # the top logprobs of each token; None: no logprobs at all
+    answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
 
 
 class Timestamps(NamedTuple):
-    """When what happened, in seconds of perf_counter; 0 where it has not."""
+    """When a job reached each state, in seconds of perf_counter; 0 if it has not."""
 
     submitted_at: float
     started_at: float = 0.0
@@ -55,110 +56,110 @@ class Timestamps(NamedTuple):
 
 
 class Job(Protocol):
-    """What a scheduler needs to know."""
+    """A job as a scheduler sees it."""
 
-    prompt_ids: list[int]  # that it begins with
-    needs_all_logits: bool  # whether logits are wanted after each of the ids
-    cancelled: bool  # nobody waits for it any more
+    prompt_ids: list[int]
+    needs_all_logits: bool  # after each of the prompt's ids, not only after the last
+    cancelled: bool  # the client has disconnected
     deadline: float  # of perf_counter
     times: Timestamps
 
     @property
     def pending(self) -> list[int]:
-        """The ids to be read next."""
+        """The ids to run through the model next."""
 
     @property
     def all_ids(self) -> list[int]:
-        """The ids that were given to the engine, and maybe more."""
+        """The ids of the prompt and the answer; the engine may not have read the last of them."""
 
     @property
     def done(self) -> bool:
-        """Whether there is no more to do."""
+        """Whether the job is complete."""
 
     def start(self, cached_tokens: int) -> None:
-        """The first `known` of the ids are in the cache already."""
+        """Start the job; the first `cached_tokens` ids are in the cache already."""
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None, /) -> None:
-        """Go on from logits (V,), or of whole texts (T, V); `likeliest` is where they are largest, if that is known."""
+        """Continue with logits (V,), or (T, V) if all are needed; `likeliest` is their argmax, if that is known."""
 
     def finish(self, error: Exception | None = None) -> None:
-        """There will be no more."""
+        """End the job and close its results."""
 
 
 class CompletionJob:
-    """An answer as it grows; its pieces are taken from `results` in the event loop."""
+    """An answer that is being generated; its deltas are read from `results` in the event loop."""
 
     needs_all_logits = False
 
-    def __init__(self, interpreter: PromptBuilder, ids: list[int], config: GenerationConfig, time_limit: float) -> None:
+    def __init__(
+        self, prompt_builder: PromptBuilder, ids: list[int], config: GenerationConfig, time_limit: float
+    ) -> None:
         self.prompt_ids, self.cancelled = ids, False
         self.error: Exception | None = None
         self.cached_tokens, self.finish_reason = 0, "length"
         self.results: ResultQueue[AnswerDelta] = ResultQueue()
         self.times = Timestamps(perf_counter())
         self.deadline = self.times.submitted_at + time_limit
-        self.num_logprobs, self._is_text = config.num_logprobs, interpreter.tokenizer.is_text
-        self._stop_ids = interpreter.stop_ids
-        stops = config.stop or interpreter.template.stop
-        self._reply = (
-            new_reply(interpreter, config) if stops or config.num_logprobs is not None else None
-        )  # whose text matters
+        self.num_logprobs, self._is_text = config.num_logprobs, prompt_builder.tokenizer.is_text
+        self._stop_ids = prompt_builder.stop_ids
+        needs_text = config.stop or prompt_builder.template.stop or config.num_logprobs is not None
+        self._detokenizer = new_detokenizer(prompt_builder, config) if needs_text else None
         self.generation = Generation(
             ids,
-            remaining_context=interpreter.context - len(ids),
-            sampler=Sampler(interpreter.allowed, config.sampling),
-            stop_ids=interpreter.stop_ids,
+            remaining_context=prompt_builder.context - len(ids),
+            sampler=Sampler(prompt_builder.allowed, config.sampling),
+            stop_ids=prompt_builder.stop_ids,
             max_tokens=config.max_tokens,
-            tool=interpreter.tool,
+            tool=prompt_builder.tool,
         )
 
     @property
     def pending(self) -> list[int]:
-        """The ids to be read next."""
+        """The ids to run through the model next."""
         return self.generation.pending
 
     @property
     def all_ids(self) -> list[int]:
-        """The ids of the prompt, and of the answer as far as it is."""
+        """The ids of the prompt, and of the answer so far."""
         return self.prompt_ids + self.generation.generated_ids
 
     @property
     def done(self) -> bool:
-        """Whether there is no more to generate."""
-        return self.generation.done or (self._reply is not None and self._reply.stopped)
+        """Whether the answer is complete."""
+        return self.generation.done or (self._detokenizer is not None and self._detokenizer.stopped)
 
     def start(self, cached_tokens: int) -> None:
-        """The first `known` of the ids are in the cache already."""
+        """Start the job; the first `cached_tokens` ids are in the cache already."""
         self.cached_tokens = cached_tokens
         self.generation.pending = self.prompt_ids[cached_tokens:]
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
-        """Add what follows to the answer, by logits (V,)."""
+        """Add the next token to the answer, chosen from logits (V,)."""
         if not self.times.first_token_at:
             self.times = self.times._replace(first_token_at=perf_counter())
         ids = self.generation.step(logits, likeliest)
-        logprobs = self._update_reply(self._reply, ids, logits) if self._reply else []
+        logprobs = self._decode(self._detokenizer, ids, logits) if self._detokenizer else []
         if ids[-1] in self._stop_ids:
             self.finish_reason = "stop"
         self.results.put(AnswerDelta(ids, logprobs))
 
     def finish(self, error: Exception | None = None) -> None:
-        """There will be no more."""
+        """End the job and close its results."""
         self.error, self.times = error, self.times._replace(ended_at=perf_counter())
         self.results.close()
 
-    def _update_reply(self, reply: IncrementalDetokenizer, ids: list[int], logits: np.ndarray) -> list[TokenLogprob]:
-        """See whether the text stops; the probability of the first of the ids, where it is text and that is wanted."""
-        is_text = reply.part_kind == "text" and self._is_text[ids[0]]
+    def _decode(self, detokenizer: IncrementalDetokenizer, ids: list[int], logits: np.ndarray) -> list[TokenLogprob]:
+        """Decode ids to find a stop text; return the logprob of the first id if it is text and requested."""
+        is_text = detokenizer.part_kind == "text" and self._is_text[ids[0]]
         for token in ids:
-            reply.push(token)
-        if reply.stopped:
+            detokenizer.push(token)
+        if detokenizer.stopped:
             self.finish_reason = "stop"
         return [] if self.num_logprobs is None or not is_text else [token_logprob(logits, ids[0], self.num_logprobs)]
 
 
 class LogprobsJob:
-    """The probabilities of a text's tokens, as one piece of which there are no ids and no parts."""
+    """A job that computes the log probabilities of all tokens of a text, as one result."""
 
     needs_all_logits = True
 
@@ -172,30 +173,30 @@ class LogprobsJob:
         self._num_logprobs = num_logprobs
 
     def start(self, cached_tokens: int) -> None:
-        """Nothing is known already: the logits of all are wanted."""
+        """Do nothing: the logits of all tokens are needed, so none is read from the cache."""
 
     def process_logits(self, logits: np.ndarray, _: int | None = None) -> None:
-        """What each of the ids but the first is worth, by logits (T, V)."""
+        """Compute the log probability of each id but the first, from logits (T, V)."""
         self.results.put(
             [token_logprob(row, i, self._num_logprobs) for row, i in zip(logits, self.prompt_ids[1:], strict=False)]
         )
         self.done = True
 
     def finish(self, error: Exception | None = None) -> None:
-        """There will be no more."""
+        """End the job and close its results."""
         self.error = error
         self.results.close()
 
 
-def new_reply(interpreter: PromptBuilder, config: GenerationConfig) -> IncrementalDetokenizer:
-    """What makes text of the ids of an answer."""
-    reply = IncrementalDetokenizer(interpreter.tokenizer, interpreter.template, config.stop)
-    reply.answer_prefix = reply.answer_prefix if config.answer_prefix is None else config.answer_prefix
-    return reply
+def new_detokenizer(prompt_builder: PromptBuilder, config: GenerationConfig) -> IncrementalDetokenizer:
+    """A detokenizer for the ids of an answer."""
+    detokenizer = IncrementalDetokenizer(prompt_builder.tokenizer, prompt_builder.template, config.stop)
+    detokenizer.answer_prefix = detokenizer.answer_prefix if config.answer_prefix is None else config.answer_prefix
+    return detokenizer
 
 
 def token_logprob(logits: np.ndarray, token: int, num_logprobs: int) -> TokenLogprob:
-    """How likely a token is by logits (V,), and the `top` likeliest."""
+    """The log probability of a token from logits (V,), and those of the `num_logprobs` likeliest tokens."""
     scaled = logits - logits.max()
     scaled -= np.log(np.exp(scaled, dtype=np.float64).sum()).astype(np.float32)
     num_logprobs = min(num_logprobs, len(scaled))
@@ -205,5 +206,5 @@ def token_logprob(logits: np.ndarray, token: int, num_logprobs: int) -> TokenLog
 
 
 def clamp_logprob(value: float) -> float:
-    """A logarithm of a probability that JSON can say."""
+    """The value, or MIN_LOGPROB if it is less, as -inf is."""
     return max(value, MIN_LOGPROB)

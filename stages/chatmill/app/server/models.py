@@ -1,4 +1,4 @@
-"""The models that a server has: loaded at its start, or, of DVC's runs, when somebody asks for them."""
+"""The models of a server: those named at its start, and those of DVC's runs, which are loaded on request."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,78 +14,76 @@ from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
-MAX_IDLE_RUNS = 2  # runs that stay loaded while nobody asks for them
+MAX_IDLE_RUNS = 2  # runs that stay loaded while they are not in use
 
 
 class ServingOptions(NamedTuple):
-    """What holds for every model."""
+    """Options that apply to every model."""
 
     load_options: dict[str, Any]  # of inference.model_loading.load_model
     parallel: int  # answers at once
-    max_waiting: int
+    max_waiting: int  # requests in the queue
     sampling: Sampling
     max_tokens: int
-    time_limit: float  # for an answer
+    time_limit: float  # seconds for an answer
 
 
 class Model(NamedTuple):
-    """A model that is loaded."""
+    """A loaded model."""
 
     name: str
     loaded: LoadedModel
-    interpreter: PromptBuilder
+    prompt_builder: PromptBuilder
     scheduler: Scheduler
     created: int
 
     @property
     def context(self) -> int:
-        """Tokens that fit."""
-        return self.interpreter.context
+        """The length of the context, in tokens."""
+        return self.prompt_builder.context
 
 
 class Models:
     """Models by name, the first of which is the default."""
 
     def __init__(self, names: Sequence[str], options: ServingOptions, runs: Callable[[], Sequence[str]] = list) -> None:
-        """`runs` gives the names of those that may be loaded besides."""
+        """`runs` returns the names of the runs that can be loaded on request."""
         self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
-        self._models: dict[str, Model] = {}  # the one that was asked for latest is the last
+        self._models: dict[str, Model] = {}  # in the order of their last request
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
 
     def load_all(self) -> list[Model]:
-        """Load those that are not of runs. Raises ValueError, OSError or MemoryError for one that cannot be."""
+        """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
         return [self.add(name, self._load(name)) for name in self.names]
 
     def add(self, name: str, loaded: LoadedModel) -> Model:
-        """Have a model that is loaded. Raises ValueError where its tokenizer is another model's."""
-        interpreter = PromptBuilder(*loaded)
+        """Add a loaded model. Raises ValueError if its tokenizer is another model's."""
+        prompt_builder = PromptBuilder(*loaded)
         scheduler = Scheduler(loaded.engine, num_slots=self.options.parallel, max_waiting=self.options.max_waiting)
-        self._models[name] = Model(name, loaded, interpreter, scheduler, int(time()))
+        self._models[name] = Model(name, loaded, prompt_builder, scheduler, int(time()))
         return self._models[name]
 
     async def get(self, name: str | None) -> Model:
-        """The model of a name. Raises ApiError where there is none, or it cannot be loaded."""
+        """The model with a name. Raises ApiError if there is none, or it cannot be loaded."""
         name = name or self.names[0]
         model = self._models.pop(name, None)
         if model and model.scheduler.alive:
             self._models[name] = model
             return model
         if name not in self.names and name not in self._runs():
-            raise ApiError(
-                404, f"there is no model {name!r:.200}: /v1/models names them", param="model", code="model_not_found"
-            )
+            raise model_not_found(name)
         if name not in self._loading:
             self._loading[name] = asyncio.create_task(self._load_in_thread(name))
         return await asyncio.shield(self._loading[name])
 
     def listing(self) -> list[dict[str, Any]]:
-        """What /v1/models says of each."""
+        """The entries of /v1/models."""
         runs = [name for name in self._runs() if name not in self.names]
         return [self.describe(name) for name in [*self.names, *runs]]
 
     def describe(self, name: str) -> dict[str, Any]:
-        """What /v1/models says of one; null is what is not known before it is loaded."""
+        """An entry of /v1/models; null is what is not known before the model is loaded."""
         model = self._models.get(name)
         engine = model.loaded.engine if model else None
         return {
@@ -99,15 +97,15 @@ class Models:
             "device": engine and engine.device,
             "size": engine and engine.num_bytes,
             "template": model and model.loaded.template.name,
-            "tools": ["calculator"] if model and model.interpreter.tool else [],
+            "tools": ["calculator"] if model and model.prompt_builder.tool else [],
             "defaults": self._defaults(),
         }
 
     async def drain(self, seconds: float) -> None:
-        """Let answers end by themselves for some time, then end them."""
+        """Wait until all answers are complete, at most `seconds`, then stop the schedulers."""
         schedulers = [model.scheduler for model in self._models.values()]
-        until = asyncio.get_running_loop().time() + seconds
-        while not all(scheduler.idle for scheduler in schedulers) and asyncio.get_running_loop().time() < until:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not all(scheduler.idle for scheduler in schedulers) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
         for scheduler in schedulers:
             await asyncio.to_thread(scheduler.stop)
@@ -117,7 +115,7 @@ class Models:
         return sampling | {"max_tokens": self.options.max_tokens}
 
     async def _load_in_thread(self, name: str) -> Model:
-        """Load a model beside the event loop."""
+        """Load a model without blocking the event loop."""
         try:
             await self._evict_idle()
             return self.add(name, await asyncio.to_thread(self._load, name))
@@ -127,7 +125,7 @@ class Models:
             del self._loading[name]
 
     async def _evict_idle(self) -> None:
-        """Forget those runs for which nobody has asked for longest."""
+        """Unload the idle runs that were used least recently, so that there is room for another."""
         idle = [model for name, model in self._models.items() if name not in self.names and model.scheduler.idle]
         for model in idle[: max(0, len(idle) - MAX_IDLE_RUNS + 1)]:
             del self._models[model.name]
@@ -136,7 +134,13 @@ class Models:
     def _load(self, name: str) -> LoadedModel:
         with fetch_model(name) as path:
             loaded = load_model(path, **self.options.load_options)
-        for _ in range(2):  # the first tokens are slow
+        for _ in range(2):  # warm-up: the first tokens are slow
             loaded.engine.append([0])
         loaded.engine.rewind(0)
         return loaded
+
+
+def model_not_found(name: str) -> ApiError:
+    """The error for a name that no model has."""
+    message = f"there is no model {name!r:.200}: see /v1/models for their names"
+    return ApiError(404, message, param="model", code="model_not_found")

@@ -1,4 +1,4 @@
-"""What a request wants answered, as the ids of a model. What is no conversation, or does not fit, is refused."""
+"""Turns the conversation or text of a request into a model's ids; refuses invalid and too long ones."""
 
 from typing import NamedTuple
 
@@ -11,36 +11,38 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
 class Prompt(NamedTuple):
-    """What is to be answered, as ids."""
+    """The prompt of a completion."""
 
     ids: list[int]
-    dropped_messages: int = 0  # messages that did not fit
-    answer_prefix: str | None = None  # of jobs.GenerationConfig
-    echo: str = ""  # text that the answer repeats before its own
+    dropped_messages: int = 0  # that did not fit the context
+    answer_prefix: str | None = None  # as in jobs.GenerationConfig
+    echo: str = ""  # the text of the prompt, if the answer is to repeat it
 
 
 def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens: int) -> Prompt:
-    """The ids of a conversation. Raises ApiError for what is none, or does not fit."""
+    """The prompt of a conversation. Raises ApiError if it is invalid or too long."""
     conversation = parse_messages(parameters.messages)
-    goes_on = parameters.continue_final_message
-    if conversation[-1].role != ("assistant" if goes_on else "user"):
-        other = "the assistant's, to be continued" if goes_on else "the user's, to be answered"
-        raise ApiError(400, f"the last message is of the {conversation[-1].role}: expected {other}", param="messages")
-    interpreter, lead = model.interpreter, "" if goes_on and conversation[-1].parts else None
+    continues, last = parameters.continue_final_message, conversation[-1]
+    expected = "assistant" if continues else "user"
+    if last.role != expected:
+        reason = "to be continued" if continues else "to be answered"
+        message = f"messages: the last message has the role {last.role!r}: expected {expected!r}, {reason}"
+        raise ApiError(400, message, param="messages")
+    answer_prefix = "" if continues and last.parts else None
     if parameters.truncation == "auto":
         try:
-            remaining, ids = interpreter.truncate(conversation, max_tokens)
+            remaining, ids = model.prompt_builder.truncate(conversation, max_tokens)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="context_length_exceeded") from error
-        return Prompt(ids, len(conversation) - len(remaining), lead)
-    ids = interpreter.prompt_ids(conversation)
+        return Prompt(ids, len(conversation) - len(remaining), answer_prefix)
+    ids = model.prompt_builder.prompt_ids(conversation)
     if len(ids) >= model.context:
         raise too_long(len(ids), model.context, "messages")
-    return Prompt(ids, 0, lead)
+    return Prompt(ids, 0, answer_prefix)
 
 
 def text_prompt(model: Model, parameters: request_models.CompletionRequest) -> Prompt:
-    """The ids of a text, or those that were given. Raises ApiError for what does not fit."""
+    """The prompt of a text or of given ids. Raises ApiError if it is invalid or too long."""
     given = (
         parameters.prompt[0]
         if isinstance(parameters.prompt, list) and isinstance(parameters.prompt[0], str)
@@ -48,7 +50,7 @@ def text_prompt(model: Model, parameters: request_models.CompletionRequest) -> P
     )
     tokenizer = model.loaded.tokenizer
     if isinstance(given, str):
-        text, ids = given, model.interpreter.encode(model.loaded.template.text(validated_text(given, "prompt")))
+        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, "prompt")))
     else:
         check_ids(model, given, tokenizer.vocab_size, "prompt")
         text, ids = tokenizer.decode(given) if parameters.echo else "", given
@@ -58,14 +60,14 @@ def text_prompt(model: Model, parameters: request_models.CompletionRequest) -> P
 
 
 def tokenize_prompt(model: Model, parameters: request_models.TokenizeRequest) -> list[int]:
-    """The ids of a text as it stands, or of a conversation with what asks for the answer."""
+    """The ids of a text without control tokens, or of a conversation with the start of an answer."""
     if parameters.prompt is None:
-        return model.interpreter.prompt_ids(parse_messages(parameters.messages or []))
+        return model.prompt_builder.prompt_ids(parse_messages(parameters.messages or []))
     return model.loaded.tokenizer.encode([validated_text(parameters.prompt, "prompt")])[0]
 
 
 def parse_messages(given: list[object]) -> Conversation:
-    """What messages say. Raises ApiError where they are none."""
+    """Parse the `messages` of a request. Raises ApiError if they are invalid."""
     try:
         conversation = messages.conversation({"messages": given})
     except (ValueError, RecursionError) as error:
@@ -73,12 +75,12 @@ def parse_messages(given: list[object]) -> Conversation:
     for part in (part for message in conversation for part in message.parts):
         validated_text(part.text, "messages")
     if not conversation:
-        raise ApiError(400, "no message says anything", param="messages", code="invalid_value")
+        raise ApiError(400, "messages: expected one with text, got none", param="messages", code="invalid_value")
     return conversation
 
 
 def validated_text(text: str, param: str) -> str:
-    """The text. Raises ApiError where it is no Unicode text, or one that no tokenizer takes."""
+    """Return the text. Raises ApiError if it is not valid Unicode, or no tokenizer can encode it."""
     try:
         check_text(text)
     except ValueError as error:
@@ -89,12 +91,13 @@ def validated_text(text: str, param: str) -> str:
 def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
     """Raise ApiError unless all ids are below `count`."""
     if ids and max(ids) >= count:
-        raise ApiError(400, f"id {max(ids)}: {model.name} has {count} of them", param=param, code="invalid_value")
+        message = f"{param}: expected ids 0 to {count - 1} of {model.name}, got {max(ids)}"
+        raise ApiError(400, message, param=param, code="invalid_value")
 
 
 def too_long(count: int, context: int, param: str) -> ApiError:
-    """A prompt does not fit."""
-    what = f"{count} tokens, but the model's context is {context}: shorten it"
+    """The error for a prompt that does not fit the context, or is empty."""
+    message = f"{param}: {count} tokens do not fit the model's context of {context}: shorten the text"
     return ApiError(
-        400, what if count else "there is no token to begin with", param=param, code="context_length_exceeded"
+        400, message if count else f"{param}: expected at least one token", param=param, code="context_length_exceeded"
     )

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API, as they are read: what is unknown, of another type or out of bounds is refused."""
+"""Pydantic models of the API's requests, which refuse unknown parameters, wrong types and values out of range."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from chatmill.app.server.api_errors import ApiError
 from chatmill.inference.sampler import Sampling
 
-IGNORED = (  # of OpenAI's parameters: they change nothing that an answer says
+IGNORED = (  # parameters of OpenAI's API that are accepted and ignored, as they do not affect the text of an answer
     "user",
     "metadata",
     "store",
@@ -28,7 +28,7 @@ RequestType = TypeVar("RequestType", bound="ModelRequest")
 
 
 class ModelRequest(BaseModel):
-    """What every request may say."""
+    """The parameters of every request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -36,7 +36,7 @@ class ModelRequest(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """How a stream ends."""
+    """The options of a streamed answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,7 +45,7 @@ class StreamOptions(BaseModel):
 
 
 class GenerationRequest(ModelRequest):
-    """How an answer is generated; None is the server's default."""
+    """The parameters of generation; None stands for the server's default."""
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -77,18 +77,18 @@ class GenerationRequest(ModelRequest):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether the stream is to say at its end how many tokens there were."""
+        """Whether the stream ends with the usage, the number of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling(self, defaults: Sampling, seed: int) -> Sampling:
-        """How tokens are chosen; `seed` is for who names none."""
+        """The sampling settings of the request; `seed` is used if it names none."""
         names = [name for name in Sampling.__slots__ if name != "seed"]
-        chosen = {name: getattr(defaults if getattr(self, name) is None else self, name) for name in names}
-        return Sampling(**chosen, seed=seed if self.seed is None else self.seed % (1 << 64))
+        values = {name: getattr(defaults if getattr(self, name) is None else self, name) for name in names}
+        return Sampling(**values, seed=seed if self.seed is None else self.seed % (1 << 64))
 
 
 class ChatRequest(GenerationRequest):
-    """Of /v1/chat/completions."""
+    """The request of /v1/chat/completions."""
 
     messages: Annotated[list[Any], Field(min_length=1, max_length=10_000)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -105,17 +105,17 @@ class ChatRequest(GenerationRequest):
     @classmethod
     def _is_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value not in (None, {"type": "text"}):
-            raise ValueError("only text can be promised")
+            raise ValueError('expected {"type": "text"}: no other format is supported')
         return value
 
     @property
     def num_logprobs(self) -> int | None:
-        """Of how many likeliest tokens the probabilities are wanted; None: of none, nor of those that were chosen."""
+        """How many top logprobs each token gets; None: no logprobs at all, not even of the chosen token."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
 class CompletionRequest(GenerationRequest):
-    """Of /v1/completions."""
+    """The request of /v1/completions."""
 
     prompt: Text | Ids | Annotated[list[Text], Field(min_length=1, max_length=1)]
     echo: bool | None = None
@@ -125,7 +125,7 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(ModelRequest):
-    """Of /tokenize: a text, or a conversation with what asks for the answer."""
+    """The request of /tokenize: a text, or a conversation to be answered."""
 
     prompt: Text | None = None
     messages: Annotated[list[Any], Field(min_length=1, max_length=10_000)] | None = None
@@ -133,24 +133,24 @@ class TokenizeRequest(ModelRequest):
     @model_validator(mode="after")
     def _one_of_both(self) -> "TokenizeRequest":
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("expected either `prompt` or `messages`")
+            raise ValueError("expected one of `prompt` and `messages`")
         return self
 
 
 class DetokenizeRequest(ModelRequest):
-    """Of /detokenize."""
+    """The request of /detokenize."""
 
     tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1 << 17, fail_fast=True)]
 
 
 class TokensRequest(ModelRequest):
-    """Of /tokens."""
+    """The request of /tokens."""
 
     ids: Ids
 
 
 def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
-    """A request from its JSON. Raises ApiError with the first thing that is wrong."""
+    """Parse and validate a request's JSON. Raises ApiError with the first error."""
     try:
         return request_type.model_validate_json(body)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""What is answered, in the shapes of OpenAI's API.
+"""The response bodies, in the format of OpenAI's API.
 
-Beside them stand, as extensions: `timings`, `parts` of an answer that used a tool, `token_ids`, and the `id` of a token
-beside its probability.
+Extensions are `timings`, the `parts` of an answer that used a tool, `token_ids`, and the `id` of a token beside its
+log probability.
 """
 
 import json
@@ -17,7 +17,7 @@ JsonObject = dict[str, Any]
 
 
 class CompletionBuilder:
-    """The results and chunks of one request, of /v1/chat/completions or of /v1/completions."""
+    """Builds the completion object or the chunks of one request, of /v1/chat/completions or /v1/completions."""
 
     def __init__(self, kind: Literal["chat", "text"], name: str, model: str, created: int) -> None:
         self.kind = kind
@@ -29,7 +29,7 @@ class CompletionBuilder:
     def chunk(
         self, parts: Sequence[Part], logprobs: JsonObject | None, more: JsonObject, *, first: bool = False
     ) -> JsonObject:
-        """What is new of an answer."""
+        """A chunk with the parts that were added to an answer."""
         text = plain_text(parts)
         choice: JsonObject = {"index": 0, "logprobs": logprobs, "finish_reason": None, **more}
         if self.kind == "text":
@@ -40,13 +40,13 @@ class CompletionBuilder:
         return {**self._chunk_fields, "choices": [{"delta": delta, **choice}]}
 
     def final_chunk(self, finish_reason: str, timings: JsonObject) -> JsonObject:
-        """The end of an answer."""
+        """The chunk that ends an answer."""
         empty: JsonObject = {"text": ""} if self.kind == "text" else {"delta": {}}
         choice = {"index": 0, **empty, "logprobs": None, "finish_reason": finish_reason}
         return {**self._chunk_fields, "choices": [choice], "timings": timings}
 
     def usage_chunk(self, usage: JsonObject) -> JsonObject:
-        """How many tokens there were, after the end."""
+        """The chunk after the last, with the number of tokens."""
         return {**self._chunk_fields, "choices": [], "usage": usage}
 
     def completion(
@@ -57,7 +57,7 @@ class CompletionBuilder:
         more: JsonObject,
         totals: JsonObject,
     ) -> JsonObject:
-        """A whole answer."""
+        """The completion object of a complete answer."""
         choice: JsonObject = {"index": 0, "logprobs": logprobs, "finish_reason": finish_reason, **more}
         if self.kind == "text":
             return {**self._completion_fields, "choices": [{"text": plain_text(parts), **choice}], **totals}
@@ -67,16 +67,16 @@ class CompletionBuilder:
 
 
 def plain_text(parts: Iterable[Part]) -> str:
-    """The text among the parts."""
+    """The text of the text parts, joined."""
     return "".join(part.text for part in parts if part.kind == "text")
 
 
 def merge_texts(parts: Iterable[Part]) -> list[Part]:
-    """Parts of which no two texts adjoin."""
+    """The parts, with adjacent texts merged into one."""
     result: list[Part] = []
-    for kind, run in groupby(parts, key=lambda part: part.kind):
-        alike = list(run)
-        result += [Part("text", "".join(part.text for part in alike))] if kind == "text" else alike
+    for kind, group in groupby(parts, key=lambda part: part.kind):
+        same_kind = list(group)
+        result += [Part("text", "".join(part.text for part in same_kind))] if kind == "text" else same_kind
     return result
 
 
@@ -86,7 +86,7 @@ def parts_to_json(parts: Iterable[Part]) -> list[JsonObject]:
 
 
 def usage_of(job: CompletionJob) -> JsonObject:
-    """How many tokens were read and generated."""
+    """The `usage` of an answer: tokens of the prompt and of the completion."""
     prompt, generated = len(job.prompt_ids), len(job.generation.generated_ids)
     return {
         "prompt_tokens": prompt,
@@ -97,7 +97,7 @@ def usage_of(job: CompletionJob) -> JsonObject:
 
 
 def timings_of(job: CompletionJob, context: int, dropped_messages: int) -> JsonObject:
-    """How long what took, in milliseconds."""
+    """The `timings` of an answer: durations in milliseconds, token counts and rates."""
     times, generated = job.times, len(job.generation.generated_ids)
     first = times.first_token_at or times.ended_at
     seconds = times.ended_at - first
@@ -116,12 +116,12 @@ def timings_of(job: CompletionJob, context: int, dropped_messages: int) -> JsonO
 
 
 def ms(seconds: float) -> float:
-    """Milliseconds, to a thousandth."""
+    """Seconds as milliseconds, rounded to microseconds."""
     return round(1000 * seconds, 3)
 
 
 def chat_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer) -> JsonObject:
-    """Probabilities as /v1/chat/completions tells them."""
+    """Log probabilities in the format of /v1/chat/completions."""
     return {
         "content": [
             {
@@ -135,7 +135,7 @@ def chat_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer) ->
 
 
 def text_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer, offset: int) -> JsonObject:
-    """Probabilities as /v1/completions tells them; `offset` is how many characters came before."""
+    """Log probabilities in the format of /v1/completions; `offset` counts the characters before them."""
     result: JsonObject = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for one in logprobs:
         text = _token_text(one.token, tokenizer)
@@ -148,7 +148,7 @@ def text_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer, of
 
 
 def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
-    """A token as /tokens tells it: a control token by its name; ids that the tokenizer lacks are nothing."""
+    """An entry of /tokens: a control token has its name; an id that the tokenizer lacks has no text."""
     known = token < tokenizer.vocab_size
     content = tokenizer.token_bytes[token] if known else b""
     is_text = known and bool(tokenizer.is_text[token])
@@ -162,7 +162,7 @@ def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> 
 
 
 def to_json(values: Any) -> bytes:
-    """The shortest JSON."""
+    """Compact JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""What a thread makes, for the event loop to take."""
+"""A queue from a thread to the event loop."""
 
 import asyncio
 from collections import deque
@@ -9,37 +9,37 @@ Result = TypeVar("Result")
 
 
 class ResultQueue(Generic[Result]):
-    """A thread puts in, one task of the event loop takes out all that is there. It is woken only where it waits."""
+    """A queue from one thread to one asyncio task, which gets all items at once and is woken only if it waits."""
 
     def __init__(self) -> None:
-        """To be made in the event loop."""
-        self.closed = False  # nothing more will come
+        """Must be called in the event loop."""
+        self.closed = False
         self._items: deque[Result] = deque()
         self._loop, self._event, self._waiting = asyncio.get_running_loop(), asyncio.Event(), False
 
     def put(self, item: Result) -> None:
-        """Leave something to be taken; called by the thread."""
+        """Add an item; called by the thread."""
         self._items.append(item)
         if self._waiting:
             self._wake()
 
     def close(self) -> None:
-        """Tell that nothing more will come; called by the thread."""
+        """Close the queue after its last item; called by the thread."""
         self.closed = True
         self._wake()
 
     async def get_all(self) -> list[Result]:
-        """All that was made since the last time, at least one; nothing where nothing more will come."""
+        """Wait for items and return all that have come since the last call; [] if the queue is closed and empty."""
         while not (self._items or self.closed):
             self._event.clear()
             self._waiting = True
-            if not (self._items or self.closed):  # what came before the thread could see that somebody waits
+            if not (self._items or self.closed):  # an item may have come before the thread saw `_waiting`
                 await self._event.wait()
         self._waiting = False
         return [self._items.popleft() for _ in range(len(self._items))]
 
     async def wait_closed(self, seconds: float) -> None:
-        """Let more be made, for some time at most: until nothing more will come."""
+        """Wait until the queue is closed, at most `seconds`, so that results gather."""
         self._event.clear()
         if self.closed:
             return
@@ -49,5 +49,5 @@ class ResultQueue(Generic[Result]):
 
     def _wake(self) -> None:
         self._waiting = False
-        with suppress(RuntimeError):  # a loop that has ended waits for nothing
+        with suppress(RuntimeError):  # the event loop is closed already
             self._loop.call_soon_threadsafe(self._event.set)

@@ -1,4 +1,4 @@
-"""What the runs of a DVC repository wrote, without a change to the workspace."""
+"""Reads the outputs of a DVC repository's runs without changing the workspace."""
 
 import json
 from math import prod
@@ -13,11 +13,11 @@ WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
 
 class RunFiles:
-    """The outputs of runs, as they lie in DVC's cache, or in the folder."""
+    """The outputs of runs, in DVC's cache or in the workspace."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ValueError where a folder is in no DVC repository."""
-        from dvc.exceptions import DvcException  # half a second, which the start of a server does not wait for
+        """Raises ValueError if the folder is not in a DVC repository."""
+        from dvc.exceptions import DvcException  # imported here because it takes half a second of a server's start
         from dvc.repo import Repo
 
         try:
@@ -27,7 +27,7 @@ class RunFiles:
             raise ValueError(f"{folder}: {error}") from error
 
     def files(self, run: dict[str, Any], output: Path) -> dict[str, Path]:
-        """Where the files of an output are, by name; none where one of them is not at hand."""
+        """The paths of an output's files, by name; empty if one of them is missing on this machine."""
         folder = self._root / output
         if run["rev"] == WORKSPACE and folder.is_dir():
             return {file.name: file for file in folder.iterdir()}
@@ -40,7 +40,7 @@ class RunFiles:
         return files if all(file.is_file() for file in files.values()) else {}
 
     def content(self, run: dict[str, Any], output: Path) -> Any:
-        """What an output of a run holds that is a file of JSON; None where it is not at hand."""
+        """The content of an output that is a JSON file; None if it is missing on this machine."""
         digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
         file = self._root / output if run["rev"] == WORKSPACE else self._cache_path(digest)
         try:
@@ -49,7 +49,7 @@ class RunFiles:
             return None
 
     def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
-        """A file that a run wrote; None where it is not to be had, or has more bytes than are read."""
+        """The bytes of a file that a run wrote; None if it is missing or has more than `most_bytes`."""
         from dvc.api import DVCFileSystem
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
@@ -70,7 +70,7 @@ class RunFiles:
 
 
 def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
-    """Depth, vocabulary and parameters of a model, by its files; empty where they do not tell them."""
+    """Depth, vocabulary and parameters of a model, read from its files; empty if they cannot be read."""
     try:
         config = json.loads(model[CONFIG_FILE].read_bytes())
         with safe_open(model[WEIGHTS], framework="numpy") as weights:

@@ -1,4 +1,4 @@
-"""A row for each run, from what `dvc exp show --json` says of a repository."""
+"""The rows of the runs page, one for each run, from the output of `dvc exp show --json`."""
 
 import math
 from collections import Counter
@@ -14,22 +14,22 @@ from chatmill.report.summary import ENGINE, PROMPT_TOKENS
 
 BENCHMARK = Path("data/metrics/benchmark.json")
 REPORT = Path("data/report")
-MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # by a run that has not come so far
+MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # of outputs that a run has not written
 
 RunRow = dict[str, Any]
 
 
 def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> list[RunRow]:
-    """All runs, the workspace first and then by age; `name` is one that a run alone has, and no path in the folder."""
-    found = [run_row(state, files) for state in flattened(states)]
-    labels = Counter(run["label"] for run in found)
-    for run in found:
+    """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
+    rows = [run_row(state, files) for state in flattened(states)]
+    labels = Counter(run["label"] for run in rows)
+    for run in rows:
         run["name"] = unique_name(run, labels, folder)
-    return sorted(found, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
+    return sorted(rows, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
 
 
 def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each run with its kind, its label and how far it is: the workspace, commits, and the experiments after each."""
+    """Yield each run with its kind, label and state: the workspace, commits, and the experiments after each."""
     for state in states:
         kind = WORKSPACE if state["rev"] == WORKSPACE else "branch" if state["name"] else "commit"
         yield state | {"kind": kind, "label": state["name"] or short_revision(state["rev"]), "state": "done"}
@@ -41,7 +41,7 @@ def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
-    """What is known of a run; null is what is not."""
+    """The row of a run; unknown values are None."""
     data = state["data"] or {}
     run = {"rev": state["rev"], "outs": data.get("outs") or {}}
     is_done = state["state"] == "done"
@@ -56,7 +56,7 @@ def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
         "report": is_done and bool(files.files(run, REPORT)),
         **run_parameters(file_contents(data.get("params")).get("params.yaml")),
         **model_dimensions(files.files(run, MODEL_FOLDERS[-1]) if is_done else {}),
-        **run_metrics(  # before it is done, they are of the run it began from
+        **run_metrics(  # until the run is done, the files are those of the run it started from
             file_contents(data.get("metrics")).get("summary.json") if is_done else None,
             files.content(run, BENCHMARK) if is_done else None,
         ),
@@ -64,14 +64,14 @@ def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
 
 
 def file_contents(files: dict[str, Any] | None) -> dict[str, Metrics]:
-    """What the files of a run hold, by their names without folders."""
+    """The contents of a run's files, by file name without folders."""
     return {PurePosixPath(path).name: file.get("data") for path, file in (files or {}).items()}
 
 
 def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
-    """What of a run cannot be read."""
+    """Yield a message for each problem of a run: why it failed, or which files cannot be read."""
     if state["state"] == "failed":
-        yield f"`dvc queue logs {state['label']}` tells why"
+        yield f"`dvc queue logs {state['label']}` shows why"
     elif state["error"]:
         yield state["error"]["msg"]
     for path, file in {**(data.get("params") or {}), **(data.get("metrics") or {})}.items():
@@ -81,12 +81,12 @@ def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
 
 
 def run_parameters(params: Metrics | None) -> RunRow:
-    """What a run was asked for."""
-    kind = get_nested(params, "train_tokenizer", "type")
+    """The parameters of a run, from its params.yaml."""
+    tokenizer = get_nested(params, "train_tokenizer", "type")
     return {
-        "tokenizer": valid_text(kind) if isinstance(kind, str) else None,
+        "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,
         "depth": finite_number(get_nested(params, "train_model", "depth")),
-        "vocabulary": None,  # as only its model tells, as are its parameters
+        "vocabulary": None,  # this and the next are read from the model's files
         "parameters": None,
         "steps": finite_number(get_nested(params, "train_model", "steps")),
         "batch_size": finite_number(get_nested(params, "train_model", "batch_size")),
@@ -94,7 +94,7 @@ def run_parameters(params: Metrics | None) -> RunRow:
 
 
 def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
-    """What was measured of a run; where its fastest engine is not known, the time is that of the summary's engine."""
+    """The metrics of a run; if its fastest engine is not known, the time is that of the summary's engine."""
     engine, milliseconds = latency(benchmark)
     if milliseconds is None and (milliseconds := finite_number(get_nested(summary, "token_ms"))) is not None:
         engine = f"{ENGINE}, prompt of about {PROMPT_TOKENS}"
@@ -111,7 +111,7 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
 
 
 def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
-    """The fastest engine and its milliseconds for a token; None where they were measured otherwise, or not at all."""
+    """The fastest engine and its milliseconds per token; None if benchmark.json is missing or has another format."""
     try:
         engine, prompt, milliseconds = fastest(benchmark) if isinstance(benchmark, dict) else (None, None, None)
     except (TypeError, ValueError):
@@ -120,29 +120,29 @@ def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
 
 
 def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:
-    """The label of a run where it stands for this one alone, else its revision, short or whole."""
+    """The label of a run if it is unique, else the short or the full revision."""
     if run["state"] != "done":
-        return f"{run['label']} ({run['state']})"  # DVC knows it by no name
+        return f"{run['label']} ({run['state']})"  # DVC has no name for it
     if run["rev"] == WORKSPACE:
         return WORKSPACE
     names = [run["label"]] if labels[run["label"]] == 1 else []
-    found: Iterator[str] = (
+    candidates: Iterator[str] = (
         name for name in (*names, short_revision(run["rev"]), run["rev"]) if not (folder / name).exists()
     )
-    return next(found)
+    return next(candidates)
 
 
 def short_revision(revision: str) -> str:
-    """As much of a revision as tells it apart."""
+    """The first seven digits of a revision."""
     return revision if revision == WORKSPACE else revision[:7]
 
 
 def finite_number(value: Any) -> float | None:
-    """A number; None for what is none, or not finite."""
+    """The value if it is a finite number, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
 
 
 def valid_text(value: str) -> str:
-    """Text that can be written as UTF-8."""
+    """The text with lone surrogates replaced, so that it can be written as UTF-8."""
     return value.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The runs of the repository that a server was started in: a listing, training curves and reports."""
+"""The runs of the repository in which the server was started: their listing, training curves and reports."""
 
 import asyncio
 import csv
@@ -25,10 +25,10 @@ from chatmill.app.server.run_rows import REPORT, RunRow, run_rows
 from chatmill.pipeline.processes import SOURCE_ROOT
 from chatmill.report.sections import downsample
 
-DVC_TIMEOUT_SECONDS = 120  # in which DVC reads what it has not read before, at half a second a run
-MAX_DVC_BYTES = 64 << 20  # of what it says: 20 kB a run
-MAX_RUNS = 500  # that are listed
-MAX_BASELINES = 100  # commits whose experiments are looked for, beside the branches
+DVC_TIMEOUT_SECONDS = 120  # DVC takes half a second for a run that is not in its cache
+MAX_DVC_BYTES = 64 << 20  # of DVC's output, about 20 kB a run
+MAX_RUNS = 500  # in the listing
+MAX_BASELINES = 100  # commits whose experiments are listed, beside the branches
 MAX_FILE_BYTES = 16 << 20  # of a report or a curve
 CURVE = Path("data/metrics/train.tsv")
 DVC_PROGRAM = f"""
@@ -38,18 +38,18 @@ from chatmill.pipeline.processes import die_with_parent
 die_with_parent()
 from dvc.cli import main
 sys.exit(main(sys.argv[1:]))
-"""  # the program, but it ends with the server, however that ends
-COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the curve
+"""  # DVC's program, which ends with the server, even if that is killed
+COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
 EXPERIMENT = re.compile(r"^refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/", re.MULTILINE)
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 
 
 class Runs:
-    """The runs of a folder, listed when somebody asks, by one process at a time."""
+    """The runs of a folder, listed on request by one process at a time."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Nothing is read before the first question; without a folder there are none."""
-        self.ticket = token_urlsafe(16)  # opens reports: a link carries no key
+        """Nothing is read before the first request; without a folder there are no runs."""
+        self.ticket = token_urlsafe(16)  # gives access to reports, as a link cannot carry the API key
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
         self._rows: dict[str, RunRow] = {}
@@ -57,21 +57,21 @@ class Runs:
         self._read_lock = asyncio.Lock()
 
     async def listing(self, refresh: bool = False) -> dict[str, Any]:
-        """All runs, or the problem that there is with them; anew if asked for."""
+        """All runs, or why they cannot be listed; `refresh` lists them again."""
         if self._listing is None or (refresh and self._listing.done()):
             self._listing = asyncio.create_task(self._list())
         return await asyncio.shield(self._listing)
 
     def model_names(self) -> list[str]:
-        """Of those runs of the latest listing whose models can be loaded."""
+        """The names of the runs in the latest listing whose models can be loaded."""
         return [name for name, run in self._rows.items() if run["model"]]
 
     async def report(self, name: str) -> bytes | None:
-        """The page that a run of the latest listing wrote; None where there is none."""
+        """The report of a run in the latest listing; None if there is none."""
         return await self._read(name, REPORT / "index.html")
 
     async def curve(self, name: str) -> dict[str, list[list[float]]] | None:
-        """(step, bits per byte) in training, thinned, of each column that there is; None where there is no such run."""
+        """Downsampled (step, bits per byte) points of each column of the curve; None if there is no such run."""
         content = await self._read(name, CURVE)
         return points((content or b"").decode("utf-8", "replace")) if name in self._rows else None
 
@@ -79,15 +79,15 @@ class Runs:
         problem, notes = None, []
         try:
             if self._folder is None:
-                raise ValueError("this server looks for runs in no folder")
+                raise ValueError("this server was started without a folder of runs")
             states = await exp_show(self._folder)
             self._files = await asyncio.to_thread(RunFiles, self._folder)
-            found = await asyncio.to_thread(run_rows, states, self._folder, self._files)
-            self._rows = {run["name"]: run for run in found[:MAX_RUNS]}
-            if len(found) > MAX_RUNS:
-                notes.append(f"{len(found) - MAX_RUNS:,} runs older than these {MAX_RUNS} are left out.")
+            rows = await asyncio.to_thread(run_rows, states, self._folder, self._files)
+            self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
+            if len(rows) > MAX_RUNS:
+                notes.append(f"{len(rows) - MAX_RUNS:,} older runs are not shown: at most {MAX_RUNS} are listed.")
         except ValueError as error:
-            problem = str(error)  # and what was found before stays
+            problem = str(error)  # the runs of the listing before remain
         runs = list(self._rows.values())
         return {"runs": runs, "problem": problem, "notes": notes, "ticket": self.ticket, "read": time()}
 
@@ -100,34 +100,34 @@ class Runs:
 
 
 async def exp_show(folder: Path) -> list[dict[str, Any]]:
-    """What `dvc exp show` says of the workspace, of branches, and of experiments. Raises ValueError with its words."""
+    """The output of `dvc exp show`: workspace, branches and experiments. Raises ValueError with DVC's message."""
     revisions = [part for revision in await baselines(folder) for part in ("--rev", revision)]
     command = [sys.executable, "-P", "-c", DVC_PROGRAM, "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
-    status, said, errors = await run_program([*command, *revisions], folder)
+    status, output, errors = await run_program([*command, *revisions], folder)
     if status:
         lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
         why = lines[0] if lines else errors.strip().rpartition("\n")[2]
-        raise ValueError(f"`dvc exp show`, which lists the runs of a project under git and DVC, says: {why}")
+        raise ValueError(f"`dvc exp show`, which lists the runs of a project under git and DVC, failed: {why}")
     try:
-        found: list[dict[str, Any]] = json.loads(said)
+        states: list[dict[str, Any]] = json.loads(output)
     except ValueError as error:
-        raise ValueError(f"`dvc exp show --json` gave no JSON ({error}): see what it says in a terminal") from error
-    return found
+        raise ValueError(f"`dvc exp show --json` printed no JSON ({error}): run it in a terminal") from error
+    return states
 
 
 async def baselines(folder: Path) -> list[str]:
-    """The commits that experiments began from, the latest experiment's first; none where there is no git."""
+    """The commits from which experiments were started, the latest experiment's first; none without git."""
     command = ["git", "for-each-ref", "--sort=-creatordate", "--format=%(refname)", "refs/exps"]
     try:
         status, refs, _ = await run_program(command, folder)
     except ValueError:
         return []
-    found = dict.fromkeys("".join(parts) for parts in EXPERIMENT.findall(refs.decode("utf-8", "replace")))
-    return [] if status else list(found)[:MAX_BASELINES]
+    commits = dict.fromkeys("".join(parts) for parts in EXPERIMENT.findall(refs.decode("utf-8", "replace")))
+    return [] if status else list(commits)[:MAX_BASELINES]
 
 
 async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str]:
-    """Exit code, output and errors of a program. Raises ValueError where it takes too long, or there is none."""
+    """Exit code, output and errors of a program. Raises ValueError if it takes too long or cannot be started."""
     with TemporaryFile() as output, TemporaryFile() as errors:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -136,7 +136,7 @@ async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for the server
+                start_new_session=True,  # so that Ctrl-C reaches the server alone
             )
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be started: {error.strerror}") from error
@@ -144,8 +144,8 @@ async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str
             await asyncio.wait_for(process.wait(), DVC_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise ValueError(
-                f"the runs took over {DVC_TIMEOUT_SECONDS} s to read: "
-                "DVC keeps what it has read, and Refresh goes on from there"
+                f"reading the runs took over {DVC_TIMEOUT_SECONDS} s: "
+                "press Refresh to continue; DVC caches what it has read"
             ) from error
         finally:
             if process.returncode is None:
@@ -155,48 +155,50 @@ async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str
 
 
 def read_output(stream: IO[bytes]) -> bytes:
-    """What a program wrote. Raises ValueError where it is too much."""
-    if stream.seek(0, os.SEEK_END) > MAX_DVC_BYTES:
+    """The output of a program. Raises ValueError if it is too long."""
+    if (size := stream.seek(0, os.SEEK_END)) > MAX_DVC_BYTES:
         raise ValueError(
-            f"DVC says more of these runs than the {MAX_DVC_BYTES >> 20} MB that are read: `dvc exp remove` old ones"
+            f"DVC's listing of the runs: expected at most {MAX_DVC_BYTES:,} bytes, got {size:,}: "
+            "remove old experiments with `dvc exp remove`"
         )
     stream.seek(0)
     return stream.read()
 
 
 def points(table: str) -> dict[str, list[list[float]]]:
-    """The columns of a table with tabs that are drawn, thinned; rows without numbers have no points."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
+    """Downsampled (step, value) points of COLUMNS in a table with tabs; rows without numbers are left out."""
+    columns: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
     for line in csv.DictReader(table.splitlines(), delimiter="\t"):
-        for name, column in found.items():
+        for name, column in columns.items():
             try:
                 step, value = float(line["step"]), float(line.get(name) or "nan")
             except (ValueError, TypeError, KeyError):
                 continue
             if math.isfinite(step) and math.isfinite(value):
                 column.append((step, value))
-    return {name: [list(point) for point in downsample(column)] for name, column in found.items() if column}
+    return {name: [list(point) for point in downsample(column)] for name, column in columns.items() if column}
 
 
 def routes(runs: Runs) -> list[Route]:
-    """The listing, and of each run its curve and its report."""
+    """The routes of the listing, the training curves and the reports."""
 
     async def listing(request: Request) -> Response:
         return JSONResponse(await runs.listing(refresh="refresh" in request.query_params))
 
     async def curve(request: Request) -> Response:
         name = request.path_params["name"]
-        found = await runs.curve(name)
-        if found is None:
-            raise ApiError(404, f"{name:.200}: /runs.json lists no such run", code="no_run")
-        return JSONResponse(found)
+        columns = await runs.curve(name)
+        if columns is None:
+            raise ApiError(404, f"{name:.200}: no such run: see /runs.json", code="no_run")
+        return JSONResponse(columns)
 
     async def report(request: Request) -> Response:
         if not compare_digest(request.query_params.get("ticket", "").encode(), runs.ticket.encode()):
-            raise ApiError(403, "this link is of an earlier start of the server: go by /runs", code="bad_ticket")
+            raise ApiError(403, "the link is from an earlier start of the server: open /runs", code="bad_ticket")
         content = await runs.report(request.path_params["name"])
         if content is None:
-            raise ApiError(404, f"{request.path_params['name']:.200}: no report of it is at hand", code="no_report")
+            message = f"{request.path_params['name']:.200}: there is no report on this machine"
+            raise ApiError(404, message, code="no_report")
         return Response(content, media_type="text/html", headers=SANDBOX)
 
     return [

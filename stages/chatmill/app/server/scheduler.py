@@ -1,7 +1,7 @@
-"""One thread that runs a model for all who ask it: prompts are read in turn, answers grow together.
+"""One thread runs a model for all requests: prompts are prefilled one at a time, answers are decoded in a batch.
 
-What a chat has read stays in its row of the caches, until another needs it: the next question of the same chat is read
-from where the last answer ended.
+The ids of a chat stay in the KV cache of its slot until another chat needs the slot, so that for the next question of
+the same chat only the new ids are prefilled.
 """
 
 from collections import deque
@@ -19,32 +19,32 @@ from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import common_prefix_length
 from chatmill.pipeline.user_errors import USER_ERRORS
 
-PREFILL_CHUNK = 256  # tokens of a prompt that are read before anybody else gets a turn
-SHORT_PREFILL = 8  # tokens, as of a tool's output, that are read one by one with the others' rather than on their own
-MAX_LOGITS = 1 << 26  # logits of a whole text that are held at once: 256 MB
+PREFILL_CHUNK = 256  # tokens of a prompt that are prefilled between two decoding steps
+SHORT_PREFILL = 8  # so few pending tokens, as of a tool's output, are fed one by one in the decoding batch
+MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 
 
 class Slot:
-    """One chat's row of the caches, and what it has read."""
+    """A KV cache for one chat at a time, and the ids in it."""
 
     def __init__(self, chat: BatchedChat) -> None:
         self.chat, self.last_used = chat, 0.0
-        self.cached_ids: list[int] = []  # in the cache, while no job is at work
+        self.cached_ids: list[int] = []  # in the cache; valid while no job is running
 
     def cache_gain(self, ids: list[int]) -> int:
-        """What is won by reading ids here: those it has read already, less those that it would forget."""
+        """How many tokens this slot saves for a prompt: cached ones that are reused less cached ones that are lost."""
         return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
 
 
 class RunningJob(NamedTuple):
-    """A job at work in a row."""
+    """A job and the slot in which it runs."""
 
     slot: Slot
     job: Job
 
 
 class Scheduler:
-    """Runs the jobs of one model, of which `rows` can go on at once and `waiting` more may wait."""
+    """Runs the jobs of one model: at most `num_slots` at once, while at most `max_waiting` more wait."""
 
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
         self._chats, self.num_slots = make_chat_batch(engine, num_slots)
@@ -52,9 +52,9 @@ class Scheduler:
         self._slots: list[Slot] = []
         self._running: list[RunningJob] = []
         self._waiting: deque[Job] = deque()
-        self._changed = Condition()  # held to change what follows here
+        self._changed = Condition()  # protects the waiting jobs and the flags of the next line
         self._has_changed = self._stopped = False
-        self._deadline = inf  # the first of those who go on or wait
+        self._deadline = inf  # the earliest of all running and waiting jobs
         self._thread = Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
 
@@ -65,7 +65,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether no job is running or waiting."""
         return not self._waiting and not self._running
 
     def submit(self, job: Job) -> None:
@@ -74,20 +74,20 @@ class Scheduler:
             raise ValueError(f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}")
         with self._changed:
             if self._stopped:
-                raise SchedulerStopped("the model answers no more")
+                raise SchedulerStopped("the model has stopped: try again later")
             if len(self._waiting) + len(self._running) >= self._max_jobs:
-                raise QueueFull(f"{len(self._waiting)} requests wait already")
+                raise QueueFull(f"{len(self._waiting)} requests are waiting")
             self._waiting.append(job)
             self._notify()
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for a job any more: it ends before its next token."""
+        """Cancel a job, which ends before its next token."""
         with self._changed:
             job.cancelled = True
             self._notify()
 
     def stop(self) -> None:
-        """End all jobs, and the thread."""
+        """End all jobs and the thread."""
         with self._changed:
             self._stopped = True
             self._notify()
@@ -103,31 +103,31 @@ class Scheduler:
                 if not self._running or self._has_changed or perf_counter() > self._deadline:
                     self._schedule()
                 self._advance()
-        finally:  # whatever happens, nobody waits for ever
+        finally:  # so that no request waits for ever, even after an unexpected exception
             with self._changed:
                 self._stopped = True
-            for job in [*(turn.job for turn in self._running), *self._waiting]:
+            for job in [*(running.job for running in self._running), *self._waiting]:
                 job.finish(SchedulerStopped("the server is being stopped"))
 
     def _schedule(self) -> None:
-        """Wait until there is something to do, let go of what nobody waits for, and give those who wait free rows."""
+        """Wait for work, end jobs that are cancelled or late, and start waiting jobs in free slots."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_changed or self._running)
             self._has_changed = False
             aborted = [job for job in self._waiting if abort_reason(job)]
             self._waiting = deque(job for job in self._waiting if job not in aborted)
         for running in self._running[:]:
-            if why := abort_reason(running.job):
-                self._finish(running, why)
+            if reason := abort_reason(running.job):
+                self._finish(running, reason)
         for job in aborted:
             job.finish(abort_reason(job))
         while self._waiting and len(self._running) < self.num_slots:
             self._start(self._waiting[0])
-        unfinished = [*(turn.job for turn in self._running), *self._waiting]
+        unfinished = [*(running.job for running in self._running), *self._waiting]
         self._deadline = min((job.deadline for job in unfinished), default=inf)
 
     def _start(self, job: Job) -> None:
-        """Give the job that waits longest a row; until it has one it waits, so that whatever fails it is ended."""
+        """Start the first waiting job in a slot; it leaves the queue afterwards, so that an exception ends it too."""
         try:
             slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
         except USER_ERRORS as error:
@@ -145,33 +145,35 @@ class Scheduler:
             self._finish(running)
 
     def _choose(self, ids: list[int]) -> Slot:
-        """The free row that holds most of some ids, else a new one, else that used longest ago."""
-        taken = [turn.slot for turn in self._running]
-        free = [row for row in self._slots if row not in taken]
-        best = max(free, key=lambda row: row.cache_gain(ids), default=None)
+        """The free slot that saves most tokens of a prompt, else a new slot, else the least recently used."""
+        taken = [running.slot for running in self._running]
+        free = [slot for slot in self._slots if slot not in taken]
+        best = max(free, key=lambda slot: slot.cache_gain(ids), default=None)
         if best is not None and best.cache_gain(ids) > 0:
             return best
         if len(self._slots) == self.num_slots:
-            return min(free, key=lambda row: row.last_used)
+            return min(free, key=lambda slot: slot.last_used)
         self._slots.append(Slot(self._chats.join()))
         return self._slots[-1]
 
     def _advance(self) -> None:
-        """Read a stretch of one prompt, and one token of each answer that grows."""
+        """Prefill a chunk of one prompt, and decode one token of each answer."""
         if len(self._running) == 1:
             self._run_one(self._running[0])
             return
         prefilling = [
-            turn for turn in self._running if len(turn.job.pending) > SHORT_PREFILL or turn.job.needs_all_logits
+            running
+            for running in self._running
+            if len(running.job.pending) > SHORT_PREFILL or running.job.needs_all_logits
         ]
-        decoding = [turn for turn in self._running if turn not in prefilling] if prefilling else self._running[:]
+        decoding = [running for running in self._running if running not in prefilling]
         if prefilling:
             self._run_one(prefilling[0])
         if decoding:
             self._run_batch(decoding)
 
     def _run_one(self, running: RunningJob) -> None:
-        """Read what a job has pending, or a stretch of it."""
+        """Run the pending ids of a job, or a chunk of them."""
         slot, job = running
         pending = job.pending
         chunk = pending[:PREFILL_CHUNK]
@@ -186,18 +188,18 @@ class Scheduler:
             del pending[: len(chunk)]
 
     def _run_batch(self, batch: list[RunningJob]) -> None:
-        """Read one token that each of some jobs has pending."""
+        """Run one pending id of each job of a batch."""
         try:
-            logits = self._chats.step([(row.chat, job.pending[0]) for row, job in batch])
+            logits = self._chats.step([(slot.chat, job.pending[0]) for slot, job in batch])
         except USER_ERRORS as error:
-            for turn in batch:
-                self._finish(turn, error)
+            for running in batch:
+                self._finish(running, error)
             return
-        for turn, one, likeliest in zip(batch, logits, logits.argmax(axis=1).tolist(), strict=True):
-            if len(turn.job.pending) == 1:
-                self._process_logits(turn, one, likeliest)
+        for running, row, likeliest in zip(batch, logits, logits.argmax(axis=1).tolist(), strict=True):
+            if len(running.job.pending) == 1:
+                self._process_logits(running, row, likeliest)
             else:
-                del turn.job.pending[0]
+                del running.job.pending[0]
 
     def _process_logits(self, running: RunningJob, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
@@ -209,10 +211,10 @@ class Scheduler:
                 self._finish(running)
 
     def _finish(self, running: RunningJob, error: Exception | None = None) -> None:
-        """Free a row; what was read stays in it, unless the engine failed."""
+        """End a job and free its slot, whose cache remains unless the engine failed."""
         slot, job = running
         self._running.remove(running)
-        self._has_changed = True  # the row is free
+        self._has_changed = True  # the slot is free
         if isinstance(error, USER_ERRORS):
             slot.chat.rewind(0)
         slot.cached_ids, slot.last_used = job.all_ids[: slot.chat.length], perf_counter()
@@ -220,7 +222,7 @@ class Scheduler:
 
 
 def abort_reason(job: Job) -> Exception | None:
-    """Why a job ends before it is done; None where it goes on."""
+    """Why a job ends before it is done; None if it continues."""
     if job.cancelled:
-        return SchedulerStopped("nobody waits for the answer")
-    return DeadlineExceeded("the time for an answer is over") if perf_counter() > job.deadline else None
+        return SchedulerStopped("the request was cancelled")
+    return DeadlineExceeded("the answer took longer than the time limit") if perf_counter() > job.deadline else None

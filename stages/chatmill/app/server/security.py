@@ -1,4 +1,4 @@
-"""Who may ask, and how much: checked before anything of a request is read."""
+"""Checks of host, origin, API key and size, before the body of a request is read."""
 
 import hmac
 import os
@@ -13,7 +13,7 @@ from chatmill.app.server.api_errors import ApiError
 MAX_BODY_BYTES = 2 << 20  # of a request's body
 BODY_SECONDS = 30  # for it to arrive
 MAX_HEADER_BYTES = 32_768  # of a request's line and headers
-PUBLIC_PATHS = ("/", "/runs", "/health")  # without a key: they show nothing but how to ask
+PUBLIC_PATHS = ("/", "/runs", "/health")  # need no key, as they show nothing of the models
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -31,17 +31,17 @@ PREFLIGHT = {
 
 
 class SecurityMiddleware:
-    """Stands before an application: host, origin, key, size of the body, and the headers that protect a browser."""
+    """ASGI middleware: checks host, origin, key and size of a request, and adds headers that protect a browser."""
 
     def __init__(
         self, app: ASGIApp, *, hosts: Collection[str], origins: Collection[str] = (), key: str | None = None
     ) -> None:
-        """`hosts` are the names it answers to, `origins` the other pages' that may ask."""
+        """`hosts` are the allowed values of the Host header, `origins` the other sites whose pages are allowed."""
         self._app, self._hosts, self._origins = app, {host.lower() for host in hosts}, set(origins)
         self._key = key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -59,59 +59,59 @@ class SecurityMiddleware:
         await self._app(scope, receive, guarded)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError unless this may be asked, by this one."""
+        """Raise ApiError if the request is not allowed."""
         host = _host_name(headers.getlist("host"))
         if host not in self._hosts:
-            raise ApiError(421, f"the host {host!r:.100} is not known here: name it with --allow-host", code="bad_host")
+            raise ApiError(421, f"unknown host {host!r:.100}: allow it with --allow-host", code="bad_host")
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins and not self._is_same_origin(scope, origin):
-            raise ApiError(
-                403, f"the origin {origin!r:.100} may not ask: name it with --allow-origin", code="bad_origin"
-            )
+            message = f"requests from the origin {origin!r:.100} are not allowed: allow it with --allow-origin"
+            raise ApiError(403, message, code="bad_origin")
         if (
             origin is None
             and headers.get("sec-fetch-site") in ("cross-site", "same-site")
             and scope["path"] not in PUBLIC_PATHS
         ):
-            raise ApiError(403, "another site's page may not ask", code="bad_origin")
-        if header_bytes(scope) > MAX_HEADER_BYTES:
-            raise ApiError(431, f"the headers have over {MAX_HEADER_BYTES:,} bytes", code="too_large")
+            raise ApiError(403, "requests from another site's page are not allowed", code="bad_origin")
+        if (size := header_bytes(scope)) > MAX_HEADER_BYTES:
+            message = f"headers: expected at most {MAX_HEADER_BYTES:,} bytes, got {size:,}"
+            raise ApiError(431, message, code="too_large")
         if int(headers.get("content-length") or 0) > MAX_BODY_BYTES:
             raise too_large()
         if self._key is not None and scope["method"] != "OPTIONS" and needs_key(scope["path"]):
             scheme, _, given = headers.get("authorization", "").partition(" ")
             same = hmac.compare_digest(given.strip().encode("latin-1"), os.fsencode(self._key))
             if scheme.lower() != "bearer" or not same:
-                raise ApiError(401, "the API key is missing, or not the server's", code="invalid_api_key")
+                raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
 
     def _is_same_origin(self, scope: Scope, origin: str) -> bool:
         return origin == f"{scope['scheme']}://{Headers(scope=scope).get('host')}"
 
     def _allowed_origin(self, headers: Headers) -> str | None:
-        """The origin of another page that may ask."""
+        """The origin of the request if it is one of the allowed ones."""
         origin = headers.get("origin")
         return origin if origin in self._origins else None
 
 
 def header_bytes(scope: Scope) -> int:
-    """How long a request's line and headers are, about."""
+    """The approximate size of a request's line and headers."""
     address = len(scope["raw_path"]) + len(scope["query_string"])
     return address + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def needs_key(path: str) -> bool:
-    """Whether a path shows something of the models, or of what is said to them."""
-    is_report = path.startswith("/runs/") and path.endswith("/report")  # a link: its ticket stands for the key
+    """Whether a path shows models, runs or conversations."""
+    is_report = path.startswith("/runs/") and path.endswith("/report")  # protected by the ticket in its link
     return path not in PUBLIC_PATHS and not path.startswith("/assets/") and not is_report
 
 
 def too_large() -> ApiError:
-    """A body is longer than any that is read."""
-    return ApiError(413, f"the body has over {MAX_BODY_BYTES:,} bytes", code="too_large")
+    """The error for a body that is too long."""
+    return ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host to bind is this machine alone."""
+    """Whether only this machine can reach a host."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -119,7 +119,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_name(values: list[str]) -> str:
-    """The name in the Host header, without the port; "" where there is none, or several."""
+    """The name in the Host header, without the port; "" unless there is exactly one such header."""
     if len(values) != 1:
         return ""
     name, _, port = values[0].lower().rpartition(":")
