@@ -20,7 +20,7 @@ def last(page, column=-1):
 
 
 def answer_text(page):
-    return last(page).locator(".said").inner_text()
+    return last(page).locator(".content").inner_text()
 
 
 def press(page, name):

@@ -64,7 +64,7 @@ def page(browser, address):
 def test_an_answer_comes_with_its_figures(page):
     ask(page, "Hello")
     assert answer_text(page) == "Hello! How are you?"
-    figures = last(page).locator(".figures").inner_text()
+    figures = last(page).locator(".stats").inner_text()
     assert re.search(r"\d tokens/s.*\d ms to the first token.*\b20 tokens.*\b\d+ of 16,384 tokens of", figures, re.S)
 
 
@@ -87,12 +87,12 @@ def test_what_is_sent_while_the_page_still_opens_is_answered(browser, address):
 
 @pytest.mark.parametrize("stop", ["Stop", "Escape"])
 def test_an_answer_streams_until_it_is_stopped_and_what_came_is_kept(page, stop):
-    setting(page, "Most tokens").fill("16000")
+    setting(page, "Max tokens").fill("16000")
     send(page, "Go on")
-    expect(page.locator(".answer[aria-busy] .said")).to_have_text(GOES_ON)
+    expect(page.locator(".answer[aria-busy] .content")).to_have_text(GOES_ON)
     page.keyboard.press(stop) if stop == "Escape" else press(page, stop)
     expect(last(page)).to_contain_text("Stopped.")
-    expect(last(page).locator(".said")).to_have_text(GOES_ON)
+    expect(last(page).locator(".content")).to_have_text(GOES_ON)
     expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
@@ -134,18 +134,18 @@ def test_an_edited_turn_cuts_the_conversation_and_is_asked_again(page):
 
 
 def test_an_answer_that_was_cut_off_is_continued(page):
-    setting(page, "Most tokens").fill("5")
+    setting(page, "Max tokens").fill("5")
     ask(page, "Hello")
-    expect(last(page)).to_contain_text("It was cut off")
-    setting(page, "Most tokens").fill("50")
+    expect(last(page)).to_contain_text("The answer was cut off")
+    setting(page, "Max tokens").fill("50")
     request = captured_request(page, lambda: press(page, "Continue"))
     assert request["messages"][-1] == {"role": "assistant", "content": "Hello"}
-    expect(last(page).locator(".said")).to_have_text("Hello! How are you?")
+    expect(last(page).locator(".content")).to_have_text("Hello! How are you?")
 
 
 def test_html_that_a_model_says_is_text_and_its_marks_are_nodes(page):
     ask(page, "Page")
-    expect(last(page).locator(".said > .text > *")).to_have_text(
+    expect(last(page).locator(".content > .text > *")).to_have_text(
         [
             "Title",
             re.compile("^<script>.*</script><img .*> bold \\[here\\]"),
@@ -179,7 +179,7 @@ def test_the_system_prompt_is_sent_and_kept_with_its_chat(page):
 
 
 def test_settings_begin_as_the_servers_are_kept_and_reset(page):
-    assert (setting(page, "Most tokens").input_value(), setting(page, "Top k").input_value()) == ("200", "0")
+    assert (setting(page, "Max tokens").input_value(), setting(page, "Top k").input_value()) == ("200", "0")
     setting(page, "Top k").fill("3")
     page.reload()
     expect(setting(page, "Top k")).to_have_value("3")
@@ -199,7 +199,7 @@ def test_an_answer_ends_before_a_stop_text(page):
 def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
     setting(page, "Temperature").fill("-1")
     send(page, "Hello")
-    expect(page.get_by_role("alert")).to_contain_text("Settings that may not have their value: Temperature.")
+    expect(page.get_by_role("alert")).to_contain_text("Settings with values out of range: Temperature.")
     assert page.get_by_label("Message", exact=True).input_value() == "Hello"
     assert page.locator(".exchange").count() == 0
 
@@ -207,9 +207,9 @@ def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
 def test_two_models_answer_side_by_side_at_once_and_each_knows_its_own_answers(browser, address, models):
     learnt, unlearnt = models
     with visit(browser, f"{address}/?model={learnt}&beside={unlearnt}") as page:
-        setting(page, "Most tokens").fill("500")
+        setting(page, "Max tokens").fill("500")
         send(page, "Go on")
-        expect(page.locator(".answer[aria-busy] .said:not(:empty)")).to_have_count(2)
+        expect(page.locator(".answer[aria-busy] .content:not(:empty)")).to_have_count(2)
         expect(page.get_by_role("button", name="Tokens")).to_have_count(2, timeout=60_000)
         requests = []
         page.on("request", lambda request: requests.append(request.post_data_json) if request.post_data else None)
@@ -228,7 +228,7 @@ def test_a_model_is_chosen_by_name_and_one_that_is_not_there_is_told(browser, ad
 
 def test_what_the_tool_was_asked_and_answered_stands_in_its_place(page):
     ask(page, "Sum?")
-    groups = last(page).locator(".said > *")
+    groups = last(page).locator(".content > *")
     expect(groups).to_have_text(["asked the calculator 48*7", "it answered 336", "It is 336."])
     assert [entry["role"] for entry in captured_request(page, lambda: ask(page, "Hello"))["messages"]] == [
         *("user", "assistant", "tool", "assistant", "user"),
@@ -275,9 +275,9 @@ def test_what_did_not_fit_is_told(page, tmp_path):
 
 
 def test_the_finished_answer_is_announced_and_not_each_token(page):
-    setting(page, "Most tokens").fill("16000")
+    setting(page, "Max tokens").fill("16000")
     send(page, "Go on")
-    expect(page.locator(".answer[aria-busy] .said")).to_have_text(GOES_ON)
+    expect(page.locator(".answer[aria-busy] .content")).to_have_text(GOES_ON)
     assert page.locator("#announcer").inner_text() == ""
     assert page.locator(".answer[aria-busy]").locator("xpath=ancestor-or-self::*[@aria-live]").count() == 0
     page.keyboard.press("Escape")

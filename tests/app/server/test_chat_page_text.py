@@ -199,14 +199,14 @@ HI = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "co
     [
         ("{", "Expected property name"),
         ("[]", 'expected an object with a list of "messages"'),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "a conversation needs a message of the user and one of"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "expected a message of the user and one of"),
         ('{"messages": [{"role": "robot", "content": "x"}]}', 'unknown role "robot": expected one of system, user,'),
         ('{"messages": [{"content": "x"}]}', "unknown role (none)"),
         ('{"messages": [null]}', "unknown role (none)"),
-        ('{"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]}', "role out of"),
-        ('{"messages": [{"role": "user", "content": 5}]}', "the content of a message is no text"),
+        ('{"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]}', "roles out of"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "content: expected a text"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]}', "a tool's output"),
-        ('{"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}]}', "an empty turn"),
+        ('{"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}]}', "a message of the user is empty"),
         (r'{"messages": [{"role": "user", "content": "\ud800"}]}', "half of a surrogate pair"),
     ],
 )  # fmt: skip

@@ -88,9 +88,9 @@ def exported(page, name, path):
 
 def begin(page):
     """Ask for an answer that takes long, and wait until it has begun."""
-    setting(page, "Most tokens").fill("16000")
+    setting(page, "Max tokens").fill("16000")
     send(page, "Go on")
-    expect(page.locator(".answer[aria-busy] .said")).to_have_text(re.compile(".{20}", re.S))
+    expect(page.locator(".answer[aria-busy] .content")).to_have_text(re.compile(".{20}", re.S))
 
 
 def test_chats_are_kept_listed_and_opened_again(page):
@@ -119,7 +119,7 @@ def test_a_chat_is_deleted_only_after_a_question(page):
     dialog.get_by_role("button", name="Delete").click()
     expect(titles(page)).to_have_count(0)
     page.reload()
-    expect(page.locator(".opening")).to_be_visible()
+    expect(page.locator(".empty-chat")).to_be_visible()
     assert titles(page).count() == 0
 
 
@@ -151,14 +151,14 @@ def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_p
     expect(page.get_by_role("alert")).to_contain_text('Nothing was imported. in.jsonl:3: unknown role "robot"')
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff")
     page.set_input_files("#import-file", tmp_path / "bytes.jsonl")
-    expect(page.get_by_role("alert")).to_contain_text("bytes.jsonl: it is not UTF-8")
+    expect(page.get_by_role("alert")).to_contain_text("bytes.jsonl: the file is not UTF-8")
     assert titles(page).count() == 0
 
 
 def test_html_of_a_user_or_a_model_is_text_and_never_runs(page, tmp_path):
     bring(page, tmp_path / "in.jsonl", TALK)
     expect(page.locator(".words")).to_have_text(f"Ask {HOSTILE}")
-    expect(page.locator(".said")).to_have_text(f"Say {HOSTILE}")
+    expect(page.locator(".content")).to_have_text(f"Say {HOSTILE}")
     assert captured_request(page, lambda: send(page, HOSTILE))["messages"][-1]["content"] == HOSTILE
     press(page, f"Delete Ask {HOSTILE[:56]}")
     expect(page.get_by_role("dialog")).to_contain_text("<img src=x")
@@ -174,14 +174,14 @@ def test_tabs_show_what_others_keep_and_write_nothing_over(page):
         begin(other)
         ask(page, "Mine")
         other.keyboard.press("Escape")
-        expect(other.get_by_role("alert")).to_contain_text("this one goes on as a chat of its own")
+        expect(other.get_by_role("alert")).to_contain_text("this version is saved as a chat of its own")
         expect(titles(other)).to_have_count(2)
         assert other.locator(".words").all_inner_texts() == ["First", "Go on"]
     assert page.locator(".words").all_inner_texts() == ["First", "Go on", "Mine"]
 
 
 @pytest.mark.parametrize(
-    ("script", "told"), [(NO_DATABASE, "This browser keeps no chats"), (FULL, "This chat is not kept: the quota is")]
+    ("script", "told"), [(NO_DATABASE, "This browser cannot save chats"), (FULL, "This chat could not be saved: the quota is")]
 )
 def test_a_browser_that_keeps_nothing_still_chats_and_says_so(browser, address, script, told, tmp_path):
     with visit(browser, address, script=script) as page:
@@ -214,11 +214,11 @@ def test_what_came_before_the_server_was_gone_is_kept_and_can_be_asked_again(bro
         expect(last(page).get_by_role("alert")).to_contain_text(
             re.compile("the server does not answer|broke off", re.I)
         )
-        came = last(page).locator(".said").inner_text()
+        came = last(page).locator(".content").inner_text()
         press(page, "Try again")
         expect(last(page).get_by_role("alert")).to_contain_text("is still running")
-        expect(last(page).locator(".said")).to_have_text(came)
-        setting(page, "Most tokens").fill("20")
+        expect(last(page).locator(".content")).to_have_text(came)
+        setting(page, "Max tokens").fill("20")
         with serving("--model", folder, *OPTIONS, "--port", address.rsplit(":", 1)[1]):
             press(page, "Try again")
             expect(last(page)).to_contain_text("tokens of context")
@@ -228,7 +228,7 @@ def test_a_page_without_its_server_says_so_and_tries_again(browser, address):
     with visit(browser, address, refused=True) as page:
         page.route("**/v1/models", lambda route: route.abort())
         page.reload()
-        expect(page.get_by_role("alert")).to_contain_text("No model can be asked. The server does not answer")
+        expect(page.get_by_role("alert")).to_contain_text("The models cannot be listed. The server does not answer")
         page.unroute("**/v1/models")
         press(page, "Try again")
         expect(page.locator("#model option")).to_have_count(1)
@@ -240,7 +240,7 @@ def test_a_key_is_asked_for_until_it_fits_and_kept_for_the_tab(browser, folder):
         visit(browser, address, refused=True) as page,
     ):
         for key in ("wrong", "right"):
-            expect(page.get_by_role("dialog", name="This server wants a key")).to_be_visible()
+            expect(page.get_by_role("dialog", name="This server needs an API key")).to_be_visible()
             page.get_by_label("Key", exact=True).fill(key)
             page.keyboard.press("Enter")
         ask(page, "Hello")
@@ -255,7 +255,7 @@ def test_a_server_whose_key_is_not_given_is_told(browser, folder):
         visit(browser, address, refused=True) as page,
     ):
         page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-        expect(page.get_by_role("alert")).to_contain_text("No model can be asked.")
+        expect(page.get_by_role("alert")).to_contain_text("The models cannot be listed.")
 
 
 def test_everything_is_done_with_the_keyboard(page):
@@ -381,7 +381,7 @@ def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted(page):
     begin(page)
     press(page, "Delete Go on")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.locator(".opening")).to_be_visible()
+    expect(page.locator(".empty-chat")).to_be_visible()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     page.reload()
     expect(page.locator("#chat-list")).to_contain_text("No chats yet.")

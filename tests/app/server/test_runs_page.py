@@ -167,7 +167,7 @@ def test_curves_are_drawn_by_tokens_and_of_training_text_too(page):
 
 def test_a_run_without_a_curve_or_a_model_says_so(page):
     tick(page, "forgotten")
-    expect(page.locator("#curves")).to_contain_text("forgotten: no training curve is at hand.")
+    expect(page.locator("#curves")).to_contain_text("forgotten: the training curve is missing on this machine.")
     expect(page.locator("#ticked")).to_contain_text("The model of forgotten is not on this machine")
     expect(page.locator("#chat")).to_be_disabled()
 
@@ -177,7 +177,7 @@ def test_marks_of_the_scatter_are_told_one_after_another(page):
     page.get_by_label("Bits per byte against", exact=True).select_option("ms per token")
     page.get_by_role("slider", name="Bits per byte against ms per token").focus()
     page.keyboard.press("Home")
-    expect(page.locator(".told")).to_have_text("second: byte, depth 2, bits per byte 2.500, ms per token 0.125")
+    expect(page.locator(".description")).to_have_text("second: byte, depth 2, bits per byte 2.500, ms per token 0.125")
     assert page.locator(".mark").count() == 4
 
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  addParts, FileError, isSaid, messagesFor, newAnswer, newConversation, readLines, textOf, titleOf, toLine, toLines,
+  addParts, FileError, hasText, messagesFor, newAnswer, newConversation, readLines, textOf, titleOf, toLine, toLines,
 } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
 
 /** @typedef {import("../../../../stages/chatmill/app/server/static/shared/api.js").Part} Part */
@@ -54,7 +54,7 @@ test("what is wrong with a line is told with its place", () => {
     constructor: FileError,
     message: /^a\.jsonl:3: unknown role "robot"/,
   });
-  assert.throws(() => readLines("\n", "a.jsonl", []), { message: "a.jsonl: there is no conversation in it" });
+  assert.throws(() => readLines("\n", "a.jsonl", []), { message: "a.jsonl: there is no conversation in the file" });
 });
 
 test("a model is sent what it has said itself, and questions that it has answered", () => {
@@ -90,9 +90,9 @@ test("texts that adjoin become one, and calls stay apart", () => {
 });
 
 test("white space alone says nothing", () => {
-  assert.equal(isSaid({ parts: text(" \n") }), false);
-  assert.equal(isSaid({ parts: text(" a") }), true);
-  assert.equal(isSaid(undefined), false);
+  assert.equal(hasText({ parts: text(" \n") }), false);
+  assert.equal(hasText({ parts: text(" a") }), true);
+  assert.equal(hasText(undefined), false);
 });
 
 test("a title is the first question on one line, cut between characters", () => {

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { axis, brief, nearest, place, pointBefore } from "../../../../stages/chatmill/app/server/static/runs/axis.js";
+import { axis, formatTick, nearest, toPixels, pointBefore } from "../../../../stages/chatmill/app/server/static/runs/axis.js";
 import {
   beginsDescending,
   bestOf,
@@ -12,9 +12,9 @@ import {
 } from "../../../../stages/chatmill/app/server/static/runs/columns.js";
 import { chatAddress, reportAddress } from "../../../../stages/chatmill/app/server/static/runs/requests.js";
 import {
-  aboutTicked,
+  selectionHint,
   canChat,
-  lacks,
+  missingCurveNotes,
   lineOf,
   passes,
   summary,
@@ -65,7 +65,7 @@ test("an axis holds its values and has few marks, whatever their size", () => {
 });
 
 test("the ends of the axes are the corners of the drawing", () => {
-  const at = place(axis("x", [0, 10]), axis("y", [0, 10]));
+  const at = toPixels(axis("x", [0, 10]), axis("y", [0, 10]));
   assert.deepEqual(
     [at(0, 0), at(10, 10)],
     [
@@ -75,8 +75,8 @@ test("the ends of the axes are the corners of the drawing", () => {
   );
 });
 
-test("values on an axis are brief", () => {
-  assert.deepEqual([0, 40, 1200, 99999, 3_500_000, 0.123456].map(brief), [
+test("values on an axis are formatTick", () => {
+  assert.deepEqual([0, 40, 1200, 99999, 3_500_000, 0.123456].map(formatTick), [
     "0",
     "40",
     "1,200",
@@ -192,9 +192,9 @@ test("one or two ticked runs with models can chat, and others are told why not",
     false,
     false,
   ]);
-  assert.equal(aboutTicked([one, one, one]), "3 runs ticked; one or two can chat.");
-  assert.match(aboutTicked([one, gone]), /^The model of b is not on this machine: `dvc pull`/);
-  assert.equal(aboutTicked([failed]), "c has no model to chat with.");
+  assert.equal(selectionHint([one, one, one]), "3 runs ticked; one or two can chat.");
+  assert.match(selectionHint([one, gone]), /^The model of b is not on this machine: `dvc pull`/);
+  assert.equal(selectionHint([failed]), "c has no model to chat with.");
 });
 
 test("a curve by tokens is one by steps times the tokens of a step", () => {
@@ -221,14 +221,14 @@ test("runs without a curve are told together, by the reason", () => {
     ["e", { loss: [[1, 2]] }],
   ];
   const read = lines.map(([name, curve]) => lineOf(run(String(name)), Object(curve), "loss", "step"));
-  assert.deepEqual(lacks(read), [
-    "a, c: no training curve is at hand.",
-    "b: nothing of this kind in the curve.",
+  assert.deepEqual(missingCurveNotes(read), [
+    "a, c: the training curve is missing on this machine.",
+    "b: the training curve does not have these values.",
     "d: no file",
   ]);
 });
 
-test("a listing is counted, and one without runs says how to make one", () => {
+test("a listing is pluralize, and one without runs says how to make one", () => {
   const listing = { runs: [run("a")], ticket: "", notes: [], problem: null, read: 0 };
   assert.match(summary(listing), /^1 run, as of \d\d:\d\d\.$/);
   assert.match(summary({ ...listing, runs: [] }), /^There are no runs/);

@@ -7,7 +7,7 @@ import {
   hex,
   percent,
   visible,
-  withWriters,
+  markToolOutput,
 } from "../../../../stages/chatmill/app/server/static/chat/token_text.js";
 
 /** @param {string} text */
@@ -60,7 +60,7 @@ test("the first token and those of a tool have no step", () => {
 test("a tool has written what stands from the start of its output to the end", () => {
   const tokens = [token("a"), controlToken("<|output_start|>"), token("6"), controlToken("<|output_end|>"), token("b")];
   assert.deepEqual(
-    withWriters(tokens).map(({ given }) => given),
+    markToolOutput(tokens).map(({ given }) => given),
     [false, true, true, true, false],
   );
 });

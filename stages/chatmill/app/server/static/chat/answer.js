@@ -1,8 +1,8 @@
 // @ts-check
-/** One answer of one model: how it is asked for, and how it is shown. */
+/** One answer of one model: how it is requested, and how it is shown. */
 
-import { addParts, isSaid } from "./conversation.js";
-import { figuresOf, notesOf, problemSentence } from "./figures.js";
+import { addParts, hasText } from "./conversation.js";
+import { statsOf, warningsOf, problemSentence } from "./answer_stats.js";
 import { MarkdownView } from "./markdown_view.js";
 import { showTokens } from "./tokens.js";
 import { ApiError, streamChat } from "../shared/api.js";
@@ -12,9 +12,9 @@ import { button, element } from "../shared/dom.js";
 /** @typedef {import("../shared/api.js").Part} Part */
 /** @typedef {{ regenerate: () => unknown, goOn: () => unknown, copy: (answer: Answer) => unknown }} Actions */
 
-const PACE = 250; // characters of an open block that may be read anew in a millisecond: long ones are drawn less often
+const PACE = 250; // characters of an open block parsed again per millisecond: longer blocks are drawn less often
 
-/** Put what a model answers into `answer` as it comes; `changed` is called after each piece.
+/** Stream a model's answer into `answer`; `changed` is called after each chunk.
  * @param {Answer} answer
  * @param {object} request
  * @param {AbortSignal} signal
@@ -24,7 +24,7 @@ export async function streamInto(answer, request, signal, changed) {
   Object.assign(answer, { finish: null, problem: null, timings: null });
   try {
     for await (const chunk of streamChat({ ...request, return_token_ids: true }, signal)) {
-      take(answer, chunk);
+      applyChunk(answer, chunk);
       changed();
     }
   } catch (error) {
@@ -35,7 +35,7 @@ export async function streamInto(answer, request, signal, changed) {
 }
 
 /** @param {Answer} answer @param {import("../shared/api.js").Chunk} chunk */
-function take(answer, chunk) {
+function applyChunk(answer, chunk) {
   if (chunk.prompt_token_ids) Object.assign(answer, { promptIds: chunk.prompt_token_ids, ids: [] });
   if (chunk.timings) answer.timings = chunk.timings;
   const choice = chunk.choices?.[0];
@@ -45,31 +45,31 @@ function take(answer, chunk) {
   answer.finish = choice.finish_reason ?? answer.finish;
 }
 
-/** An answer on the page; what comes is shown at most once in each frame. */
+/** An answer on the page, which is drawn at most once in each frame. */
 export class AnswerView {
-  #body = element("div", { className: "said" });
+  #body = element("div", { className: "content" });
   #status = element("p", { className: "hint", hidden: true });
   #problem = element("div", { className: "problem", role: "alert", hidden: true });
-  #figures = element("p", { className: "figures" });
+  #stats = element("p", { className: "stats" });
   #actions = element("div", { className: "actions" });
   #tokens = element("div", { className: "token-view", hidden: true });
   /** @type {(MarkdownView | ToolView)[]} */
   #parts = []; // a view for each part
   #frame = 0;
-  #drawn = 0; // when, in milliseconds
+  #drawn = 0; // time of the last drawing, in milliseconds
 
   /** @param {Answer} answer @param {Partial<Actions>} actions */
-  constructor(answer, { regenerate = nothing, goOn = nothing, copy = nothing }) {
+  constructor(answer, { regenerate = noop, goOn = noop, copy = noop }) {
     this.answer = answer;
     this.actions = { regenerate, goOn, copy };
     const name = answer.model ?? "Imported answer";
     const heading = element("h2", { className: "who" }, name);
     this.node = element("section", { className: "answer", "aria-label": `Answer of ${name}` }, heading, this.#body);
-    this.node.append(this.#status, this.#problem, this.#figures, this.#actions, this.#tokens);
+    this.node.append(this.#status, this.#problem, this.#stats, this.#actions, this.#tokens);
     this.finish();
   }
 
-  /** It is being asked for: `status` stands there until something comes.
+  /** Show that the answer was requested; `status` is shown until the first chunk.
    * @param {string} status
    */
   begin(status) {
@@ -77,16 +77,16 @@ export class AnswerView {
     this.#status.textContent = status;
     this.#status.hidden = false;
     this.#problem.hidden = this.#tokens.hidden = true;
-    this.#figures.replaceChildren();
+    this.#stats.replaceChildren();
     this.#actions.replaceChildren();
   }
 
-  /** Something came. */
+  /** Draw the answer in the next frame. */
   changed() {
     this.#frame ||= requestAnimationFrame((now) => this.#draw(now));
   }
 
-  /** It is all there, or broke off. */
+  /** Show the answer as it ended: complete, stopped or with an error. */
   finish() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
@@ -96,7 +96,7 @@ export class AnswerView {
     this.#problem.hidden = !this.answer.problem;
     const again = button("Try again", () => this.actions.regenerate());
     this.#problem.replaceChildren(element("p", {}, this.answer.problem ?? ""), again);
-    this.#figures.replaceChildren(...figures(this.answer));
+    this.#stats.replaceChildren(...statsLine(this.answer));
     this.#actions.replaceChildren(...this.#buttons());
   }
 
@@ -111,14 +111,14 @@ export class AnswerView {
     }
   }
 
-  /** @param {boolean} isWhole whether nothing more is awaited */
-  #show(isWhole) {
+  /** @param {boolean} isComplete */
+  #show(isComplete) {
     const { parts } = this.answer;
     const last = parts.length - 1;
     this.#status.hidden ||= parts.length > 0;
     for (let index = Math.max(this.#parts.length - 1, 0); index < parts.length; index += 1) {
       this.#parts[index] ??= this.#partView(parts, index);
-      this.#parts[index].update(parts[index].text, isWhole || index < last);
+      this.#parts[index].update(parts[index].text, isComplete || index < last);
     }
   }
 
@@ -133,13 +133,13 @@ export class AnswerView {
 
   #buttons() {
     const { regenerate, goOn, copy } = this.actions;
-    const said = isSaid(this.answer);
+    const isAnswered = hasText(this.answer);
     const tokens = button("Tokens", () => this.#toggleTokens(tokens), { className: "quiet", ariaExpanded: "false" });
     return [
-      ...(said ? [button("Copy", () => copy(this.answer), { className: "quiet" })] : []),
+      ...(isAnswered ? [button("Copy", () => copy(this.answer), { className: "quiet" })] : []),
       ...(this.answer.ids.length ? [tokens] : []),
       ...(this.answer.problem ? [] : [button("Regenerate", regenerate, { className: "quiet last-only" })]),
-      ...(said ? [button("Continue", goOn, { className: "quiet last-only" })] : []),
+      ...(isAnswered ? [button("Continue", goOn, { className: "quiet last-only" })] : []),
     ];
   }
 
@@ -158,9 +158,9 @@ export class AnswerView {
   }
 }
 
-/** What the tool was asked, or what it answered. */
+/** A call of the tool, or its output. */
 class ToolView {
-  unsettled = 0; // its text comes whole
+  unsettled = 0; // its text comes in one chunk
 
   /** @param {HTMLElement} node @param {Part["kind"]} kind */
   constructor(node, kind) {
@@ -176,14 +176,14 @@ class ToolView {
   }
 }
 
-/** What is told under an answer.
+/** The statistics and warnings under an answer.
  * @param {Answer} answer
  */
-function figures({ finish, timings, ids }) {
-  const facts = figuresOf(timings, ids.length).map(({ value, unit, about }) =>
+function statsLine({ finish, timings, ids }) {
+  const stats = statsOf(timings, ids.length).map(({ value, unit, about }) =>
     element("span", { title: about }, element("b", {}, value), ` ${unit}`),
   );
-  return [...facts, ...notesOf(finish, timings).map((note) => element("span", { className: "told" }, note))];
+  return [...stats, ...warningsOf(finish, timings).map((text) => element("span", { className: "warning" }, text))];
 }
 
-function nothing() {}
+function noop() {}

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The chat page: which conversation is open, and what its controls do. A button of the page stands in chat.html and
- * acts in `listen` below, one of an answer in answer.js, one of a question in exchange.js.
+ * The chat page: which conversation is open, and what its controls do. A button of the page is in chat.html and its
+ * action in `listen` below; those of an answer are in answer.js, those of a question in exchange.js.
  */
 
 import { ChatList } from "./chat_list.js";
@@ -9,15 +9,15 @@ import { Composer } from "./composer.js";
 import { newConversation } from "./conversation.js";
 import { openHistory } from "./history.js";
 import { Models } from "./models.js";
-import { tell, untell } from "./notice.js";
-import { closeCovering, startPanels } from "./panels.js";
+import { showNotice, hideNotice } from "./notice.js";
+import { closeOverlayPanel, startPanels } from "./panels.js";
 import { Settings } from "./settings.js";
-import { copy } from "./spoken.js";
-import { Talk } from "./talk.js";
+import { copy } from "./announcer.js";
+import { ChatView } from "./chat_view.js";
 import { ApiError, onKeyNeeded } from "../shared/api.js";
-import { askedKey, showKeys } from "../shared/dialogs.js";
+import { promptForKey, showKeys } from "../shared/dialogs.js";
 import { button, byId } from "../shared/dom.js";
-import { sentence } from "../shared/words.js";
+import { sentence } from "../shared/text_format.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
@@ -36,109 +36,109 @@ const chosenFile = byId("import-file", HTMLInputElement);
 const { model, beside } = nodes;
 const models = new Models({ model, beside, about: byId("about-model", HTMLElement) });
 const settings = new Settings(byId("sampling", HTMLElement));
-let impatient = false; // a message was sent before the models were known
-const composer = new Composer(message, { send, back: () => models.all.length > 0 && talk.editLast() });
-const history = await openHistory(); // meanwhile people type
+let sendsWhenReady = false; // a message was sent before the models were loaded
+const composer = new Composer(message, { send, back: () => models.all.length > 0 && chatView.editLast() });
+const history = await openHistory(); // the user may type meanwhile
 const list = new ChatList(byId("chat-list", HTMLElement), history, open);
-const talk = new Talk(nodes, { models, settings, history, kept, focus: () => composer.focus() });
+const chatView = new ChatView(nodes, { models, settings, history, onSaved, focus: () => composer.focus() });
 
-/** Open what the address names: a conversation, or a new one with its models. */
+/** Open the conversation that the URL names, or a new one with the models that it names. */
 async function start() {
-  onKeyNeeded(askedKey);
+  onKeyNeeded(promptForKey);
   startPanels();
   listen();
-  history.onChange(otherTab);
+  history.onChange(onOtherTabChange);
   await list.show();
   await connect();
 }
 
 async function connect() {
   const query = new URLSearchParams(location.search);
-  const wanted = [query.get("model"), query.get("beside")].flatMap((id) => id || []);
+  const requested = [query.get("model"), query.get("beside")].flatMap((id) => id || []);
   try {
-    await models.load(wanted);
+    await models.load(requested);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    tell(`No model can be asked. ${sentence(error.message)}`, button("Try again", connect));
+    showNotice(`The models cannot be listed. ${sentence(error.message)}`, button("Try again", connect));
     return;
   }
-  const missing = wanted.filter((id) => !models.find(id));
-  if (missing.length) tell(`There is no model ${missing.join(" and no model ")} here.`);
-  else if (history.lasts) untell();
-  else tell("This browser keeps no chats for this page: export what you want to keep.");
-  await openAddressed();
-  if (impatient) send();
+  const missing = requested.filter((id) => !models.find(id));
+  if (missing.length) showNotice(`There is no model ${missing.join(" and no model ")} here.`);
+  else if (history.lasts) hideNotice();
+  else showNotice("This browser cannot save chats for this page: export those that you want to keep.");
+  await openFromUrl();
+  if (sendsWhenReady) send();
 }
 
-async function openAddressed() {
+async function openFromUrl() {
   const id = location.hash.slice(1);
-  const kept = id ? await history.get(id) : undefined;
-  if (kept || id !== talk.conversation.id) show(kept ?? newConversation(addressedModels()));
+  const saved = id ? await history.get(id) : undefined;
+  if (saved || id !== chatView.conversation.id) show(saved ?? newConversation(modelsInUrl()));
 }
 
-/** The models that the address names and the server has; else its default. */
-function addressedModels() {
+/** The models that the URL names and the server has, or the server's default. */
+function modelsInUrl() {
   const query = new URLSearchParams(location.search);
   const [model, beside] = ["model", "beside"].map((name) => models.find(query.get(name))?.id);
   return [model ?? models.all[0]?.id, beside].filter((id) => id !== undefined);
 }
 
-/** Open a kept conversation; without an id, a new one with the same models.
+/** Open a saved conversation; without an id, a new one with the same models.
  * @param {string | null} id
  */
 async function open(id) {
-  talk.stop();
-  const kept = id ? await history.get(id) : undefined;
+  chatView.stop();
+  const saved = id ? await history.get(id) : undefined;
   window.history.pushState(null, "", id ? `#${id}` : location.pathname);
-  show(kept ?? newConversation(models.chosen()));
-  closeCovering();
+  show(saved ?? newConversation(models.chosen()));
+  closeOverlayPanel();
   composer.focus();
 }
 
 /** @param {Conversation} conversation */
 function show(conversation) {
-  talk.show(conversation);
+  chatView.show(conversation);
   list.show(conversation.id);
 }
 
-/** A conversation was kept: the list shows it, and the address names it if it is open.
+/** Show a conversation that was saved in the list, and its id in the URL if it is open.
  * @param {Conversation} conversation
  */
-async function kept(conversation) {
-  const { id } = talk.conversation;
+async function onSaved(conversation) {
+  const { id } = chatView.conversation;
   if (conversation.id === id && location.hash !== `#${id}`) window.history.pushState(null, "", `#${id}`);
   await list.show(id);
 }
 
-/** Another tab has kept or deleted conversations.
+/** Show what another tab has saved or deleted.
  * @param {import("./history.js").Change} change
  */
-async function otherTab({ id, deleted }) {
+async function onOtherTabChange({ id, deleted }) {
   await list.show();
-  const kept = id && (await history.get(id));
-  if (id !== talk.conversation.id || !talk.isSettled) return;
-  if (deleted) tell("This chat was deleted in another tab. It is kept again if you go on.");
-  else if (kept) show(kept);
+  const saved = id && (await history.get(id));
+  if (id !== chatView.conversation.id || !chatView.isSettled) return;
+  if (deleted) showNotice("This chat was deleted in another tab. It is saved again if you continue.");
+  else if (saved) show(saved);
 }
 
-/** Ask what is written in the message. */
+/** Send the message in the composer. */
 function send() {
   const { text } = composer;
-  impatient = !models.all.length;
-  if (impatient || !text.trim() || !talk.isReady()) return;
+  sendsWhenReady = !models.all.length;
+  if (sendsWhenReady || !text.trim() || !chatView.isReady()) return;
   composer.clear();
-  talk.ask(text);
+  chatView.ask(text);
 }
 
-/** Keep what was changed of a conversation that is kept already. */
-function keepChange() {
-  if (talk.conversation.revision) talk.keep();
+/** Save a change of a conversation that was saved before. */
+function saveChange() {
+  if (chatView.conversation.revision) chatView.save();
 }
 
 function listen() {
-  onClick("skip", (event) => (event.preventDefault(), message.focus())); // the address stays as it is
+  onClick("skip", (event) => (event.preventDefault(), message.focus())); // the URL stays as it is
   byId("composer", HTMLFormElement).addEventListener("submit", (event) => (event.preventDefault(), send()));
-  onClick("stop", () => (talk.stop(), composer.focus()));
+  onClick("stop", () => (chatView.stop(), composer.focus()));
   onClick("new-chat", () => open(null));
   onClick("import", () => chosenFile.click());
   onClick("export", () => list.exportAll());
@@ -146,14 +146,14 @@ function listen() {
   onClick("keys", () => showKeys());
   onClick("exchanges", copyCode);
   chosenFile.addEventListener("change", importChosen);
-  nodes.system.addEventListener("input", () => (talk.conversation.system = nodes.system.value));
-  nodes.system.addEventListener("change", keepChange);
-  for (const chooser of [model, beside]) {
-    chooser.addEventListener("change", () => (talk.hold(models.chosen()), keepChange()));
+  nodes.system.addEventListener("input", () => (chatView.conversation.system = nodes.system.value));
+  nodes.system.addEventListener("change", saveChange);
+  for (const select of [model, beside]) {
+    select.addEventListener("change", () => (chatView.setModels(models.chosen()), saveChange()));
   }
-  addEventListener("popstate", () => (talk.stop(), openAddressed()));
-  document.addEventListener("keydown", escaped);
-  document.addEventListener("visibilitychange", () => document.hidden && talk.isRunning && talk.keep());
+  addEventListener("popstate", () => (chatView.stop(), openFromUrl()));
+  document.addEventListener("keydown", onEscape);
+  document.addEventListener("visibilitychange", () => document.hidden && chatView.isRunning && chatView.save());
 }
 
 /** @param {string} id @param {(event: Event) => unknown} action */
@@ -170,15 +170,16 @@ function copyCode({ target }) {
 }
 
 /** @param {KeyboardEvent} event */
-function escaped(event) {
-  if (event.key !== "Escape" || event.defaultPrevented || !talk.isRunning || document.querySelector("dialog")) return;
+function onEscape(event) {
+  if (event.key !== "Escape" || event.defaultPrevented) return;
+  if (!chatView.isRunning || document.querySelector("dialog")) return;
   event.preventDefault();
-  talk.stop();
+  chatView.stop();
 }
 
 async function importChosen() {
   const file = chosenFile.files?.[0];
-  if (file) await list.importFile(file, talk.conversation.models.slice(0, 1));
+  if (file) await list.importFile(file, chatView.conversation.models.slice(0, 1));
   chosenFile.value = "";
 }
 

@@ -1,18 +1,18 @@
 // @ts-check
-/** The list of the conversations that are kept, and their files. */
+/** The list of the saved conversations, and their import and export. */
 
 import { FileError, readLines, toLines } from "./conversation.js";
 import { latestFirst } from "./history.js";
-import { tell } from "./notice.js";
-import { confirmed } from "../shared/dialogs.js";
+import { showNotice } from "./notice.js";
+import { askConfirmation } from "../shared/dialogs.js";
 import { button, byId, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
 const PAGE = 100; // conversations that are listed at once
-const MOST_BYTES = 100_000_000; // of a file that is imported
+const MAX_BYTES = 100_000_000; // of a file to import
 
-/** The list inside of a node; `open` is called with the id of the one that is chosen, null where it was deleted. */
+/** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted. */
 export class ChatList {
   #shown = PAGE;
 
@@ -30,7 +30,7 @@ export class ChatList {
     this.open = open;
   }
 
-  /** Show what is kept; `current` is the id of the conversation that is open. */
+  /** Show the saved conversations; `current` is the id of the open one. */
   async show(current = this.#current) {
     this.#current = current;
     const titles = await this.history.titles();
@@ -41,30 +41,30 @@ export class ChatList {
     this.node.replaceChildren(...(rows.length ? rows : [element("li", { className: "hint" }, "No chats yet.")]));
   }
 
-  /** Write every conversation to a file. */
+  /** Export all conversations as one file. */
   async exportAll() {
     const all = await this.history.all();
     this.#export(all.sort(latestFirst), "chats.jsonl");
   }
 
-  /** Keep the conversations of a file: all of them, or none if something is wrong with it.
+  /** Import the conversations of a file: all of them, or none if the file has an error.
    * @param {File} file
    * @param {string[]} models
    */
   async importFile(file, models) {
     try {
-      if (file.size > MOST_BYTES) throw new FileError(`${file.name}: over ${MOST_BYTES / 1e6} MB: split it`);
+      if (file.size > MAX_BYTES) throw new FileError(`${file.name}: over ${MAX_BYTES / 1e6} MB: split the file`);
       const bytes = await file.arrayBuffer();
       const conversations = readLines(decoded(bytes, file.name), file.name, models);
       const now = Date.now();
       conversations.forEach((one, index) => (one.updated = now - index)); // listed in the order of the file
       await this.history.putAll(conversations);
       await this.show();
-      tell(`${file.name}: ${conversations.length} imported.`);
+      showNotice(`${file.name}: ${conversations.length} imported.`);
       this.open(conversations[0].id);
     } catch (error) {
       if (!(error instanceof FileError || error instanceof DOMException)) throw error;
-      tell(`Nothing was imported. ${error.message}`);
+      showNotice(`Nothing was imported. ${error.message}`);
     }
   }
 
@@ -94,12 +94,12 @@ export class ChatList {
   #export(conversations, name) {
     const lines = toLines(conversations);
     if (lines) download(lines, name);
-    else tell("There is nothing to export: no question was answered yet.");
+    else showNotice("There is nothing to export: no question has been answered yet.");
   }
 
   /** @param {string} id @param {string} title */
   async #remove(id, title) {
-    if (!(await confirmed("Delete this chat?", `“${title}” cannot be brought back.`, "Delete"))) return;
+    if (!(await askConfirmation("Delete this chat?", `“${title}” cannot be restored.`, "Delete"))) return;
     await this.history.remove(id);
     await this.show();
     if (id === this.#current) this.open(null);
@@ -112,7 +112,7 @@ function decoded(bytes, name) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
-    throw new FileError(`${name}: it is not UTF-8: save it as UTF-8`);
+    throw new FileError(`${name}: the file is not UTF-8: save it as UTF-8`);
   }
 }
 

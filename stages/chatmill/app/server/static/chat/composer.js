@@ -1,7 +1,7 @@
 // @ts-check
-/** The message that is being written. */
+/** The field in which a message is written. */
 
-/** A field that grows with its text; Enter calls `send`, and ↑ in an empty one calls `back`. */
+/** A field that grows with its text; Enter calls `send`, and ↑ in an empty field calls `back`. */
 export class Composer {
   /** @param {HTMLTextAreaElement} field @param {{ send: () => unknown, back: () => boolean }} actions */
   constructor(field, { send, back }) {
@@ -24,7 +24,7 @@ export class Composer {
     this.#fit();
   }
 
-  /** Go on writing; where there is no keyboard, one would cover half of the page. */
+  /** Focus the field, unless that opens an on-screen keyboard, which covers half of the page. */
   focus() {
     if (matchMedia("(pointer: fine)").matches) this.field.focus();
   }

@@ -1,36 +1,36 @@
 // @ts-check
-/** Conversations as the page keeps them, and the lines of the training format that they are written to and read from.
+/** Conversations as the page stores them, and reading and writing them as lines of the training format.
  *
  *     {id, models: ["A", "B"], system: "", exchanges: [{asked: "2*3?", answers: [answer, answer]}]}
  *
- * Each model has its own answers to what was asked. An answer is {model, parts, …}, and its parts are texts, calls of
- * a tool and their outputs: [{kind: "call", text: "2*3"}, {kind: "output", text: "6"}, {kind: "text", text: "It is
- * 6."}].
+ * `asked` is the user's message, and each model has an answer of its own to it. An answer is {model, parts, …}, and its
+ * parts are texts, calls of a tool and their outputs: [{kind: "call", text: "2*3"}, {kind: "output", text: "6"},
+ * {kind: "text", text: "It is 6."}].
  *
- * The reader of the lines is ours because the format is: it is the one that `prepare` trains on.
+ * The lines have the format `messages` of `prepare`, so that exported conversations can be trained on.
  */
 
 /** @typedef {import("../shared/api.js").Part} Part */
 /** @typedef {import("../shared/api.js").Timings} Timings */
 /** @typedef {{ model: string | null, parts: Part[], finish: string | null, problem: string | null,
  *   timings: Timings | null, promptIds: number[], ids: number[] }} Answer */
-/** @typedef {{ asked: string, answers: Answer[] }} Exchange what the user said, and an answer of each model */
+/** @typedef {{ asked: string, answers: Answer[] }} Exchange the user's message, and an answer of each model */
 /** @typedef {{ id: string, revision: number, updated: number, models: string[], system: string,
- *   exchanges: Exchange[] }} Conversation `revision` counts how often it was kept */
+ *   exchanges: Exchange[] }} Conversation `revision` counts how often it was saved */
 /** @typedef {{ role: string, content: string, tool_calls?: object[] }} Message an entry of a line or a request */
-/** @typedef {["system" | "user" | "assistant" | Part["kind"], string]} Step what a message says or does */
+/** @typedef {["system" | "user" | "assistant" | Part["kind"], string]} Step a text, call or output of a message */
 /** @typedef {{ role: string, parts: Part[] }} Turn */
 
 const ROLES = ["system", "user", "assistant", "tool"];
 const TITLE_LENGTH = 60;
 
-/** What is wrong with a file, and where. */
+/** An error in a file; the message says where. */
 export class FileError extends Error {}
 
-/** An entry that is no conversation; the message says why. */
-class Unusable extends Error {}
+/** An error in one line of a file. */
+class InvalidEntryError extends Error {}
 
-/** A conversation in which nothing was said.
+/** A conversation without messages.
  * @param {string[]} models
  * @returns {Conversation}
  */
@@ -40,7 +40,7 @@ export function newConversation(models, system = "") {
   return { id, revision: 0, updated: Date.now(), models, system, exchanges: [] };
 }
 
-/** An answer to which nothing has come yet.
+/** An empty answer.
  * @param {string | null} model
  * @returns {Answer}
  */
@@ -48,7 +48,7 @@ export function newAnswer(model) {
   return { model, parts: [], finish: null, problem: null, timings: null, promptIds: [], ids: [] };
 }
 
-/** What the list calls a conversation: the beginning of what was asked first.
+/** The title of a conversation: the beginning of the first question.
  * @param {Pick<Conversation, "exchanges">} conversation
  */
 export function titleOf(conversation) {
@@ -56,14 +56,14 @@ export function titleOf(conversation) {
   return [...words].slice(0, TITLE_LENGTH).join("") || "New chat";
 }
 
-/** What is said, without calls and their outputs.
+/** The text of parts, without calls and their outputs.
  * @param {Part[]} parts
  */
 export function textOf(parts) {
   return parts.map((part) => (part.kind === "text" ? part.text : "")).join("");
 }
 
-/** Put new parts after others; texts that adjoin become one.
+/** Append parts to others; adjacent texts are merged.
  * @param {Part[]} parts
  * @param {Part[]} added
  */
@@ -75,15 +75,15 @@ export function addParts(parts, added) {
   }
 }
 
-/** Whether an answer says anything.
+/** Whether any part of an answer has text that is not white space.
  * @param {Pick<Answer, "parts"> | undefined} answer
  * @returns {boolean}
  */
-export function isSaid(answer) {
+export function hasText(answer) {
   return answer?.parts.some((part) => part.text.trim() !== "") ?? false;
 }
 
-/** The messages that ask a model for its answer to the exchange `last`; with what it has said of it, to go on.
+/** The messages of a request for a model's answer to the exchange `last`, and the parts to be continued, if any.
  * @param {Conversation} conversation
  * @param {number} column
  * @param {number} last
@@ -91,24 +91,24 @@ export function isSaid(answer) {
  * @returns {Message[]}
  */
 export function messagesFor(conversation, column, last, continued = []) {
-  const earlier = conversation.exchanges.slice(0, last).filter(({ answers }) => isSaid(answers[column]));
+  const earlier = conversation.exchanges.slice(0, last).filter(({ answers }) => hasText(answers[column]));
   return [
-    ...opening(conversation),
-    ...earlier.flatMap(({ asked, answers }) => [userMessage(asked), ...entries(answers[column].parts)]),
+    ...systemMessages(conversation),
+    ...earlier.flatMap((exchange) => messagesOfExchange(exchange, column)),
     userMessage(conversation.exchanges[last].asked),
-    ...entries(continued),
+    ...messagesOfParts(continued),
   ];
 }
 
-/** A conversation with one of its models as a line; "" where nothing was answered. `readLines` reads it.
+/** A conversation with one of its models as a line, which `readLines` reads; "" if nothing was answered.
  * @param {Conversation} conversation
  * @param {number} column
  */
 export function toLine(conversation, column) {
-  const said = conversation.exchanges.filter(({ answers }) => isSaid(answers[column]));
-  if (!said.length) return "";
-  const turns = said.flatMap(({ asked, answers }) => [userMessage(asked), ...entries(answers[column].parts)]);
-  return `${JSON.stringify({ messages: [...opening(conversation), ...turns] })}\n`;
+  const answered = conversation.exchanges.filter(({ answers }) => hasText(answers[column]));
+  if (!answered.length) return "";
+  const messages = answered.flatMap((exchange) => messagesOfExchange(exchange, column));
+  return `${JSON.stringify({ messages: [...systemMessages(conversation), ...messages] })}\n`;
 }
 
 /** Conversations as a file: one line for each, or two for one with two models.
@@ -118,7 +118,7 @@ export function toLines(conversations) {
   return conversations.map((one) => toLine(one, 0) + (one.models.length > 1 ? toLine(one, 1) : "")).join("");
 }
 
-/** The conversations of a file. Throws FileError with the place of a line that is none.
+/** The conversations of a file. Throws FileError with the place of a line that is not a conversation.
  * @param {string} text
  * @param {string} name
  * @param {string[]} models
@@ -130,17 +130,22 @@ export function readLines(text, name, models) {
     try {
       conversations.push(toConversation(JSON.parse(line), models));
     } catch (error) {
-      if (!(error instanceof Unusable || error instanceof SyntaxError)) throw error;
+      if (!(error instanceof InvalidEntryError || error instanceof SyntaxError)) throw error;
       throw new FileError(`${name}:${index + 1}: ${error.message}`);
     }
   }
-  if (!conversations.length) throw new FileError(`${name}: there is no conversation in it`);
+  if (!conversations.length) throw new FileError(`${name}: there is no conversation in the file`);
   return conversations;
 }
 
 /** @param {Conversation} conversation @returns {Message[]} */
-function opening({ system }) {
+function systemMessages({ system }) {
   return system.trim() ? [{ role: "system", content: system }] : [];
+}
+
+/** @param {Exchange} exchange @param {number} column @returns {Message[]} */
+function messagesOfExchange({ asked, answers }, column) {
+  return [userMessage(asked), ...messagesOfParts(answers[column].parts)];
 }
 
 /** @param {string} content @returns {Message} */
@@ -149,7 +154,7 @@ function userMessage(content) {
 }
 
 /** @param {Part[]} parts @returns {Message[]} */
-function entries(parts) {
+function messagesOfParts(parts) {
   return parts.map(({ kind, text }) => {
     if (kind === "text") return { role: "assistant", content: text };
     if (kind === "output") return { role: "tool", content: text };
@@ -158,17 +163,17 @@ function entries(parts) {
   });
 }
 
-/** @param {any} row what a line holds @param {string[]} models @returns {Conversation} */
+/** @param {any} row the JSON of a line @param {string[]} models @returns {Conversation} */
 function toConversation(row, models) {
-  if (!Array.isArray(row?.messages)) throw new Unusable('expected an object with a list of "messages"');
-  const turns = joined(row.messages.flatMap(steps));
+  if (!Array.isArray(row?.messages)) throw new InvalidEntryError('expected an object with a list of "messages"');
+  const turns = toTurns(row.messages.flatMap(steps));
   const system = turns[0]?.role === "system" ? turns.splice(0, 1)[0].parts : [];
-  if (turns.length < 2) throw new Unusable("a conversation needs a message of the user and one of the assistant");
+  if (turns.length < 2) throw new InvalidEntryError("expected a message of the user and one of the assistant");
   const conversation = newConversation(models, textOf(system));
   turns.forEach(({ role, parts }, index) => {
     const expected = ["user", "assistant"][index % 2];
-    if (role !== expected) throw new Unusable(`role out of order: a turn of the ${role}, expected the ${expected}`);
-    if (!isSaid({ parts })) throw new Unusable(`an empty turn of the ${role}`);
+    if (role !== expected) throw new InvalidEntryError(`roles out of order: expected "${expected}", got "${role}"`);
+    if (!hasText({ parts })) throw new InvalidEntryError(`a message of the ${role} is empty`);
     const answer = { ...newAnswer(null), parts, finish: "stop" };
     if (role === "user") conversation.exchanges.push({ asked: textOf(parts), answers: [] });
     else conversation.exchanges[conversation.exchanges.length - 1].answers[0] = answer;
@@ -176,18 +181,19 @@ function toConversation(row, models) {
   return conversation;
 }
 
-/** What a message says and does, in order: ["user", "Hi"], ["call", "2*3"], ["output", "6"] …
+/** The steps of a message, in order: ["user", "Hi"], ["call", "2*3"], ["output", "6"] …
  * @param {any} message
  * @returns {Step[]}
  */
 function steps(message) {
   const { role, content, tool_calls: calls } = message ?? {};
   if (!ROLES.includes(role)) {
-    throw new Unusable(`unknown role ${JSON.stringify(role) ?? "(none)"}: expected one of ${ROLES.join(", ")}`);
+    const name = JSON.stringify(role) ?? "(none)";
+    throw new InvalidEntryError(`unknown role ${name}: expected one of ${ROLES.join(", ")}`);
   }
-  if (calls && !Array.isArray(calls)) throw new Unusable("tool_calls is no list");
-  if (calls?.length && role !== "assistant") throw new Unusable(`tool_calls of the ${role}`);
-  const text = content === null && calls?.length ? "" : said(content);
+  if (calls && !Array.isArray(calls)) throw new InvalidEntryError("tool_calls: expected a list");
+  if (calls?.length && role !== "assistant") throw new InvalidEntryError(`tool_calls of the ${role}: expected none`);
+  const text = content === null && calls?.length ? "" : contentText(content);
   if (role === "tool") return [["output", text]];
   /** @type {Step[]} */
   const words = text || !calls?.length ? [[role, text]] : [];
@@ -197,28 +203,28 @@ function steps(message) {
 }
 
 /** @param {any} content @returns {string} */
-function said(content) {
+function contentText(content) {
   const texts = Array.isArray(content) ? content.map((part) => part?.type === "text" && part.text) : [content];
-  if (!texts.every((text) => typeof text === "string")) throw new Unusable("the content of a message is no text");
-  if (!texts.every((text) => text.isWellFormed())) throw new Unusable("a text holds half of a surrogate pair");
+  if (!texts.every((text) => typeof text === "string")) throw new InvalidEntryError("content: expected a text");
+  if (!texts.every((text) => text.isWellFormed())) throw new InvalidEntryError("content: half of a surrogate pair");
   return texts.join("");
 }
 
 /** @param {any} call @returns {string} */
 function expressionOf(call) {
   const { name, arguments: given = "{}" } = call?.function ?? {};
-  if (typeof name !== "string") throw new Unusable("a call of a function without a name");
+  if (typeof name !== "string") throw new InvalidEntryError("tool_calls: a function without a name");
   const values = typeof given === "string" ? JSON.parse(given) : given;
-  if (name === "calculator" && typeof values?.expression === "string") return said(values.expression);
+  if (name === "calculator" && typeof values?.expression === "string") return contentText(values.expression);
   return JSON.stringify({ name, arguments: values });
 }
 
-/** Turns, in which calls, their outputs and the text after them stand inside one of the assistant.
+/** The turns of steps; calls, their outputs and the text after them belong to one turn of the assistant.
  * @param {Step[]} steps
  */
-function joined(steps) {
+function toTurns(steps) {
   const turns = /** @type {Turn[]} */ ([]);
-  let within = false; // after a call or an output the assistant's turn goes on
+  let within = false; // after a call or an output, when the assistant's turn continues
   for (const [kind, text] of steps) {
     const isTool = kind === "call" || kind === "output";
     const role = isTool ? "assistant" : kind;
@@ -232,11 +238,11 @@ function joined(steps) {
   return turns;
 }
 
-/** The first call that has no output.
+/** The index of the first call without an output.
  * @param {Part[]} parts
  */
 function openCall(parts) {
   const index = parts.findIndex(({ kind }, at) => kind === "call" && parts[at + 1]?.kind !== "output");
-  if (index < 0) throw new Unusable("a tool's output without a call before it");
+  if (index < 0) throw new InvalidEntryError("a tool's output needs a call before it");
   return index;
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the user asked, and the answer of each model to it. */
+/** A message of the user, and the answer of each model to it. */
 
 import { AnswerView } from "./answer.js";
 import { button, element } from "../shared/dom.js";
@@ -8,25 +8,25 @@ import { button, element } from "../shared/dom.js";
 /** @typedef {import("./conversation.js").Exchange} Exchange */
 /** @typedef {{ edit: (view: ExchangeView, text: string) => unknown, copy: (answer: Answer) => unknown,
  *   regenerate: (view: ExchangeView, column: number) => unknown,
- *   goOn: (view: ExchangeView, column: number) => unknown }} Actions which are told the exchange's view */
+ *   goOn: (view: ExchangeView, column: number) => unknown }} Actions which get the exchange's view */
 
 /** An exchange on the page. */
 export class ExchangeView {
   /** @type {(AnswerView | null)[]} */
   answers = [];
-  #asked = element("section", { className: "asked", "aria-label": "You" });
+  #question = element("section", { className: "question", "aria-label": "You" });
   #columns = element("div", { className: "columns" });
 
   /** @param {Exchange} exchange @param {number} columns how many models answer @param {Actions} actions */
   constructor(exchange, columns, actions) {
     this.exchange = exchange;
     this.actions = actions;
-    this.node = element("article", { className: "exchange" }, this.#asked, this.#columns);
-    this.#showAsked();
+    this.node = element("article", { className: "exchange" }, this.#question, this.#columns);
+    this.#showQuestion();
     for (let column = 0; column < columns; column += 1) this.showAnswer(column);
   }
 
-  /** Show the answer of a column as it is in the exchange; without one there is a button to ask for it.
+  /** Show the answer of a column, or a button that requests it.
    * @param {number} column
    */
   showAnswer(column) {
@@ -42,20 +42,20 @@ export class ExchangeView {
     return view;
   }
 
-  /** Let the user change what was asked. */
+  /** Let the user edit the message. */
   edit() {
     const field = element("textarea", { value: this.exchange.asked, "aria-label": "Your message", rows: 3 });
     const send = button("Ask again from here", () => this.#finishEdit(field.value), { className: "first" });
-    const cancel = button("Cancel", () => this.#showAsked(true));
+    const cancel = button("Cancel", () => this.#showQuestion(true));
     field.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.#showAsked(true);
+      if (event.key === "Escape") this.#showQuestion(true);
       else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.#finishEdit(field.value);
       else return;
       event.preventDefault();
       event.stopPropagation();
     });
-    const hint = element("p", { className: "hint" }, "What was said after it is removed.");
-    this.#asked.replaceChildren(heading(), field, hint, element("div", { className: "choices" }, cancel, send));
+    const hint = element("p", { className: "hint" }, "Everything after this message is removed.");
+    this.#question.replaceChildren(heading(), field, hint, element("div", { className: "choices" }, cancel, send));
     field.focus();
   }
 
@@ -64,10 +64,10 @@ export class ExchangeView {
     if (text.trim()) this.actions.edit(this, text);
   }
 
-  #showAsked(focus = false) {
+  #showQuestion(focus = false) {
     const edit = button("Edit", () => this.edit(), { className: "quiet edit", "aria-label": "Edit your message" });
     const words = element("div", { className: "words" }, this.exchange.asked);
-    this.#asked.replaceChildren(heading(), words, element("div", { className: "actions" }, edit));
+    this.#question.replaceChildren(heading(), words, element("div", { className: "actions" }, edit));
     if (focus) edit.focus();
   }
 }

@@ -1,37 +1,37 @@
 // @ts-check
-/** The conversations that this browser keeps, in IndexedDB; where there is none, as long as the page is open.
+/** The conversations that this browser stores, in IndexedDB, or in memory while the page is open.
  *
- * Tabs share them. One that keeps a conversation which another has kept since makes a second one of its own: nothing
- * that was said is written over.
+ * Tabs share them. When a tab saves a conversation that another tab has saved since, it saves a copy with an id of its
+ * own, so that no message is overwritten.
  */
 
 import { newConversation, titleOf } from "./conversation.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
-/** @typedef {{ id: string, title: string, updated: number }} Title all that the list needs */
-/** @typedef {{ id?: string, deleted?: boolean }} Change what another tab has done */
-/** @typedef {StoredHistory | UnstoredHistory} History */
+/** @typedef {{ id: string, title: string, updated: number }} Title an entry of the list */
+/** @typedef {{ id?: string, deleted?: boolean }} Change a change that another tab has made */
+/** @typedef {StoredHistory | MemoryHistory} History */
 
 const NAME = "chatmill";
-const WHOLE = "conversations";
+const CONVERSATIONS = "conversations";
 const TITLES = "titles";
 
-/** The conversations that are kept; `lasts` is whether they outlive the page.
+/** The stored conversations; `lasts` is whether they outlive the page.
  * @returns {Promise<History>}
  */
 export async function openHistory() {
   try {
     return new StoredHistory(await openDatabase());
   } catch (error) {
-    console.info(`chats are not kept: ${error}`);
-    return new UnstoredHistory();
+    console.info(`chats are not saved: ${error}`);
+    return new MemoryHistory();
   }
 }
 
 class StoredHistory {
   lasts = true;
   /** @type {Set<string>} */
-  removed = new Set(); // ids that an answer which was on its way is not to bring back
+  removed = new Set(); // ids that are not saved again when their last answer ends
   #channel = new BroadcastChannel(NAME);
 
   /** @param {IDBDatabase} database */
@@ -40,65 +40,65 @@ class StoredHistory {
     database.onversionchange = () => database.close();
   }
 
-  /** Have a function hear of what other tabs keep and delete.
-   * @param {(change: Change) => unknown} hear
+  /** Call a function for each change that another tab makes.
+   * @param {(change: Change) => unknown} listener
    */
-  onChange(hear) {
-    this.#channel.onmessage = ({ data }) => hear(data);
+  onChange(listener) {
+    this.#channel.onmessage = ({ data }) => listener(data);
   }
 
   /** The title of every conversation, the latest first.
    * @returns {Promise<Title[]>}
    */
   async titles() {
-    return (await settled(this.#store(TITLES, "readonly").getAll())).sort(latestFirst);
+    return (await requestResult(this.#store(TITLES, "readonly").getAll())).sort(latestFirst);
   }
 
-  /** The conversation of that id; undefined if there is none.
+  /** The conversation with an id; undefined if there is none.
    * @param {string} id
    * @returns {Promise<Conversation | undefined>}
    */
   get(id) {
-    return settled(this.#store(WHOLE, "readonly").get(id));
+    return requestResult(this.#store(CONVERSATIONS, "readonly").get(id));
   }
 
   /** Every conversation.
    * @returns {Promise<Conversation[]>}
    */
   all() {
-    return settled(this.#store(WHOLE, "readonly").getAll());
+    return requestResult(this.#store(CONVERSATIONS, "readonly").getAll());
   }
 
-  /** Keep a conversation as it is now; under an id of its own if another tab has kept it since.
+  /** Save a conversation; it gets a new id if another tab has saved it since.
    * @param {Conversation} conversation
    */
   async put(conversation) {
-    const transaction = this.database.transaction([WHOLE, TITLES], "readwrite");
-    const before = await settled(transaction.objectStore(WHOLE).get(conversation.id));
+    const transaction = this.database.transaction([CONVERSATIONS, TITLES], "readwrite");
+    const before = await requestResult(transaction.objectStore(CONVERSATIONS).get(conversation.id));
     if (before && before.revision !== conversation.revision) conversation.id = newConversation([]).id;
     const revision = conversation.revision + 1;
     write(transaction, { ...conversation, revision });
-    await completed(transaction);
+    await transactionDone(transaction);
     conversation.revision = revision;
     this.#channel.postMessage({ id: conversation.id });
   }
 
-  /** Keep conversations, all of them or none.
+  /** Save conversations, all of them or none.
    * @param {Conversation[]} conversations
    */
   async putAll(conversations) {
-    const transaction = this.database.transaction([WHOLE, TITLES], "readwrite");
+    const transaction = this.database.transaction([CONVERSATIONS, TITLES], "readwrite");
     for (const conversation of conversations) write(transaction, conversation);
-    await completed(transaction);
+    await transactionDone(transaction);
     this.#channel.postMessage({});
   }
 
   /** @param {string} id */
   async remove(id) {
     this.removed.add(id);
-    const transaction = this.database.transaction([WHOLE, TITLES], "readwrite");
-    for (const name of [WHOLE, TITLES]) transaction.objectStore(name).delete(id);
-    await completed(transaction);
+    const transaction = this.database.transaction([CONVERSATIONS, TITLES], "readwrite");
+    for (const name of [CONVERSATIONS, TITLES]) transaction.objectStore(name).delete(id);
+    await transactionDone(transaction);
     this.#channel.postMessage({ id, deleted: true });
   }
 
@@ -108,8 +108,8 @@ class StoredHistory {
   }
 }
 
-/** The same without a place to keep anything. */
-class UnstoredHistory {
+/** A history in memory, for browsers without IndexedDB. */
+class MemoryHistory {
   lasts = false;
   /** @type {Set<string>} */
   removed = new Set();
@@ -161,20 +161,20 @@ function summary(conversation) {
 
 /** @param {IDBTransaction} transaction @param {Conversation} conversation */
 function write(transaction, conversation) {
-  transaction.objectStore(WHOLE).put(conversation);
+  transaction.objectStore(CONVERSATIONS).put(conversation);
   transaction.objectStore(TITLES).put(summary(conversation));
 }
 
 function openDatabase() {
-  const opening = indexedDB.open(NAME, 1);
-  opening.onupgradeneeded = () => {
-    for (const name of [WHOLE, TITLES]) opening.result.createObjectStore(name, { keyPath: "id" });
+  const request = indexedDB.open(NAME, 1);
+  request.onupgradeneeded = () => {
+    for (const name of [CONVERSATIONS, TITLES]) request.result.createObjectStore(name, { keyPath: "id" });
   };
-  return settled(opening);
+  return requestResult(request);
 }
 
 /** @template Value @param {IDBRequest<Value>} request @returns {Promise<Value>} */
-function settled(request) {
+function requestResult(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
@@ -182,9 +182,9 @@ function settled(request) {
 }
 
 /** @param {IDBTransaction} transaction @returns {Promise<unknown>} */
-function completed(transaction) {
+function transactionDone(transaction) {
   return new Promise((resolve, reject) => {
     transaction.oncomplete = resolve;
-    transaction.onabort = () => reject(transaction.error ?? new Error("the browser has stopped it"));
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser aborted the transaction"));
   });
 }

@@ -1,12 +1,12 @@
 // @ts-check
-/** Markdown as a tree of what is to be shown, made of what the library markdown-it reads.
+/** Markdown as a tree of elements, made from the tokens of the library markdown-it.
  *
  *     "a *b*" → [{ start: 0, line: 0, node: { name: "p", attributes: {}, children: ["a ", { name: "em", … }] } }]
  *
- * It is ours because the library writes HTML, and no text of a model may become HTML: of the library's tokens this
- * makes elements from a fixed list, with text inside. HTML stays text; links lead to web and mail addresses alone; an
- * image is a link to it. What depends on text that comes much later is left out (references, underlined headings), so
- * that a text that grows is read on from its last block.
+ * The library itself writes HTML, but no text of a model may become HTML. This module makes elements of a fixed list
+ * from the library's tokens, with text inside. HTML stays text, links lead only to web and mail addresses, and an image
+ * becomes a link. References and underlined headings are not supported, because they depend on text that comes later:
+ * without them, a growing text is parsed again from its last block only.
  */
 
 import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
@@ -15,21 +15,21 @@ import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
 /** @typedef {import("../vendor/markdown-it.esm.min.mjs").StateBlock} StateBlock */
 /** @typedef {{ name: string, attributes: Record<string, string>, children: Tree[] }} Branch an element */
 /** @typedef {Branch | string} Tree an element, or text */
-/** @typedef {{ start: number, line: number, node: Branch }} Block and where it begins: its character and its line */
+/** @typedef {{ start: number, line: number, node: Branch }} Block an element, and the character and line where it starts */
 
-const MOST_LEVELS = 16; // of lists (two each) and quotes; what lies deeper is text
-const MOST_OPEN = 40; // elements inside of one another; what lies deeper is not marked
-const MOST_COLUMNS = 200; // of the head of a table that has not come whole
+const MAX_LEVELS = 16; // nested lists (two levels each) and quotes; deeper ones are text
+const MAX_OPEN = 40; // nested elements; deeper ones are left out, and their text is kept
+const MAX_COLUMNS = 200; // of a table whose head is incomplete
 const SAFE_LINK = /^(https?:\/\/|mailto:)/i;
 const NEW_TAB = { target: "_blank", rel: "noopener noreferrer" };
 const LINE_END = /\r\n?|\n/g;
-const FENCE_BEGUN = /^((?:[ \t>]|[-*+] |\d{1,9}[.)] )*)(?:`+|~+)[ \t]*$/; // may become code, or its end
+const FENCE_START = /^((?:[ \t>]|[-*+] |\d{1,9}[.)] )*)(?:`+|~+)[ \t]*$/; // may start or end a code block
 const ROW = /^ {0,3}\|/;
-const DELIMITER_BEGUN = /^ {0,3}(\|[ \t:|-]*)?$/;
+const DELIMITER_START = /^ {0,3}(\|[ \t:|-]*)?$/;
 
-const reader = newReader();
+const parser = newParser();
 
-/** The blocks of a text from a position on, where a block begins.
+/** The blocks of a text from a position, at which a block must start.
  * @param {string} text
  * @param {number} position
  * @returns {Block[]}
@@ -39,7 +39,7 @@ export function blocksOf(text, position = 0) {
   const starts = [0, ...Array.from(rest.matchAll(LINE_END), ({ index, 0: end }) => index + end.length)];
   const blocks = [];
   let tokens = /** @type {Token[]} */ ([]);
-  for (const token of reader.parse(rest, {})) {
+  for (const token of parser.parse(rest, {})) {
     tokens.push(token);
     if (token.level > 0 || token.nesting > 0) continue;
     const line = tokens[0].map?.[0] ?? 0;
@@ -49,16 +49,16 @@ export function blocksOf(text, position = 0) {
   return blocks;
 }
 
-/** The same of a text that is still growing: what would look otherwise with the next characters is shown as it will be.
+/** The blocks of a text that is still growing, shown as they will look when the text is complete.
  *
- * A line of backticks alone waits for its end, and the head of a table is one before the line under it has come.
+ * A last line of backticks is held back, and the head of a table is shown as a table before its second line is there.
  * @param {string} text
  * @param {number} position
  * @returns {Block[]}
  */
 export function blocksSoFar(text, position = 0) {
   const end = text.lastIndexOf("\n") + 1;
-  const fence = FENCE_BEGUN.exec(text.slice(end));
+  const fence = FENCE_START.exec(text.slice(end));
   const shown = fence ? text.slice(0, end) + fence[1].trimEnd() : text;
   const blocks = blocksOf(shown, position);
   const last = blocks.at(-1);
@@ -68,7 +68,7 @@ export function blocksSoFar(text, position = 0) {
   return [...blocks.slice(0, -1), ...more.map((block) => ({ ...block, line: block.line + last.line }))];
 }
 
-/** How many lines a text has from a position on.
+/** The number of lines of a text, from a position.
  * @param {string} text
  * @param {number} position
  */
@@ -76,14 +76,14 @@ export function countLines(text, position = 0) {
   return text.slice(position).split(LINE_END).length;
 }
 
-function newReader() {
-  const made = new MarkdownIt({ html: false, linkify: true, typographer: false, maxNesting: 100 });
-  made.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
-  made.disable(["code", "entity", "lheading", "reference"]);
-  made.validateLink = (url) => SAFE_LINK.test(url.trim());
-  made.block.ruler.before("table", "too_deep", plainWhereTooDeep);
-  made.inline.State = class extends made.inline.State {
-    /** A star inside a word marks nothing, like an underscore, so that `2*3*4` keeps its stars.
+function newParser() {
+  const parser = new MarkdownIt({ html: false, linkify: true, typographer: false, maxNesting: 100 });
+  parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+  parser.disable(["code", "entity", "lheading", "reference"]);
+  parser.validateLink = (url) => SAFE_LINK.test(url.trim());
+  parser.block.ruler.before("table", "too_deep", limitNesting);
+  parser.inline.State = class extends parser.inline.State {
+    /** A star inside a word is no markup, like an underscore, so that `2*3*4` keeps its stars.
      * @override
      * @param {number} start
      */
@@ -91,16 +91,16 @@ function newReader() {
       return super.scanDelims(start, false);
     }
   };
-  return made;
+  return parser;
 }
 
-/** A rule of the library: a block that lies too deep is a paragraph.
+/** A rule of the library that makes a paragraph of a block that is nested too deep.
  * @param {StateBlock} state
  * @param {number} begin
  * @param {number} end
  */
-function plainWhereTooDeep(state, begin, end) {
-  if (state.level < MOST_LEVELS) return false;
+function limitNesting(state, begin, end) {
+  if (state.level < MAX_LEVELS) return false;
   let next = begin + 1;
   while (next < end && (state.sCount[next] < 0 || state.sCount[next] >= state.blkIndent)) next += 1;
   state.line = next;
@@ -111,7 +111,7 @@ function plainWhereTooDeep(state, begin, end) {
   return true;
 }
 
-/** What tokens are shown as.
+/** The trees of the library's tokens.
  * @param {Token[]} tokens
  * @returns {Tree[]}
  */
@@ -124,12 +124,12 @@ function treesOf(tokens) {
     if (token.type.startsWith("link_")) links += token.nesting;
     if (token.nesting < 0) open.pop();
     else if (token.nesting === 0) add(siblings, leafOf(token, links > 0));
-    else open.push(open.length > MOST_OPEN ? siblings : opened(siblings, token));
+    else open.push(open.length > MAX_OPEN ? siblings : openElement(siblings, token));
   }
   return root;
 }
 
-/** Put text or an element after others; texts that adjoin become one.
+/** Append a text or an element to others; adjacent texts are merged.
  * @param {Tree[]} siblings
  * @param {Tree} tree
  */
@@ -139,15 +139,15 @@ function add(siblings, tree) {
   else if (tree !== "") siblings.push(tree);
 }
 
-/** Put the element of a token after others; its children.
+/** Append the element of a token to others, and return its children.
  * @param {Tree[]} siblings
  * @param {Token} token
  */
-function opened(siblings, token) {
-  const made = branchOf(token);
-  const isTable = made.name === "table";
-  add(siblings, isTable ? branch("div", { class: "table", tabindex: "0" }, made) : made);
-  return made.children;
+function openElement(siblings, token) {
+  const node = branchOf(token);
+  const isTable = node.name === "table";
+  add(siblings, isTable ? branch("div", { class: "table", tabindex: "0" }, node) : node);
+  return node.children;
 }
 
 /** @param {Token} token */
@@ -160,7 +160,7 @@ function branchOf(token) {
   return branch(tag, side ? { class: `to-${side}` } : {});
 }
 
-/** What a token without children is shown as.
+/** The tree of a token without children.
  * @param {Token} token
  * @param {boolean} isInLink
  * @returns {Tree}
@@ -181,7 +181,7 @@ function link(address, title) {
   return branch("a", { href: String(address), ...NEW_TAB, ...(title ? { title } : {}) });
 }
 
-/** Code as a block, with its language and a button that copies it.
+/** A code block, with its language and a button that copies it.
  * @param {string} language
  * @param {string} text
  */
@@ -197,15 +197,15 @@ function branch(name, attributes = {}, ...children) {
   return { name, attributes, children };
 }
 
-/** A paragraph that ends with what looks like the head of a table as one with the line that makes it a table.
+/** A paragraph that ends with the head of a table, with the line added that makes it a table; null for any other.
  * @param {string} paragraph
  */
 function asTable(paragraph) {
   const lines = paragraph.split(LINE_END);
-  if (lines.length > 1 && DELIMITER_BEGUN.test(lines[lines.length - 1])) lines.pop();
+  if (lines.length > 1 && DELIMITER_START.test(lines[lines.length - 1])) lines.pop();
   const head = lines[lines.length - 1];
   if (!ROW.test(head) || (lines.length > 1 && ROW.test(lines[lines.length - 2]))) return null;
   if (head.trim() === "|") return lines.slice(0, -1).join("\n");
   const columns = head.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/).length;
-  return columns > MOST_COLUMNS ? null : [...lines, "|-".repeat(columns)].join("\n");
+  return columns > MAX_COLUMNS ? null : [...lines, "|-".repeat(columns)].join("\n");
 }

@@ -1,52 +1,52 @@
 // @ts-check
-/** Markdown on the page: nodes that are changed in place while a text grows. */
+/** Markdown on the page, as nodes that are changed in place while a text grows. */
 
 import { blocksOf, blocksSoFar, countLines } from "./markdown.js";
 
 /** @typedef {import("./markdown.js").Branch} Branch */
 /** @typedef {import("./markdown.js").Tree} Tree */
 
-/** A text that grows, as nodes inside of `node`: blocks that are complete are made once. */
+/** A growing text as children of `node`; complete blocks are built once. */
 export class MarkdownView {
   #text = "";
-  #isWhole = true;
-  #closed = 0; // where the blocks begin that may still change
-  #complete = 0; // how many nodes stand before theirs
+  #isComplete = true;
+  #closed = 0; // the position after which blocks may still change
+  #complete = 0; // the number of nodes before those of the open blocks
   /** @type {Tree[]} */
-  #open = []; // what their nodes show
+  #open = []; // the trees of the open blocks
 
   /** @param {Element} node */
   constructor(node) {
     this.node = node;
   }
 
-  /** How many characters at the end are read anew with whatever comes; code is only lengthened. */
+  /** How many characters are parsed again with the next ones; code is only lengthened. */
   get unsettled() {
     const [first] = this.#open;
     const isCode = typeof first === "object" && first.attributes.class === "code";
     return isCode ? 0 : this.#text.length - this.#closed;
   }
 
-  /** Show a text that begins with the one that was shown before; `isWhole` is whether nothing more is awaited.
+  /** Show a text that starts with the text shown before; `isComplete` is whether it will not grow further.
    * @param {string} text
    */
-  update(text, isWhole = true) {
-    if (text === this.#text && isWhole === this.#isWhole) return;
-    const blocks = (isWhole ? blocksOf : blocksSoFar)(text, this.#closed);
+  update(text, isComplete = true) {
+    if (text === this.#text && isComplete === this.#isComplete) return;
+    const blocks = (isComplete ? blocksOf : blocksSoFar)(text, this.#closed);
     const trees = blocks.map(({ node }) => node);
     patch(this.node, this.#open, trees, this.#complete);
     const last = blocks[blocks.length - 1];
-    const isYoung = last && last.line >= countLines(text, this.#closed) - 2; // it may turn out to belong to that before
+    const isYoung = last && last.line >= countLines(text, this.#closed) - 2; // it may become a part of the block before
     const settled = Math.max(blocks.length - (isYoung ? 2 : 1), 0);
     this.#complete += settled;
     this.#open = trees.slice(settled);
     this.#closed = blocks[settled]?.start ?? this.#closed;
     this.#text = text;
-    this.#isWhole = isWhole;
+    this.#isComplete = isComplete;
   }
 }
 
-/** Put a whole text into a node.
+/** Show a complete text in a node.
  * @param {string} text
  * @param {Element} node
  */
@@ -54,7 +54,7 @@ export function render(text, node) {
   for (const block of blocksOf(text)) node.append(build(block.node));
 }
 
-/** Have the last children of a node, from `first` on, show `after` in place of `before`.
+/** Change the children of a node, from `first` on, from showing `before` to showing `after`.
  * @param {Node} node
  * @param {Tree[]} before
  * @param {Tree[]} after
@@ -68,7 +68,7 @@ function patch(node, before, after, first = 0) {
   for (let extra = before.length - after.length; extra > 0; extra -= 1) node.lastChild?.remove();
 }
 
-/** Have a node show `after` in place of `before`; whether it is of the kind that can.
+/** Change a node from showing `before` to showing `after`; false if it must be replaced.
  * @param {Node} node
  * @param {Tree} before
  * @param {Tree} after

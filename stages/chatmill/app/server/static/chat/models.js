@@ -1,13 +1,13 @@
 // @ts-check
-/** The models that can be chosen, and what is known of them. */
+/** The models that can be chosen, and the description of the chosen one. */
 
-import { factsOf } from "./model_facts.js";
+import { describeModel } from "./model_description.js";
 import { fetchModels, findRuns } from "../shared/api.js";
 import { element } from "../shared/dom.js";
 
 /** @typedef {import("../shared/api.js").Model} Model */
 
-/** The two choosers of models, and a list of what is known of the first. */
+/** The two selects of models, and the description of the first model. */
 export class Models {
   /** @type {Model[]} */
   all = [];
@@ -19,18 +19,18 @@ export class Models {
     this.about = about;
   }
 
-  /** Ask the server which models there are; runs among `wanted` that it has not looked for yet are looked for.
-   * @param {string[]} wanted
+  /** Fetch the list of models; if one of `requested` is missing, have the server look for its runs first.
+   * @param {string[]} requested
    */
-  async load(wanted = []) {
+  async load(requested = []) {
     this.all = await fetchModels();
-    if (wanted.some((id) => id && !this.find(id))) {
+    if (requested.some((id) => id && !this.find(id))) {
       await findRuns();
       this.all = await fetchModels();
     }
   }
 
-  /** A model by its id; undefined where the server has none.
+  /** The model with an id; undefined if the server has none.
    * @param {string | null} id
    */
   find(id) {
@@ -45,13 +45,13 @@ export class Models {
     this.beside.replaceChildren(element("option", { value: "" }, "none"), ...this.all.map(option));
     this.model.value = model;
     this.beside.value = beside;
-    const facts = factsOf(this.find(model));
+    const facts = describeModel(this.find(model));
     this.about.replaceChildren(
       ...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
     );
   }
 
-  /** The ids that are chosen: one, or two; none before the models are known. */
+  /** The chosen ids: one or two; none before the models are loaded. */
   chosen() {
     return [this.model.value, this.beside.value].filter(Boolean);
   }

@@ -1,21 +1,21 @@
 // @ts-check
-/** The line above the chat in which the page tells what happened. */
+/** The notice above the chat. */
 
 import { button, byId, element } from "../shared/dom.js";
 
 const node = byId("notice", HTMLElement);
 
-/** Show a text until it is closed; `more` are nodes after it.
+/** Show a text, followed by the nodes `more`, until it is closed.
  * @param {string} text
  * @param {...Node} more
  */
-export function tell(text, ...more) {
-  node.replaceChildren(element("span", {}, text), ...more, button("Close", untell, { className: "quiet" }));
+export function showNotice(text, ...more) {
+  node.replaceChildren(element("span", {}, text), ...more, button("Close", hideNotice, { className: "quiet" }));
   node.hidden = false;
 }
 
-/** Take away what is told. */
-export function untell() {
+/** Hide the notice. */
+export function hideNotice() {
   node.hidden = true;
   node.replaceChildren();
 }

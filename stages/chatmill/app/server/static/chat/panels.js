@@ -1,26 +1,26 @@
 // @ts-check
-/** The panels beside the chat: the list of chats and the settings. Where the window is narrow, one covers the chat. */
+/** The panels beside the chat: the list of chats and the settings. In a narrow window an open panel covers the chat. */
 
 import { byId } from "../shared/dom.js";
-import { keep, recall } from "./storage.js";
+import { load, save } from "./local_storage.js";
 
 const NARROW = matchMedia("(max-width: 52rem)");
 const PANELS = ["chats", "settings"];
 
-/** Make the buttons open and close their panels; wide windows open as they were left. */
+/** Make the buttons open and close their panels; in a wide window the panels open as they were left. */
 export function startPanels() {
   for (const name of PANELS) opener(name).addEventListener("click", () => toggle(name));
   NARROW.addEventListener("change", showAll);
   showAll();
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog") && closeCovering()) {
+    if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog") && closeOverlayPanel()) {
       event.preventDefault();
     }
   });
 }
 
-/** Uncover the chat; whether a panel covered it. */
-export function closeCovering() {
+/** Close the panel that covers the chat; false if none does. */
+export function closeOverlayPanel() {
   const covering = NARROW.matches ? PANELS.find((name) => !panel(name).hidden) : undefined;
   if (!covering) return false;
   show(covering, false);
@@ -29,7 +29,7 @@ export function closeCovering() {
 }
 
 function showAll() {
-  for (const name of PANELS) show(name, !NARROW.matches && recall(`panel.${name}`, name === "chats"));
+  for (const name of PANELS) show(name, !NARROW.matches && load(`panel.${name}`, name === "chats"));
 }
 
 /** @param {string} name */
@@ -38,7 +38,7 @@ function toggle(name) {
   if (opens && NARROW.matches) for (const other of PANELS) show(other, false);
   show(name, opens);
   if (opens && NARROW.matches) firstControl(name)?.focus();
-  if (!NARROW.matches) keep(`panel.${name}`, opens);
+  if (!NARROW.matches) save(`panel.${name}`, opens);
 }
 
 /** @param {string} name @returns {HTMLElement | null} */

@@ -1,23 +1,23 @@
 // @ts-check
-/** How tokens are chosen and where an answer ends: what can be set, and what a request says of it. */
+/** The settings of sampling and of an answer's end, and the parameters of a request that they become. */
 
 /** @typedef {{ name: string, label: string, min: number, max?: number, step: number, hint: string }} Control */
-/** @typedef {{ [name: string]: number | string | undefined, stop?: string }} Changed what differs from the defaults */
+/** @typedef {{ [name: string]: number | string | undefined, stop?: string }} Changed the settings that differ from the defaults */
 
 /** @type {Control[]} */
 export const CONTROLS = [
-  { name: "temperature", label: "Temperature", min: 0, max: 100, step: 0.01, hint: "0: the likeliest token, always" },
-  { name: "top_p", label: "Top p", min: 0.001, max: 1, step: 0.001, hint: "only the likeliest with this probability" },
-  { name: "top_k", label: "Top k", min: 0, step: 1, hint: "only so many of the likeliest; 0: all" },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.001, hint: "only those this likely, beside the likeliest" },
+  { name: "temperature", label: "Temperature", min: 0, max: 100, step: 0.01, hint: "0: always the likeliest token" },
+  { name: "top_p", label: "Top p", min: 0.001, max: 1, step: 0.001, hint: "only the likeliest with this sum" },
+  { name: "top_k", label: "Top k", min: 0, step: 1, hint: "only this many of the likeliest; 0: all" },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.001, hint: "least probability, relative to the likeliest" },
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.01, hint: "1: none" },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.01, hint: "0: none" },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.01, hint: "0: none" },
-  { name: "seed", label: "Seed", min: 0, step: 1, hint: "empty: at random" },
-  { name: "max_tokens", label: "Most tokens", min: 1, step: 1, hint: "of an answer" },
+  { name: "seed", label: "Seed", min: 0, step: 1, hint: "empty: random" },
+  { name: "max_tokens", label: "Max tokens", min: 1, step: 1, hint: "of an answer" },
 ];
 
-/** What a request says of the settings that were changed: numbers, and the texts at which an answer stops.
+/** The parameters of a request for the changed settings: numbers, and the stop texts.
  * @param {Changed} changed
  * @returns {Record<string, unknown>}
  */
@@ -26,7 +26,7 @@ export function requestValues({ stop = "", ...numbers }) {
   return texts.length ? { ...numbers, stop: texts } : numbers;
 }
 
-/** The changed settings after one was set; a value that is empty or the default is no change.
+/** The changed settings after one was set; an empty or default value is no change.
  * @param {Changed} changed
  * @param {string} name
  * @param {number | string | null} value
@@ -42,6 +42,6 @@ export function withSetting(changed, name, value, defaults) {
  * @param {string} text
  */
 export function unescaped(text) {
-  const meant = /** @type {Record<string, string>} */ ({ "\\n": "\n", "\\t": "\t", "\\\\": "\\" });
-  return text.replace(/\\[nt\\]/g, (mark) => meant[mark]);
+  const characters = /** @type {Record<string, string>} */ ({ "\\n": "\n", "\\t": "\t", "\\\\": "\\" });
+  return text.replace(/\\[nt\\]/g, (escape) => characters[escape]);
 }

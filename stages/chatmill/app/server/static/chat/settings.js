@@ -1,8 +1,8 @@
 // @ts-check
-/** The controls of sampling: they begin with the server's defaults, and what is changed is kept. */
+/** The controls of sampling: they start with the server's defaults, and changed settings are saved. */
 
 import { CONTROLS, requestValues, withSetting } from "./sampling.js";
-import { keep, recall } from "./storage.js";
+import { load, save } from "./local_storage.js";
 import { element } from "../shared/dom.js";
 
 /** @typedef {import("./sampling.js").Control} Control */
@@ -11,26 +11,26 @@ import { element } from "../shared/dom.js";
 const NAME = "sampling";
 const STOPS = "Stop texts";
 
-/** The controls, inside of a node; only what differs from the server's defaults is kept and sent. */
+/** The controls inside a node; only settings that differ from the server's defaults are saved and sent. */
 export class Settings {
   /** @type {Record<string, number>} */
   #defaults = {};
   /** @type {Map<string, HTMLInputElement>} */
   #inputs = new Map();
   #stops = element("textarea", { id: "stop-texts", rows: 2, spellcheck: false });
-  #changed = recall(NAME, /** @type {Changed} */ ({}));
+  #changed = load(NAME, /** @type {Changed} */ ({}));
 
   /** @param {HTMLElement} node */
   constructor(node) {
     for (const control of CONTROLS) node.append(this.#row(control));
-    const hint = element("small", { id: "stop-hint" }, "an answer ends before it; one on each line, \\n is a line end");
+    const hint = element("small", { id: "stop-hint" }, "an answer ends before them; one per line, \\n is a line end");
     this.#stops.setAttribute("aria-describedby", hint.id);
-    this.#stops.addEventListener("input", () => this.#keep("stop", this.#stops.value));
+    this.#stops.addEventListener("input", () => this.#save("stop", this.#stops.value));
     node.append(element("div", { className: "control tall" }, label(STOPS, this.#stops), this.#stops, hint));
     this.#show();
   }
 
-  /** Show the defaults of a model; undefined where it does not tell them yet.
+  /** Show the defaults of a model; undefined if they are not known yet.
    * @param {Record<string, number> | undefined} defaults
    */
   setDefaults(defaults) {
@@ -38,19 +38,19 @@ export class Settings {
     this.#show();
   }
 
-  /** Have everything as the server has it. */
+  /** Reset all settings to the server's defaults. */
   reset() {
     this.#changed = {};
-    keep(NAME, {});
+    save(NAME, {});
     this.#show();
   }
 
-  /** What a request says of it; a value that may not be is left out, and marked in its control. */
+  /** The parameters of a request; an invalid value is left out, and marked in its control. */
   values() {
     return requestValues(this.#changed);
   }
 
-  /** The labels of controls whose values may not be. */
+  /** The labels of controls with invalid values. */
   invalid() {
     return CONTROLS.filter(({ name }) => !this.#inputs.get(name)?.validity.valid).map(({ label }) => label);
   }
@@ -68,13 +68,13 @@ export class Settings {
   /** @param {string} name @param {HTMLInputElement} input */
   #read(name, input) {
     input.setAttribute("aria-invalid", String(!input.validity.valid));
-    if (input.validity.valid) this.#keep(name, input.value === "" ? null : input.valueAsNumber);
+    if (input.validity.valid) this.#save(name, input.value === "" ? null : input.valueAsNumber);
   }
 
   /** @param {string} name @param {number | string | null} value */
-  #keep(name, value) {
+  #save(name, value) {
     this.#changed = withSetting(this.#changed, name, value, this.#defaults);
-    keep(NAME, this.#changed);
+    save(NAME, this.#changed);
     this.#mark();
   }
 

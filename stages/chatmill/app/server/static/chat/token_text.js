@@ -1,26 +1,26 @@
 // @ts-check
-/** How a token is written, and how its probability is marked. */
+/** The text of a token on the page, and the mark of its probability. */
 
 /** @typedef {import("../shared/api.js").Token} Token */
-/** @typedef {Token & { given: boolean }} WrittenToken and whether the tool has written it */
+/** @typedef {Token & { given: boolean }} WrittenToken and whether it is the tool's output */
 
 /** @type {Record<string, string>} */
 const MARKS = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍" };
 const OUTPUT_START = "<|output_start|>";
 const OUTPUT_END = "<|output_end|>";
 
-/** The least probability of each step, and its name; its mark stands in chat.css.
+/** The least probability of each step and its name; the marks are in chat.css.
  * @type {[number, string][]}
  */
 export const STEPS = [
-  [0.9, "90 % and more"],
-  [0.5, "50 to 90 %"],
-  [0.2, "20 to 50 %"],
-  [0.05, "5 to 20 %"],
-  [0, "below 5 %"],
+  [0.9, "≥ 90 %"],
+  [0.5, "50–90 %"],
+  [0.2, "20–50 %"],
+  [0.05, "5–20 %"],
+  [0, "< 5 %"],
 ];
 
-/** A token as it is shown: white space marked, bytes that are no character as they are.
+/** A token as it is shown: white space is marked, and bytes of an incomplete character are hexadecimal.
  * @param {Pick<Token, "control" | "bytes">} token
  */
 export function visible(token) {
@@ -31,7 +31,7 @@ export function visible(token) {
   return marked.replace(/^\p{M}/u, "◌$&"); // an accent without its letter
 }
 
-/** 12.3 %; of small ones two digits that are not zero.
+/** A probability as 12.3 %; a small one has two significant digits.
  * @param {number} logprob
  */
 export function percent(logprob) {
@@ -46,11 +46,11 @@ export function hex(bytes) {
   return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
-/** The tokens, of which those of a tool's output are `given`: no model chose them.
+/** The tokens, with `given` set for those of a tool's output, which the model did not choose.
  * @param {Token[]} tokens
  * @returns {WrittenToken[]}
  */
-export function withWriters(tokens) {
+export function markToolOutput(tokens) {
   let given = false;
   return tokens.map((token) => {
     given ||= token.control === OUTPUT_START;
@@ -60,7 +60,7 @@ export function withWriters(tokens) {
   });
 }
 
-/** The classes of a token: its step of probability, or that no model chose it, and whether it is a control token.
+/** The CSS classes of a token: its step of probability, or that the tool gave it, and whether it is a control token.
  * @param {Pick<WrittenToken, "logprob" | "control" | "given">} token
  */
 export function classOf({ logprob, control, given }) {
@@ -74,7 +74,7 @@ function decoded(bytes) {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
   } catch {
-    return null; // a part of a character
+    return null; // an incomplete character
   }
 }
 

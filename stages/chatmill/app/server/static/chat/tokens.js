@@ -1,10 +1,10 @@
 // @ts-check
-/** The tokens of a prompt and its answer, each marked by how probable it was after those before it. */
+/** The tokens of a prompt and its answer, each marked by its probability. */
 
-import { classOf, hex, percent, STEPS, visible, withWriters } from "./token_text.js";
+import { classOf, hex, percent, STEPS, visible, markToolOutput } from "./token_text.js";
 import { fetchTokens } from "../shared/api.js";
 import { element } from "../shared/dom.js";
-import { counted } from "../shared/words.js";
+import { pluralize } from "../shared/text_format.js";
 
 /** @typedef {import("../shared/api.js").Candidate} Candidate */
 /** @typedef {import("./token_text.js").WrittenToken} WrittenToken */
@@ -15,16 +15,16 @@ const card = element("div", { id: "token-card", popover: "manual", role: "toolti
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let hiding;
 
-/** The view of an answer's tokens, to be shown at once and filled as they come. Throws ApiError.
+/** Show the tokens of an answer in a node, when they are loaded. Throws ApiError.
  * @param {import("./conversation.js").Answer} answer
  * @param {HTMLElement} node
  */
 export async function showTokens(answer, node) {
   node.replaceChildren(element("p", { className: "hint" }, "loading the tokens …"));
-  const tokens = withWriters(await fetchTokens(answer.model, [...answer.promptIds, ...answer.ids]));
-  const asked = tokens.slice(0, answer.promptIds.length);
-  const said = tokens.slice(answer.promptIds.length);
-  node.replaceChildren(legend(tokens), stretch("Prompt", asked), stretch("Answer", said));
+  const tokens = markToolOutput(await fetchTokens(answer.model, [...answer.promptIds, ...answer.ids]));
+  const prompt = tokens.slice(0, answer.promptIds.length);
+  const generated = tokens.slice(answer.promptIds.length);
+  node.replaceChildren(legend(tokens), tokenList("Prompt", prompt), tokenList("Answer", generated));
   document.body.append(card);
 }
 
@@ -32,21 +32,21 @@ export async function showTokens(answer, node) {
 function legend(tokens) {
   const steps = STEPS.map(([, name], step) => element("li", { className: `token p${step}` }, name));
   if (tokens.some(({ given }) => given)) steps.push(element("li", { className: "token given" }, "given by the tool"));
-  const hint = element("p", { className: "hint" }, "Arrow keys go from token to token.");
+  const hint = element("p", { className: "hint" }, "Arrow keys move the focus.");
   return element("div", { className: "legend" }, "Probability:", element("ul", {}, ...steps), hint);
 }
 
 /** @param {string} name @param {WrittenToken[]} tokens */
-function stretch(name, tokens) {
+function tokenList(name, tokens) {
   const list = element("ol", { className: "tokens", "aria-label": `Tokens of the ${name.toLowerCase()}` });
-  tokens.forEach((token, index) => list.append(item(token, index === 0)));
-  list.addEventListener("keydown", (event) => move(event, list));
-  const heading = element("h3", {}, `${name}: ${counted(tokens.length, "token")}`);
+  tokens.forEach((token, index) => list.append(tokenItem(token, index === 0)));
+  list.addEventListener("keydown", (event) => onArrowKey(event, list));
+  const heading = element("h3", {}, `${name}: ${pluralize(tokens.length, "token")}`);
   return element("section", {}, heading, list);
 }
 
 /** @param {WrittenToken} token @param {boolean} isFirst */
-function item(token, isFirst) {
+function tokenItem(token, isFirst) {
   const name = `${visible(token)}, id ${token.id}${token.logprob === null ? "" : `, ${percent(token.logprob)}`}`;
   const node = element(
     "button",
@@ -56,22 +56,22 @@ function item(token, isFirst) {
   node.onpointerenter = node.onfocus = () => showCard(token, node);
   node.onpointerleave = () => (hiding = setTimeout(hideCard, 150)); // time to reach the card
   node.onblur = hideCard;
-  const broken = token.bytes.at(-1) === 10 && !token.control;
-  return element("li", broken ? { className: "ends-line" } : {}, node);
+  const endsLine = token.bytes.at(-1) === 10 && !token.control;
+  return element("li", endsLine ? { className: "ends-line" } : {}, node);
 }
 
-/** Move the focus with the arrow keys; one token of a list is reached with Tab.
+/** Move the focus with the arrow keys; only one token of a list can be reached with Tab.
  * @param {KeyboardEvent} event
  * @param {HTMLElement} list
  */
-function move(event, list) {
+function onArrowKey(event, list) {
   const nodes = [...list.querySelectorAll("button")];
   const at = nodes.findIndex((node) => node === event.target);
   const last = nodes.length - 1;
   /** @type {Record<string, () => number>} */
   const steps = { ArrowRight: () => at + 1, ArrowLeft: () => at - 1, Home: () => 0, End: () => last };
   /** @type {Record<string, () => number>} */
-  const lines = { ArrowDown: () => below(nodes, at, 1), ArrowUp: () => below(nodes, at, -1) };
+  const lines = { ArrowDown: () => tokenInNextRow(nodes, at, 1), ArrowUp: () => tokenInNextRow(nodes, at, -1) };
   const to = { ...steps, ...lines }[event.key]?.();
   if (event.key === "Escape" && card.matches(":popover-open")) {
     event.stopPropagation();
@@ -85,12 +85,12 @@ function move(event, list) {
   next.focus();
 }
 
-/** The token of the next line that lies nearest under this one, or above.
+/** The index of the token in the next or previous row that is nearest to a token.
  * @param {HTMLElement[]} nodes
  * @param {number} at
  * @param {1 | -1} direction
  */
-function below(nodes, at, direction) {
+function tokenInNextRow(nodes, at, direction) {
   const { left, top } = nodes[at].getBoundingClientRect();
   let best = at;
   /** @type {number | null} */
@@ -133,14 +133,14 @@ function details(token) {
     ["Token", visible(token)],
     ["Id", String(token.id)],
     ["Bytes", token.bytes.length ? hex(token.bytes) : "none"],
-    ["Probability", token.logprob === null ? "the first: there is nothing before it" : percent(token.logprob)],
+    ["Probability", token.logprob === null ? "none, as it is the first" : percent(token.logprob)],
     ...(token.given ? [["Written by", "the tool, not the model"]] : []),
   ];
   const facts = rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
   const top = token.top ?? [];
   const isAmong = top.some(({ id }) => id === token.id);
   const likeliest = top.map((one) => candidate(one, one.id === token.id));
-  const heading = isAmong ? "The likeliest here" : "The likeliest here, this one not among them";
+  const heading = isAmong ? "Likeliest tokens here" : "Likeliest tokens here, not the chosen one";
   return [
     element("dl", {}, ...facts),
     ...(top.length ? [element("h4", {}, heading), element("ol", {}, ...likeliest)] : []),

@@ -1,9 +1,9 @@
 // @ts-check
-/** The sides of a chart: round marks around all values, and where a point stands. They are ours, as the charts are:
- * two small drawings are less than a library of them.
+/** The axes of a chart: their ticks, and the position of a point. The charts use no library, as two small drawings
+ * need less code than one.
  */
 
-/** @typedef {{ name: string, marks: number[], low: number, high: number }} Axis its ends, and its marks between */
+/** @typedef {{ name: string, marks: number[], low: number, high: number }} Axis its ticks and its ends */
 /** @typedef {import("./requests.js").Point} Point */
 
 export const WIDTH = 480; // units of the drawing; few, so that its type stays legible on a phone
@@ -14,7 +14,7 @@ export const TOP = 34;
 export const BOTTOM = 40;
 const MARKS = 5;
 
-/** One side of a chart: its name, its ends and its marks, at 1, 2 or 5 times a power of ten, around all values.
+/** An axis that contains all values, with ticks at multiples of 1, 2 or 5 times a power of ten.
  * @param {string} name
  * @param {number[]} values
  * @returns {Axis}
@@ -30,27 +30,27 @@ export function axis(name, values) {
   return { name, marks, low: marks[0], high: marks[marks.length - 1] };
 }
 
-/** Where a point of two axes stands in the drawing.
+/** A function from the values of a point on two axes to its position in the drawing.
  * @param {Axis} x
  * @param {Axis} y
  * @returns {(across: number, up: number) => Point}
  */
-export function place(x, y) {
+export function toPixels(x, y) {
   return (across, up) => [
     LEFT + share(x, across) * (WIDTH - LEFT - RIGHT),
     HEIGHT - BOTTOM - share(y, up) * (HEIGHT - BOTTOM - TOP),
   ];
 }
 
-/** A value on an axis: 40, 1,200, 3.5M.
+/** The label of a tick: 40, 1,200, 3.5M.
  * @param {number} value
  */
-export function brief(value) {
+export function formatTick(value) {
   const notation = Math.abs(value) >= 1e5 ? "compact" : "standard";
   return value.toLocaleString("en", { notation, maximumSignificantDigits: 4 });
 }
 
-/** Which of the points lies nearest.
+/** The index of the nearest point.
  * @param {Point[]} points
  * @param {number} across
  * @param {number} up
@@ -60,7 +60,7 @@ export function nearest(points, across, up) {
   return distances.indexOf(Math.min(...distances));
 }
 
-/** The last point of a curve up to there; none past its end.
+/** The last point of a curve at or before `where`; undefined past the end of the curve.
  * @param {Point[]} points
  * @param {number} where
  */

@@ -1,7 +1,7 @@
 // @ts-check
-/** What charts are made of: SVG, axes with round marks, and a cursor that the pointer and the keyboard move. */
+/** The parts of charts: SVG elements, axes, and a cursor that is moved by the pointer or the keyboard. */
 
-import { BOTTOM, brief, HEIGHT, LEFT, place, RIGHT, TOP, WIDTH } from "./axis.js";
+import { BOTTOM, formatTick, HEIGHT, LEFT, toPixels, RIGHT, TOP, WIDTH } from "./axis.js";
 import { element } from "../shared/dom.js";
 
 /** @typedef {import("./axis.js").Axis} Axis */
@@ -26,16 +26,16 @@ export function svg(name, attributes = {}, ...children) {
  * @param {Axis} y
  */
 export function frame(x, y) {
-  const at = place(x, y);
+  const at = toPixels(x, y);
   const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
   for (const mark of y.marks) {
     const height = at(x.low, mark)[1];
     drawing.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: height, y2: height }));
-    drawing.append(svg("text", { x: LEFT - 6, y: height + 4, "text-anchor": "end" }, brief(mark)));
+    drawing.append(svg("text", { x: LEFT - 6, y: height + 4, "text-anchor": "end" }, formatTick(mark)));
   }
   for (const mark of x.marks) {
     const across = at(mark, y.low)[0];
-    drawing.append(svg("text", { x: across, y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, brief(mark)));
+    drawing.append(svg("text", { x: across, y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, formatTick(mark)));
   }
   drawing.append(svg("text", { x: 0, y: 14 }, y.name));
   drawing.append(svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, x.name));
@@ -50,9 +50,9 @@ export function upright(across) {
 }
 
 /**
- * The drawing inside of what a pointer and the keyboard move along its `count` stops.
+ * A slider with the drawing, whose cursor moves along `count` stops by the pointer or the keyboard.
  *
- * `nearest` gives the stop for a point of the drawing, `show` marks one (null: none) and gives it in words.
+ * `nearest` returns the stop for a point of the drawing; `show` marks a stop, or none for null, and returns its text.
  * @param {Element} drawing
  * @param {string} label
  * @param {number} count

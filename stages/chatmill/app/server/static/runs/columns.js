@@ -1,5 +1,5 @@
 // @ts-check
-/** The columns of the table of runs: what they show, how they are ordered, and which of their values is best. */
+/** The columns of the table of runs: their format, their order, and their best value. */
 
 /** @typedef {import("./requests.js").Run} Run */
 /** @typedef {{ key: string, title: string, about?: string, show: (value: any) => string, first?: string, best?: string,
@@ -10,17 +10,17 @@ const LOW = "low";
 const HIGH = "high";
 const NUMERIC = { numeric: true }; // "run 10" comes after "run 9"
 
-/** `best` is the end of a column's values that is better, where one is; `first` the end that a sort begins with.
+/** `best` is the better end of a column's values, if there is one; `first` is the end with which a sort starts.
  * @type {Column[]}
  */
 export const COLUMNS = [
   { key: "label", title: "Run", show: String, first: LOW },
   { key: "when", title: "When", show: (time) => time.slice(0, 16).replace("T", " "), first: HIGH },
   { key: "tokenizer", title: "Tokenizer", show: String, first: LOW },
-  { key: "vocabulary", title: "Vocabulary", show: whole, first: LOW },
-  { key: "depth", title: "Depth", show: whole, first: LOW },
-  { key: "parameters", title: "Parameters", show: whole, first: LOW },
-  { key: "steps", title: "Steps", show: whole, first: LOW },
+  { key: "vocabulary", title: "Vocabulary", show: integer, first: LOW },
+  { key: "depth", title: "Depth", show: integer, first: LOW },
+  { key: "parameters", title: "Parameters", show: integer, first: LOW },
+  { key: "steps", title: "Steps", show: integer, first: LOW },
   { key: "bits_per_byte", title: "Bits per byte", show: fixed(3), best: LOW },
   { key: "bits_per_byte_of_answers", title: "… of answers", about: "Bits of answers", show: fixed(3), best: LOW },
   { key: "skills", title: "Skills", show: percent, best: HIGH },
@@ -30,7 +30,7 @@ export const COLUMNS = [
   { key: "graph_megabytes", title: "Graph, MB", show: fixed(2), best: LOW },
 ];
 
-/** What a column shows of a run; a dash where there is nothing to show.
+/** The text of a run in a column; a dash if the value is missing.
  * @param {Column} column
  * @param {Run} run
  */
@@ -39,19 +39,19 @@ export function shown(column, run) {
   return value === null ? DASH : column.show(value);
 }
 
-/** The runs in the order of a column; those without a value come last, whichever way.
+/** The runs in the order of a column; those without a value come last in both directions.
  * @param {Run[]} runs
  * @param {Column} column
  * @param {boolean} descending
  */
 export function sorted(runs, column, descending) {
-  const has = runs.filter((run) => run[column.key] !== null);
-  const lacks = runs.filter((run) => run[column.key] === null);
-  has.sort((one, other) => compared(one[column.key], other[column.key]));
-  return [...(descending ? has.reverse() : has), ...lacks];
+  const withValue = runs.filter((run) => run[column.key] !== null);
+  const withoutValue = runs.filter((run) => run[column.key] === null);
+  withValue.sort((one, other) => compare(one[column.key], other[column.key]));
+  return [...(descending ? withValue.reverse() : withValue), ...withoutValue];
 }
 
-/** The best value of a column; none where fewer than two runs have one, or all have the same.
+/** The best value of a column; null if fewer than two runs have one, or all have the same.
  * @param {Column} column
  * @param {Run[]} runs
  */
@@ -70,13 +70,13 @@ export function beginsDescending(column) {
 }
 
 /** @param {number | string} one @param {number | string} other */
-function compared(one, other) {
+function compare(one, other) {
   if (typeof one === "number" && typeof other === "number") return one - other;
   return String(one).localeCompare(String(other), "en", NUMERIC);
 }
 
 /** @param {number} value */
-function whole(value) {
+function integer(value) {
   return value.toLocaleString("en");
 }
 

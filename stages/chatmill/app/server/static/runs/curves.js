@@ -1,22 +1,22 @@
 // @ts-check
-/** Training curves over one another: a line for each run, and a legend that tells their values. */
+/** A figure of training curves: a line for each run, and a legend with their values. */
 
-import { axis, brief, nearest, place, pointBefore } from "./axis.js";
+import { axis, formatTick, nearest, toPixels, pointBefore } from "./axis.js";
 import { frame, svg, upright, withCursor } from "./chart.js";
 import { element } from "../shared/dom.js";
 
 /** @typedef {import("./requests.js").Point} Point */
 /** @typedef {{ name: string, points: Point[] }} NamedPoints */
 
-const COLORS = 8; // of the page's palette; beyond them lines are dashed
+const COLORS = 8; // of the page's palette; further lines are dashed
 const DASHES = ["", "6 3", "2 3"];
 const BITS = "bits per byte";
 const DECIMALS = 3;
 
-/** How many curves can be told apart. */
-export const MOST = COLORS * DASHES.length;
+/** How many curves can be distinguished. */
+export const MAX_CURVES = COLORS * DASHES.length;
 
-/** A figure of curves, [{ name, points: [[x, bits per byte], …] }, …], along an axis of this name.
+/** A figure of curves, [{ name, points: [[x, bits per byte], …] }, …], over an axis with the name `along`.
  * @param {NamedPoints[]} curves
  * @param {string} along
  */
@@ -30,7 +30,7 @@ export function curvesFigure(curves, along) {
 function chart(curves, points, along, legend) {
   const x = axis(along, [0, ...points.map(([across]) => across)]);
   const y = axis(BITS, points.map(([, up]) => up));
-  const [drawing, at] = [frame(x, y), place(x, y)];
+  const [drawing, at] = [frame(x, y), toPixels(x, y)];
   drawing.append(...curves.map((curve, index) => line(curve.points.map((point) => at(...point)), index)));
   const stops = [...new Set(points.map(([across]) => across))].sort((one, other) => one - other);
   const places = stops.map((stop) => at(stop, y.low));
@@ -40,7 +40,7 @@ function chart(curves, points, along, legend) {
     cursor?.remove();
     cursor = stop === null ? null : upright(places[stop][0]);
     if (cursor) drawing.append(cursor);
-    return legend.tell(stop === null ? null : stops[stop]);
+    return legend.showValues(stop === null ? null : stops[stop]);
   };
   const find = (/** @type {number} */ across) => nearest(places, across, places[0][1]);
   return withCursor(drawing, `Training curves by ${along}`, stops.length, find, show);
@@ -48,18 +48,18 @@ function chart(curves, points, along, legend) {
 
 /** @param {Point[]} points @param {number} index */
 function line(points, index) {
-  const look = lookOf(index);
+  const look = lineStyle(index);
   if (points.length > 1) return svg("polyline", { ...look, points: points.map((point) => point.join()).join(" ") });
   return svg("g", look, ...points.map(([cx, cy]) => svg("circle", { cx, cy, r: 3 })));
 }
 
 /** @param {number} index */
-function lookOf(index) {
+function lineStyle(index) {
   const dash = DASHES[Math.floor(index / COLORS) % DASHES.length];
   return { class: `line color${index % COLORS}`, "stroke-dasharray": dash };
 }
 
-/** The name of each curve beside its line, and its value where the cursor is. */
+/** The legend: the line and name of each curve, and its value at the cursor. */
 class Legend {
   /** @type {NamedPoints[]} */
   #curves;
@@ -77,16 +77,16 @@ class Legend {
       element("li", {}, sample(index), element("span", {}, name), this.#values[index]),
     );
     this.node = element("figcaption", {}, this.#where, element("ul", { className: "legend" }, ...items));
-    this.tell(null);
+    this.showValues(null);
   }
 
-  /** Show the values there, or at the ends for null; in words.
+  /** Show the values at a position, or at the curves' ends for null; returns them as text.
    * @param {number | null} where
    */
-  tell(where) {
-    const there = where === null ? "At the end of each" : `At ${this.#along} ${brief(where)}`;
+  showValues(where) {
+    const there = where === null ? "At the end of each" : `At ${this.#along} ${formatTick(where)}`;
     const at = this.#curves.map(({ points }) => (where === null ? points.at(-1) : pointBefore(points, where)));
-    const texts = at.map(written);
+    const texts = at.map(formatPoint);
     this.#where.textContent = `${there}, ${BITS}:`;
     for (const [index, node] of this.#values.entries()) node.textContent = texts[index];
     return `${there}: ${this.#curves.map(({ name }, index) => `${name} ${texts[index]}`).join(", ")}`;
@@ -94,12 +94,12 @@ class Legend {
 }
 
 /** @param {Point | undefined} point */
-function written(point) {
+function formatPoint(point) {
   return point ? point[1].toFixed(DECIMALS) : "–";
 }
 
 /** @param {number} index */
 function sample(index) {
-  const stroke = svg("line", { ...lookOf(index), x1: 0, x2: 24, y1: 5, y2: 5 });
+  const stroke = svg("line", { ...lineStyle(index), x1: 0, x2: 24, y1: 5, y2: 5 });
   return svg("svg", { class: "sample", viewBox: "0 0 24 10", width: 24, height: 10, "aria-hidden": "true" }, stroke);
 }

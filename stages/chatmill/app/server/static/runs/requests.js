@@ -1,16 +1,16 @@
 // @ts-check
-/** The runs that the server knows, their curves and where their reports are. */
+/** Requests for the runs and their curves, and the URLs of reports and chats. */
 
 import { get } from "../shared/api.js";
 
 /** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
  *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
- *   depth: number | null, [figure: string]: any }} Run and its figures by the keys of their columns */
+ *   depth: number | null, [metric: string]: any }} Run and its metrics by the keys of their columns */
 /** @typedef {{ runs: Run[], ticket: string, notes: string[], problem: string | null, read: number }} Listing */
 /** @typedef {[across: number, up: number]} Point */
 /** @typedef {{ problem?: string, [column: string]: any }} Curve (step, bits per byte) of each column, or its problem */
 
-/** All runs, and what is to be said of them; `refresh` has the server look for them anew.
+/** The listing of all runs; `refresh` makes the server list them again.
  * @returns {Promise<Listing>}
  */
 export function fetchRuns(refresh = false) {
@@ -25,7 +25,7 @@ export function fetchCurve(name) {
   return get(`${path(name)}/curve.json`);
 }
 
-/** Where the report of a run is; the ticket is the listing's.
+/** The URL of a run's report; the ticket is in the listing.
  * @param {string} name
  * @param {string} ticket
  */
@@ -33,7 +33,7 @@ export function reportAddress(name, ticket) {
   return `${path(name)}/report?ticket=${encodeURIComponent(ticket)}`;
 }
 
-/** Where one model chats, or two of them side by side.
+/** The URL of a chat with one model, or with two side by side.
  * @param {string[]} names
  */
 export function chatAddress([model, beside]) {

@@ -1,13 +1,13 @@
 // @ts-check
-/** The page of runs: what is shown of them, what is ticked, and what is done with those. */
+/** The page of runs: their table and charts, the ticked runs, and the actions on them. */
 
-import { curvesFigure, MOST } from "./curves.js";
+import { curvesFigure, MAX_CURVES } from "./curves.js";
 import { chatAddress, fetchCurve, fetchRuns } from "./requests.js";
 import { COSTS, kindsOf, scatterFigure } from "./scatter.js";
-import { aboutTicked, canChat, lacks, lineOf, passes, summary, valuesOf } from "./selection.js";
+import { selectionHint, canChat, missingCurveNotes, lineOf, passes, summary, valuesOf } from "./selection.js";
 import { RunsTable } from "./table.js";
 import { onKeyNeeded } from "../shared/api.js";
-import { askedKey } from "../shared/dialogs.js";
+import { promptForKey } from "../shared/dialogs.js";
 import { byId, element } from "../shared/dom.js";
 
 /** @typedef {import("./requests.js").Run} Run */
@@ -18,7 +18,7 @@ const WORKSPACE = "workspace";
 const [tokenizer, depth, column, along, against] = ["tokenizer", "depth", "column", "along", "against"].map((id) =>
   byId(id, HTMLSelectElement),
 );
-const [chat, untick, refresh] = ["chat", "untick", "refresh"].map((id) => byId(id, HTMLButtonElement));
+const [chat, untick, refreshButton] = ["chat", "untick", "refresh"].map((id) => byId(id, HTMLButtonElement));
 const named = byId("named", HTMLInputElement);
 /** @type {Set<string>} */
 const ticked = new Set();
@@ -29,23 +29,23 @@ const table = new RunsTable(byId("runs", HTMLElement), ticked, onTick);
 let runs = [];
 let ticket = "";
 
-/** @param {boolean} anew */
-async function load(anew) {
-  refresh.disabled = true;
-  say("state", "Reading the runs … DVC takes half a second for one that it has not read before.");
+/** @param {boolean} refresh whether the server lists the runs again */
+async function load(refresh) {
+  refreshButton.disabled = true;
+  setText("state", "Reading the runs … DVC takes half a second for each run that it has not read before.");
   try {
-    const listing = await fetchRuns(anew);
+    const listing = await fetchRuns(refresh);
     ({ runs, ticket } = listing);
-    say("state", [summary(listing), ...listing.notes].join(" "));
-    tell(listing.problem);
+    setText("state", [summary(listing), ...listing.notes].join(" "));
+    showProblem(listing.problem);
   } catch (error) {
-    say("state", "");
-    tell(messageOf(error));
+    setText("state", "");
+    showProblem(messageOf(error));
   }
-  refresh.disabled = false;
-  forgetWhatIsGone();
-  offer(tokenizer, valuesOf(runs, "tokenizer").sort());
-  offer(depth, valuesOf(runs, "depth").sort((one, other) => one - other));
+  refreshButton.disabled = false;
+  dropMissingRuns();
+  setOptions(tokenizer, valuesOf(runs, "tokenizer").sort());
+  setOptions(depth, valuesOf(runs, "depth").sort((one, other) => one - other));
   show();
   onTick();
 }
@@ -56,23 +56,23 @@ function messageOf(error) {
 }
 
 /** @param {string | null} problem */
-function tell(problem) {
+function showProblem(problem) {
   const node = byId("problem", HTMLElement);
   node.hidden = !problem;
   node.textContent = problem ?? "";
 }
 
-function forgetWhatIsGone() {
+function dropMissingRuns() {
   const names = new Set(runs.map((run) => run.name));
   for (const name of ticked) if (!names.has(name)) ticked.delete(name);
   for (const key of curves.keys()) if (key.endsWith(`\n${WORKSPACE}`)) curves.delete(key); // it may have changed
 }
 
-/** The choices of a select; what was chosen stays, where it is still there.
+/** Set the options of a select; the chosen value remains if it is among them.
  * @param {HTMLSelectElement} select
  * @param {unknown[]} values
  */
-function offer(select, values) {
+function setOptions(select, values) {
   const chosen = select.value;
   const options = values.map((value) => element("option", { value: String(value) }, String(value)));
   select.replaceChildren(element("option", { value: ALL }, "any"), ...options);
@@ -81,41 +81,42 @@ function offer(select, values) {
 
 function show() {
   const filter = { tokenizer: tokenizer.value, depth: depth.value, named: named.value };
-  const found = runs.filter((run) => passes(run, filter));
-  table.show(found, ticket);
-  const none = runs.length && !found.length;
-  say("ticked", none ? "No run fits these filters." : aboutTicked(chosen()));
+  const shown = runs.filter((run) => passes(run, filter));
+  table.show(shown, ticket);
+  const none = runs.length && !shown.length;
+  setText("ticked", none ? "No run fits these filters." : selectionHint(tickedRuns()));
   const cost = COSTS.find(({ key }) => key === against.value) ?? COSTS[0];
-  byId("scatter", HTMLElement).replaceChildren(scatterFigure(found, cost, kindsOf(runs)));
+  byId("scatter", HTMLElement).replaceChildren(scatterFigure(shown, cost, kindsOf(runs)));
 }
 
-function chosen() {
+function tickedRuns() {
   return [...ticked].flatMap((name) => runs.find((run) => run.name === name) ?? []);
 }
 
 function onTick() {
   untick.disabled = !ticked.size;
-  chat.disabled = !canChat(chosen());
+  chat.disabled = !canChat(tickedRuns());
   chat.textContent = ticked.size === 1 ? "Chat with it" : "Chat side by side";
-  say("ticked", aboutTicked(chosen()));
+  setText("ticked", selectionHint(tickedRuns()));
   drawCurves();
 }
 
 async function drawCurves() {
   const node = byId("curves", HTMLElement);
-  const asked = chosen();
-  const found = await Promise.all(asked.slice(0, MOST).map(curveOf));
-  if (asked.map(keyOf).join() !== chosen().map(keyOf).join()) return; // another tick came meanwhile
-  const lines = found.map((curve, index) => lineOf(asked[index], curve, column.value, along.value));
-  const notes = lacks(lines);
-  if (asked.length > MOST) notes.push(`The first ${MOST} of ${asked.length} are drawn: more cannot be told apart.`);
-  if (!asked.length) notes.push("None is ticked.");
+  const requested = tickedRuns();
+  const loaded = await Promise.all(requested.slice(0, MAX_CURVES).map(curveOf));
+  if (requested.map(keyOf).join() !== tickedRuns().map(keyOf).join()) return; // the ticks have changed meanwhile
+  const lines = loaded.map((curve, index) => lineOf(requested[index], curve, column.value, along.value));
+  const notes = missingCurveNotes(lines);
+  const count = requested.length;
+  if (count > MAX_CURVES) notes.push(`Only the first ${MAX_CURVES} of ${count} curves are drawn.`);
+  if (!count) notes.push("No run is ticked.");
   const drawn = lines.filter(({ points }) => points.length);
   const figure = drawn.length ? [curvesFigure(drawn, along.value)] : [];
   node.replaceChildren(...figure, ...notes.map((note) => element("p", { className: "hint" }, note)));
 }
 
-/** The curve of a run, or the problem with it; each is asked for once.
+/** The curve of a run, or the problem with it; each is fetched once.
  * @param {Run} run
  */
 function curveOf(run) {
@@ -131,12 +132,12 @@ function keyOf(run) {
 }
 
 /** @param {string} id @param {string} text */
-function say(id, text) {
+function setText(id, text) {
   byId(id, HTMLElement).textContent = text;
 }
 
 function openChat() {
-  location.assign(chatAddress(chosen().map((run) => run.name)));
+  location.assign(chatAddress(tickedRuns().map((run) => run.name)));
 }
 
 function untickAll() {
@@ -151,6 +152,6 @@ for (const node of [tokenizer, depth, named, against]) node.addEventListener("in
 for (const node of [column, along]) node.addEventListener("input", drawCurves);
 chat.addEventListener("click", openChat);
 untick.addEventListener("click", untickAll);
-refresh.addEventListener("click", () => load(true));
-onKeyNeeded(askedKey);
+refreshButton.addEventListener("click", () => load(true));
+onKeyNeeded(promptForKey);
 load(false);

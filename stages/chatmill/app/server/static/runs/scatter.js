@@ -1,7 +1,7 @@
 // @ts-check
-/** Bits per byte of each run against what it costs; the colour is the tokenizer's, the number in a mark the depth. */
+/** A scatter plot of bits per byte against a cost. The colour of a mark is the tokenizer's, its number the depth. */
 
-import { axis, nearest, place } from "./axis.js";
+import { axis, nearest, toPixels } from "./axis.js";
 import { frame, svg, withCursor } from "./chart.js";
 import { COLUMNS, shown } from "./columns.js";
 import { element } from "../shared/dom.js";
@@ -12,44 +12,44 @@ import { element } from "../shared/dom.js";
 const UP = column("bits_per_byte");
 const COLORS = 8;
 const RADIUS = 8;
-const HINT = "Point at a mark, or go along the chart with the arrow keys.";
+const HINT = "Point at a mark, or move along the chart with the arrow keys.";
 
-/** The kinds of tokenizers that were measured.
+/** The types of the tokenizers of measured runs.
  * @param {Run[]} runs
  */
 export function kindsOf(runs) {
   return [...new Set(runs.filter((run) => run[UP.key] !== null).map(kindOf))].sort();
 }
 
-/** What bits per byte can be drawn against. */
+/** The costs against which bits per byte can be drawn. */
 export const COSTS = ["milliseconds_per_token", "graph_megabytes", "parameters", "steps"].map(column);
 
-/** A figure of those runs that have both values, each of `kinds` in its colour; a sentence where there are none.
+/** A figure of the runs that have both values, with a colour for each of `kinds`; a sentence if there are none.
  * @param {Run[]} runs
  * @param {Column} cost
  * @param {string[]} kinds
  */
 export function scatterFigure(runs, cost, kinds) {
   const drawn = runs.filter((run) => run[UP.key] !== null && run[cost.key] !== null);
-  if (!drawn.length) return element("p", { className: "hint" }, "No run that is shown has both values.");
+  if (!drawn.length) return element("p", { className: "hint" }, "None of the shown runs has both values.");
   drawn.sort((one, other) => one[cost.key] - other[cost.key]);
   const x = axis(cost.title.toLowerCase(), drawn.map((run) => run[cost.key]));
   const y = axis(UP.title.toLowerCase(), drawn.map((run) => run[UP.key]));
-  const at = place(x, y);
+  const at = toPixels(x, y);
   const points = drawn.map((run) => at(run[cost.key], run[UP.key]));
   const marks = drawn.map((run, index) => mark(run, points[index], kinds));
   const drawing = frame(x, y);
   drawing.append(...marks);
-  const told = element("p", { className: "hint told" });
+  const description = element("p", { className: "hint description" });
   const show = (/** @type {number | null} */ stop) => {
     marks.forEach((node, index) => node.classList.toggle("chosen", index === stop));
     if (stop !== null) drawing.append(marks[stop]); // above the others
-    told.textContent = stop === null ? HINT : inWords(drawn[stop], cost);
+    description.textContent = stop === null ? HINT : inWords(drawn[stop], cost);
     return inWords(drawn[stop ?? 0], cost);
   };
   const find = (/** @type {number} */ across, /** @type {number} */ up) => nearest(points, across, up);
   const chart = withCursor(drawing, `Bits per byte against ${cost.title}`, drawn.length, find, show);
-  return element("figure", {}, chart, element("figcaption", {}, told, legend(kinds)));
+  return element("figure", {}, chart, element("figcaption", {}, description, legend(kinds)));
 }
 
 /** @param {string} key */

@@ -1,5 +1,5 @@
 // @ts-check
-/** The table of runs: sorted by any column, with the best of each marked. */
+/** The table of runs, which can be sorted by any column; the best value of each is marked. */
 
 import { beginsDescending, bestOf, COLUMNS, shown, sorted } from "./columns.js";
 import { reportAddress } from "./requests.js";
@@ -8,7 +8,7 @@ import { element } from "../shared/dom.js";
 /** @typedef {import("./columns.js").Column} Column */
 /** @typedef {import("./requests.js").Run} Run */
 
-/** A table inside of a node; `ticked` is a set of names that it changes, after which it calls `onTick`. */
+/** A table inside a node; it changes the set of names `ticked` and calls `onTick` after a change. */
 export class RunsTable {
   /** @type {Column | null} */
   #column = null; // null: the server's order, the latest first
@@ -121,5 +121,5 @@ function cell(column, run, best) {
 /** @param {Run} run */
 function remarks(run) {
   if (run.state !== "done") return [run.state];
-  return run.model ? [] : ["no model here"];
+  return run.model ? [] : ["no model on this machine"];
 }

@@ -1,18 +1,18 @@
 // @ts-check
-/** The server's API: requests, its errors, and answers as they stream in. */
+/** A client of the server's API: requests, errors, and streamed answers. */
 
 import { EventReader } from "./events.js";
 
 /** @typedef {{ id: string, loaded: boolean, engine?: string, device?: string, size?: number, max_model_len?: number,
- *   template?: string, tools?: string[], defaults?: Record<string, number> }} Model what the server tells of one */
-/** @typedef {{ id: number, bytes: number[], control: string | null, logprob: number }} Candidate a likely token */
+ *   template?: string, tools?: string[], defaults?: Record<string, number> }} Model an entry of /v1/models */
+/** @typedef {{ id: number, bytes: number[], control: string | null, logprob: number }} Candidate one of the likeliest tokens */
 /** @typedef {Omit<Candidate, "logprob"> & { logprob: number | null, top?: Candidate[] }} Token */
 /** @typedef {{ tokens_per_second: number | null, first_token_ms: number | null, prompt_tokens: number,
  *   completion_tokens: number, context: number, dropped_messages?: number }} Timings */
 /** @typedef {{ kind: "text" | "call" | "output", text: string }} Part */
 /** @typedef {{ delta: { content?: string, parts?: Part[] }, token_ids?: number[],
  *   finish_reason?: string | null }} Choice */
-/** @typedef {{ prompt_token_ids?: number[], timings?: Timings, choices?: Choice[] }} Chunk a piece of an answer */
+/** @typedef {{ prompt_token_ids?: number[], timings?: Timings, choices?: Choice[] }} Chunk an event of a streamed answer */
 /** @typedef {{ message: string, status?: number, code?: string | null, param?: string | null,
  *   retryAfter?: number | null }} Problem */
 
@@ -22,10 +22,10 @@ const KEY = "chatmill.key";
 /** @type {(message: string) => Promise<string | null>} */
 let askForKey = async () => null;
 /** @type {Promise<string | null> | null} */
-let asking = null; // one question at a time, however many requests were refused
+let pendingKeyPrompt = null; // one prompt at a time, however many requests were refused
 let key = storedKey();
 
-/** What the server, or the way to it, says went wrong; `status` is 0 where no answer came. */
+/** An error of the server or the connection; `status` is 0 if there was no response. */
 export class ApiError extends Error {
   /** @param {string} message @param {Omit<Problem, "message">} details */
   constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
@@ -38,7 +38,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Have a function ask for the key where the server wants one: it is given the server's words; null is no key.
+/** Set the function that asks the user for the API key. It gets the server's message, and null from it means no key.
  * @param {(message: string) => Promise<string | null>} ask
  */
 export function onKeyNeeded(ask) {
@@ -52,12 +52,12 @@ export async function fetchModels() {
   return (await get("/v1/models")).data;
 }
 
-/** Have the server look for the runs of its repository, whose models it lists from then on. */
+/** Have the server list the runs of its repository, whose models /v1/models contains from then on. */
 export async function findRuns() {
   await get("/runs.json");
 }
 
-/** Each token of `ids`: its text, bytes and probability, and the likeliest in its place.
+/** Each token of `ids`: its text, bytes and log probability, and the likeliest tokens at its position.
  * @param {string | null} model
  * @param {number[]} ids
  * @returns {Promise<Token[]>}
@@ -66,7 +66,7 @@ export async function fetchTokens(model, ids) {
   return (await (await post("/tokens", { model, ids })).json()).tokens;
 }
 
-/** The chunks of an answer, as they come. Throws ApiError where it breaks off.
+/** The chunks of an answer, as they arrive. Throws ApiError if the answer is incomplete.
  * @param {object} request
  * @param {AbortSignal} signal
  * @returns {AsyncGenerator<Chunk>}
@@ -74,7 +74,7 @@ export async function fetchTokens(model, ids) {
 export async function* streamChat(request, signal) {
   const response = await post("/v1/chat/completions", { ...request, stream: true }, signal);
   const events = new EventReader();
-  for await (const bytes of received(response.body)) {
+  for await (const bytes of readBytes(response.body)) {
     for (const data of events.push(bytes)) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
@@ -85,24 +85,24 @@ export async function* streamChat(request, signal) {
   throw new ApiError("the connection ended in the middle of the answer");
 }
 
-/** The bytes of a body. It is read by hand because not every browser iterates a stream.
+/** The bytes of a body, read by a reader because not every browser can iterate a stream.
  * @param {ReadableStream<Uint8Array> | null} body
  */
-async function* received(body) {
+async function* readBytes(body) {
   if (!body) return;
   const reader = body.getReader();
   try {
     for (;;) {
-      const { done, value } = await reader.read().catch((error) => Promise.reject(gone(error)));
+      const { done, value } = await reader.read().catch(rejectWithConnectionError);
       if (done) return;
       yield value;
     }
   } finally {
-    reader.cancel().catch(() => {}); // of a connection that is broken already
+    reader.cancel().catch(() => {}); // fails if the connection is closed already
   }
 }
 
-/** What the server answers at a path. Throws ApiError.
+/** The JSON of a GET request. Throws ApiError.
  * @param {string} path
  */
 export async function get(path) {
@@ -119,25 +119,25 @@ async function send(path, options) {
   for (;;) {
     const used = key;
     const headers = used ? { ...options.headers, Authorization: `Bearer ${used}` } : options.headers;
-    const response = await fetch(path, { ...options, headers }).catch((error) => Promise.reject(gone(error)));
+    const response = await fetch(path, { ...options, headers }).catch(rejectWithConnectionError);
     if (response.ok) return response;
     const error = await problemOf(response);
     if (response.status !== 401 || !(key !== used || (await newKey(error.message)))) throw error;
   }
 }
 
-/** Ask for a key and use it; whether one was given.
+/** Ask the user for a key and use it; false if none was given.
  * @param {string} message
  */
 async function newKey(message) {
-  asking ??= askForKey(message).finally(() => (asking = null));
-  const answer = await asking;
+  pendingKeyPrompt ??= askForKey(message).finally(() => (pendingKeyPrompt = null));
+  const answer = await pendingKeyPrompt;
   if (!answer) return false;
   key = answer;
   try {
     sessionStorage.setItem(KEY, key);
   } catch {
-    return true; // it lasts as long as the page
+    return true; // without storage, the key lasts until the page is closed
   }
   return true;
 }
@@ -150,12 +150,13 @@ function storedKey() {
   }
 }
 
-/** The error of a request that got no answer; one that was stopped stays what it is.
+/** Turn the error of a request without a response into an ApiError, unless the request was aborted.
  * @param {Error} error
+ * @returns {Promise<never>}
  */
-function gone(error) {
-  if (error.name === "AbortError") return error;
-  return new ApiError("the server does not answer: see whether `chatmill serve` is still running");
+function rejectWithConnectionError(error) {
+  const message = "the server does not answer: check whether `chatmill serve` is still running";
+  return Promise.reject(error.name === "AbortError" ? error : new ApiError(message));
 }
 
 /** @param {Response} response */

@@ -1,5 +1,5 @@
 // @ts-check
-/** Nodes of the page, made without any HTML: what they show is text, whoever wrote it. */
+/** Nodes of the page, made without HTML, so that every text is shown as text, whoever wrote it. */
 
 /** An element with its properties and attributes, and its children: nodes or texts.
  * @template {keyof HTMLElementTagNameMap} Name
@@ -18,7 +18,7 @@ export function element(name, properties = {}, ...children) {
   return node;
 }
 
-/** A button, and what it does.
+/** A button with a label and an action.
  * @param {string} label
  * @param {((event: Event) => unknown) | null} action
  * @param {Record<string, any>} properties
@@ -27,7 +27,7 @@ export function button(label, action, properties = {}) {
   return element("button", { type: "button", onclick: action, ...properties }, label);
 }
 
-/** The element of the page that has an id. Throws where the page has none of that kind.
+/** The element with an id. Throws if the page has none of that type.
  * @template {HTMLElement} Kind
  * @param {string} id
  * @param {new () => Kind} kind

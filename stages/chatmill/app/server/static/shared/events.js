@@ -1,10 +1,10 @@
 // @ts-check
-/** Server-sent events. The reader is ours because a browser's EventSource sends neither a body nor a key. */
+/** Server-sent events. A browser's EventSource cannot be used, because it sends neither a body nor a key. */
 
-/** The data of server-sent events, from bytes cut anywhere. */
+/** Reads the data of server-sent events from bytes that may be split anywhere. */
 export class EventReader {
   #decoder = new TextDecoder();
-  #rest = ""; // of the last line, whose end has not come
+  #rest = ""; // the last line, which is incomplete
   /** @type {string[]} */
   #data = [];
 

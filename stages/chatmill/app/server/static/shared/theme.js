@@ -1,6 +1,6 @@
 // @ts-check
-// Light or dark: as the system is, or as the reader has chosen; the choice is kept in this browser. It is a script of
-// its own, and no module, so that it runs before the first paint.
+// The theme, light or dark: the system's, or the user's choice, which this browser stores. This script is not a module,
+// so that it runs before the first paint.
 (() => {
   const NAME = "chatmill.theme";
   const root = document.documentElement;
@@ -9,7 +9,7 @@
     try {
       return localStorage.getItem(NAME) ?? "";
     } catch {
-      return ""; // a browser that keeps nothing
+      return ""; // storage is disabled
     }
   }
 
@@ -19,7 +19,7 @@
     try {
       localStorage.setItem(NAME, theme);
     } catch {
-      return; // it holds until the page is left
+      return; // without storage, the choice lasts until the page is closed
     }
   }
 

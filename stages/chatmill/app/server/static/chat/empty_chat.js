@@ -1,5 +1,5 @@
 // @ts-check
-/** What a chat shows before anything was said. */
+/** The content of a chat before its first message. */
 
 import { button, element } from "../shared/dom.js";
 
@@ -12,13 +12,13 @@ const PROMPTS = [
   "Could you spell garden for me?",
 ];
 
-/** The models' names, and prompts to begin with; `ask` is called with the one that is chosen.
+/** The models' names and example prompts; `ask` is called with the chosen prompt.
  * @param {string[]} models
  * @param {(prompt: string) => unknown} ask
  */
-export function opening(models, ask) {
+export function emptyChat(models, ask) {
   const prompts = PROMPTS.map((prompt) => element("li", {}, button(prompt, () => ask(prompt))));
   const heading = element("h2", {}, models.length ? `Chat with ${models.join(" and ")}` : "Chat");
-  const hint = "A small model knows what it was trained on. Write to it, or begin with one of these:";
-  return element("div", { className: "opening" }, heading, element("p", {}, hint), element("ul", {}, ...prompts));
+  const hint = "A small model knows only what it was trained on. Write a message, or begin with one of these:";
+  return element("div", { className: "empty-chat" }, heading, element("p", {}, hint), element("ul", {}, ...prompts));
 }

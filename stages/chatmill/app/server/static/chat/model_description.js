@@ -1,5 +1,5 @@
 // @ts-check
-/** What is known of a model, in words. */
+/** The description of a model. */
 
 /** @typedef {import("../shared/api.js").Model} Model */
 
@@ -10,29 +10,29 @@ const UNITS = [
   ["KB", 1e3],
 ];
 
-/** Names and values of what is known of a model; none of what is not.
+/** Names and values of a model's properties; unknown ones are left out.
  * @param {Model | undefined} model
  * @returns {[string, string][]}
  */
-export function factsOf(model) {
+export function describeModel(model) {
   if (!model) return [];
   /** @type {[string, string | undefined | false | 0][]} */
   const rows = [
     ["Name", model.id],
     ["Runs on", [model.engine, model.device].filter(Boolean).join(", ")],
-    ["Size", model.size && sized(model.size)],
+    ["Size", model.size && formatBytes(model.size)],
     ["Context", model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens`],
     ["Template", model.template],
     ["Tools", model.tools?.join(", ") || (model.loaded && "none")],
-    ["Loaded", !model.loaded && "by its first answer"],
+    ["Loaded", !model.loaded && "with its first answer"],
   ];
   return rows.flatMap(([name, value]) => (value ? [[name, value]] : []));
 }
 
-/** 999 bytes, 1.5 MB.
+/** Bytes as text: 999 bytes, 1.5 MB.
  * @param {number} bytes
  */
-export function sized(bytes) {
+export function formatBytes(bytes) {
   const [unit, size] = UNITS.find(([, least]) => bytes >= least) ?? ["bytes", 1];
   return `${(bytes / size).toLocaleString("en", { maximumFractionDigits: 1 })} ${unit}`;
 }

@@ -1,12 +1,12 @@
 // @ts-check
-/** The conversation that is open: what is asked, the answers to it, and how it is kept. */
+/** The open conversation: its messages and answers on the page, and saving it. */
 
 import { streamInto } from "./answer.js";
-import { isSaid, messagesFor, newAnswer, newConversation, textOf, titleOf } from "./conversation.js";
+import { hasText, messagesFor, newAnswer, newConversation, textOf, titleOf } from "./conversation.js";
 import { ExchangeView } from "./exchange.js";
-import { tell } from "./notice.js";
-import { opening } from "./opening.js";
-import { announce, copy, hush } from "./spoken.js";
+import { showNotice } from "./notice.js";
+import { emptyChat } from "./empty_chat.js";
+import { announce, copy, clearAnnouncements } from "./announcer.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("./conversation.js").Conversation} Conversation */
@@ -14,41 +14,41 @@ import { announce, copy, hush } from "./spoken.js";
 /** @typedef {{ exchanges: HTMLElement, scroller: HTMLElement, start: HTMLElement, send: HTMLElement, stop: HTMLElement,
  *   system: HTMLTextAreaElement, model: HTMLSelectElement, beside: HTMLSelectElement }} Nodes */
 /** @typedef {{ models: import("./models.js").Models, settings: import("./settings.js").Settings,
- *   history: import("./history.js").History, kept: (conversation: Conversation) => Promise<void>,
- *   focus: () => void }} Parts `kept` and `focus` are called when it was kept, and to go on writing */
+ *   history: import("./history.js").History, onSaved: (conversation: Conversation) => Promise<void>,
+ *   focus: () => void }} Parts `onSaved` is called after a conversation was saved, `focus` to focus the composer */
 
-const NEAR = 60; // pixels from the end at which the page goes on following what comes
+const NEAR = 60; // pixels from the end within which the page scrolls with a growing answer
 
-/** One conversation with one model, or with two side by side. */
-export class Talk {
+/** The view of a conversation with one model, or with two side by side. */
+export class ChatView {
   conversation = newConversation([]);
   /** @type {ExchangeView[]} */
   #views = [];
   /** @type {Map<Answer, AbortController>} */
-  #running = new Map(); // answers that are on their way, and what stops them
-  #keeping = 0; // how often it is being kept now
+  #running = new Map(); // the running answers, and what stops them
+  #saving = 0; // the number of unfinished savings
 
   /** @param {Nodes} nodes @param {Parts} parts */
-  constructor(nodes, { models, settings, history, kept, focus }) {
+  constructor(nodes, { models, settings, history, onSaved, focus }) {
     this.nodes = nodes;
     this.models = models;
     this.settings = settings;
     this.history = history;
-    this.kept = kept;
+    this.onSaved = onSaved;
     this.focus = focus;
   }
 
-  /** Whether an answer is on its way. */
+  /** Whether an answer is running. */
   get isRunning() {
     return this.#running.size > 0;
   }
 
-  /** Whether all that was said is shown and kept, so that another version may take its place. */
+  /** Whether no answer is running and everything is saved, so that another tab's version may be shown. */
   get isSettled() {
-    return !this.isRunning && !this.#keeping;
+    return !this.isRunning && !this.#saving;
   }
 
-  /** Open a conversation, with the models that it was held with as far as they are here.
+  /** Open a conversation with its models, as far as the server has them.
    * @param {Conversation} conversation
    */
   show(conversation) {
@@ -56,17 +56,17 @@ export class Talk {
     const present = conversation.models.filter((id) => this.models.find(id));
     if (all.length && present.length < conversation.models.length) {
       const names = conversation.models.join(" and ");
-      tell(`This chat was held with ${names}, which is not here now: another model goes on.`);
+      showNotice(`This chat used ${names}, which this server does not have now: another model continues it.`);
     }
     this.conversation = conversation;
     this.nodes.system.value = conversation.system;
-    this.hold(present.length ? present : all.slice(0, 1).map(({ id }) => id));
+    this.setModels(present.length ? present : all.slice(0, 1).map(({ id }) => id));
   }
 
-  /** Go on with these models. One that comes in takes over what the first has said.
+  /** Continue with these models. An added one takes over the answers of the first.
    * @param {string[]} models
    */
-  hold(models) {
+  setModels(models) {
     const { exchanges } = this.conversation;
     this.conversation.models = models;
     for (const { answers } of exchanges) {
@@ -79,21 +79,21 @@ export class Talk {
     this.nodes.scroller.scrollTop = this.nodes.scroller.scrollHeight;
   }
 
-  /** Show what is known of the models. */
+  /** Show the models of the conversation, and the defaults of the first. */
   showModels() {
     this.models.choose(this.conversation.models);
     this.settings.setDefaults(this.models.find(this.conversation.models[0])?.defaults);
   }
 
-  /** Whether an answer can be asked for; where a setting is in the way, the reader is told. */
+  /** Whether an answer can be requested; invalid settings are shown in a notice. */
   isReady() {
     if (this.isRunning || !this.models.all.length) return false;
     const invalid = this.settings.invalid();
-    if (invalid.length) tell(`Settings that may not have their value: ${invalid.join(", ")}.`);
+    if (invalid.length) showNotice(`Settings with values out of range: ${invalid.join(", ")}.`);
     return !invalid.length;
   }
 
-  /** Ask every model of the conversation.
+  /** Send a message to every model of the conversation.
    * @param {string} text
    */
   async ask(text) {
@@ -106,11 +106,11 @@ export class Talk {
     this.nodes.exchanges.append(view.node);
     this.#follow(true);
     const answers = models.map((_, column) => this.#answer(view, column));
-    await this.keep(); // the question outlives the page, whatever becomes of the answer
+    await this.save(); // so that the question is not lost if the page is closed
     await Promise.all(answers);
   }
 
-  /** Let the user change what was asked last; whether that can be. */
+  /** Let the user edit the last message; false if there is none or an answer is running. */
   editLast() {
     const last = this.#views.at(-1);
     if (!last || this.isRunning) return false;
@@ -118,40 +118,43 @@ export class Talk {
     return true;
   }
 
-  /** Let no more come of the answers that are on their way. */
+  /** Stop the running answers. */
   stop() {
     for (const controller of this.#running.values()) controller.abort();
   }
 
-  /** Keep a conversation in this browser; say so where it cannot be. */
-  async keep(held = this.conversation) {
-    if (this.history.removed.has(held.id)) return;
-    const { id } = held;
-    held.updated = Date.now();
-    this.#keeping += 1;
+  /** Save a conversation in this browser; a failure is shown in a notice. */
+  async save(conversation = this.conversation) {
+    if (this.history.removed.has(conversation.id)) return;
+    const { id } = conversation;
+    conversation.updated = Date.now();
+    this.#saving += 1;
     try {
-      await this.history.put(held);
+      await this.history.put(conversation);
     } catch (error) {
-      tell(`This chat is not kept: ${error instanceof Error ? error.message : error}. Export it, or delete others.`);
+      const reason = error instanceof Error ? error.message : error;
+      showNotice(`This chat could not be saved: ${reason}. Export it, or delete others.`);
       return;
     } finally {
-      this.#keeping -= 1;
+      this.#saving -= 1;
     }
-    if (held.id !== id) tell("This chat was changed in another tab: this one goes on as a chat of its own.");
-    await this.kept(held);
+    if (conversation.id !== id) {
+      showNotice("This chat was changed in another tab: this version is saved as a chat of its own.");
+    }
+    await this.onSaved(conversation);
   }
 
-  /** Have a model answer, or go on with what it has said; keep what came of it.
+  /** Request an answer of a model, or the rest of it, and save it.
    * @param {ExchangeView} view
    * @param {number} column
    */
   async #answer(view, column, continues = false) {
-    const held = this.conversation;
+    const conversation = this.conversation;
     const answer = view.exchange.answers[column];
     const shown = view.answers[column];
     const request = this.#request(view.exchange, column, continues);
     const controller = new AbortController();
-    if (!this.isRunning) hush();
+    if (!this.isRunning) clearAnnouncements();
     this.#running.set(answer, controller);
     this.#showState();
     shown?.begin(this.models.find(answer.model)?.loaded ? "waiting …" : `loading ${answer.model} …`);
@@ -164,8 +167,8 @@ export class Talk {
     this.#follow();
     this.#showState();
     announce(`${answer.model}: ${answer.problem ?? textOf(answer.parts)}`);
-    await this.keep(held);
-    if (!answer.problem) await this.#learn(answer.model);
+    await this.save(conversation);
+    if (!answer.problem) await this.#refreshModel(answer.model);
   }
 
   /** @param {Exchange} exchange @param {number} column @param {boolean} continues */
@@ -178,16 +181,16 @@ export class Talk {
     return { ...this.settings.values(), model, messages, truncation: "auto", ...more };
   }
 
-  /** Ask for what is known of a model once it is loaded.
+  /** Fetch the description of a model that has just been loaded.
    * @param {string | null} id
    */
-  async #learn(id) {
+  async #refreshModel(id) {
     if (this.models.find(id)?.loaded) return;
     await this.models.load();
     this.showModels();
   }
 
-  /** Ask something else in place of an exchange, and of all that came after it.
+  /** Replace an exchange, and all that came after it, by a new message.
    * @param {ExchangeView} view
    * @param {string} text
    */
@@ -200,7 +203,7 @@ export class Talk {
     this.ask(text);
   }
 
-  /** Ask a model again; the answer that it gave stays where no other comes.
+  /** Request another answer of a model; the old answer remains if that fails.
    * @param {ExchangeView} view
    * @param {number} column
    */
@@ -212,10 +215,10 @@ export class Talk {
     view.showAnswer(column);
     this.focus();
     await this.#answer(view, column);
-    if (!answers[column].problem || isSaid(answers[column]) || !isSaid(before)) return;
+    if (!answers[column].problem || hasText(answers[column]) || !hasText(before)) return;
     answers[column] = { ...before, problem: answers[column].problem };
     view.showAnswer(column);
-    await this.keep();
+    await this.save();
   }
 
   /** @param {ExchangeView} view @param {number} column */
@@ -237,7 +240,7 @@ export class Talk {
     });
   }
 
-  /** Show what can be done now: an answer is awaited or not, something was said or not. */
+  /** Show which controls can be used now: an answer is running or not, there are messages or not. */
   #showState() {
     const { send, stop, model, beside, start } = this.nodes;
     document.title = `${titleOf(this.conversation)} · chatmill`;
@@ -245,10 +248,10 @@ export class Talk {
     send.hidden = model.disabled = beside.disabled = this.isRunning;
     stop.hidden = !this.isRunning;
     const asks = (/** @type {string} */ prompt) => this.ask(prompt);
-    start.replaceChildren(...(this.#views.length ? [] : [opening(this.conversation.models, asks)]));
+    start.replaceChildren(...(this.#views.length ? [] : [emptyChat(this.conversation.models, asks)]));
   }
 
-  /** Keep the end in sight, unless the reader has gone back. */
+  /** Scroll to the end, unless the user has scrolled back. */
   #follow(always = false) {
     const { scroller } = this.nodes;
     const { scrollHeight, scrollTop, clientHeight } = scroller;

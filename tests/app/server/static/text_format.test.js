@@ -3,14 +3,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  figuresOf,
-  notesOf,
+  statsOf,
+  warningsOf,
   problemSentence,
   rounded,
-} from "../../../../stages/chatmill/app/server/static/chat/figures.js";
-import { factsOf, sized } from "../../../../stages/chatmill/app/server/static/chat/model_facts.js";
+} from "../../../../stages/chatmill/app/server/static/chat/answer_stats.js";
+import { describeModel, formatBytes } from "../../../../stages/chatmill/app/server/static/chat/model_description.js";
 import { requestValues, unescaped, withSetting } from "../../../../stages/chatmill/app/server/static/chat/sampling.js";
-import { counted, sentence } from "../../../../stages/chatmill/app/server/static/shared/words.js";
+import { pluralize, sentence } from "../../../../stages/chatmill/app/server/static/shared/text_format.js";
 
 const TIMINGS = {
   tokens_per_second: 1234.5, first_token_ms: 9.46, prompt_tokens: 1000, completion_tokens: 24, context: 16384,
@@ -22,7 +22,7 @@ test("sentences begin with a capital and end with one mark", () => {
 
 test("one is one and all others are several", () => {
   assert.deepEqual(
-    [0, 1, 2, 1234].map((number) => counted(number, "token")),
+    [0, 1, 2, 1234].map((number) => pluralize(number, "token")),
     ["0 tokens", "1 token", "2 tokens", "1,234 tokens"],
   );
 });
@@ -33,19 +33,19 @@ test("small numbers have a decimal and a missing one is a dash", () => {
 
 test("the figures of an answer count its tokens and its share of the context", () => {
   assert.deepEqual(
-    figuresOf(TIMINGS, 24).map(({ value }) => value),
+    statsOf(TIMINGS, 24).map(({ value }) => value),
     ["1,235", "9.5", "24", "1,024 of 16,384"],
   );
-  assert.deepEqual(figuresOf(null, 24), []);
+  assert.deepEqual(statsOf(null, 24), []);
 });
 
 test("what was left out of the prompt is told, and how an answer ended", () => {
   const dropped = { ...TIMINGS, dropped_messages: 2 };
-  assert.deepEqual(notesOf("stopped", dropped), [
+  assert.deepEqual(warningsOf("stopped", dropped), [
     "Stopped.",
     "The context was too short: the oldest 2 messages left out.",
   ]);
-  assert.deepEqual([...notesOf("stop", TIMINGS), ...notesOf("toString", null), ...notesOf(null, null)], []);
+  assert.deepEqual([...warningsOf("stop", TIMINGS), ...warningsOf("toString", null), ...warningsOf(null, null)], []);
 });
 
 test("a busy server tells how long to wait, and others do not", () => {
@@ -55,7 +55,7 @@ test("a busy server tells how long to wait, and others do not", () => {
 });
 
 test("sizes have the unit that they reach", () => {
-  assert.deepEqual([0, 999, 1000, 1_550_000, 999_999_999, 2e9].map(sized), [
+  assert.deepEqual([0, 999, 1000, 1_550_000, 999_999_999, 2e9].map(formatBytes), [
     "0 bytes",
     "999 bytes",
     "1 KB",
@@ -66,16 +66,16 @@ test("sizes have the unit that they reach", () => {
 });
 
 test("of a model that is not loaded little is known", () => {
-  assert.deepEqual(factsOf({ id: "a", loaded: false }), [
+  assert.deepEqual(describeModel({ id: "a", loaded: false }), [
     ["Name", "a"],
-    ["Loaded", "by its first answer"],
+    ["Loaded", "with its first answer"],
   ]);
-  assert.deepEqual(factsOf({ id: "a", loaded: true, engine: "onnx", tools: [] }), [
+  assert.deepEqual(describeModel({ id: "a", loaded: true, engine: "onnx", tools: [] }), [
     ["Name", "a"],
     ["Runs on", "onnx"],
     ["Tools", "none"],
   ]);
-  assert.deepEqual(factsOf(undefined), []);
+  assert.deepEqual(describeModel(undefined), []);
 });
 
 test("marks of a stop text are what they mean, once", () => {

@@ -1,5 +1,5 @@
 // @ts-check
-/** How the pages write sentences and numbers. */
+/** Sentences and numbers as the pages show them. */
 
 /** A message as a sentence: "no model" → "No model."
  * @param {string} message
@@ -12,6 +12,6 @@ export function sentence(message) {
  * @param {number} number
  * @param {string} noun
  */
-export function counted(number, noun) {
+export function pluralize(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
