@@ -1,4 +1,4 @@
-"""What a visitor does on the chat page."""
+"""Actions of a user on the chat page."""
 
 from playwright.sync_api import expect
 
@@ -9,7 +9,7 @@ def send(page, words):
 
 
 def ask(page, words):
-    """Ask, and wait for the whole answer."""
+    """Send a message, and wait for the complete answer."""
     send(page, words)
     expect(last(page)).to_contain_text("tokens of context")
     return last(page)
@@ -38,7 +38,7 @@ def setting(page, name):
 
 
 def captured_request(page, action):
-    """The request that an action makes."""
+    """The body of the request that an action sends."""
     with page.expect_request("**/v1/chat/completions") as request:
         action()
     return request.value.post_data_json

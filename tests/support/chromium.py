@@ -1,4 +1,4 @@
-"""Debian's chromium, in which pages are tested as people see them."""
+"""Debian's chromium, in which pages are tested as users see them."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,14 +7,14 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 PROGRAM = Path("/usr/bin/chromium")
-QUIET = ["gpu", "background-networking", "component-update", "sync"]  # what it is to leave alone
+QUIET = ["gpu", "background-networking", "component-update", "sync"]  # features that are disabled
 ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
-TIMEOUT_MS = 30_000  # milliseconds, for what a busy machine takes its time with
+TIMEOUT_MS = 30_000  # so long because the machine may be busy
 
 
 @contextmanager
 def chromium():
-    """A browser; the test is skipped where there is none."""
+    """A browser; the test is skipped if none is installed."""
     if not PROGRAM.exists():
         pytest.skip("chromium is not installed")
     expect.set_options(timeout=TIMEOUT_MS)
@@ -26,9 +26,9 @@ def chromium():
 
 @contextmanager
 def visit(browser, address, *, refused=False, script=None, **options):
-    """A page of a visitor of their own. Raises AssertionError where its console tells of an error.
+    """A page in a browser context of its own. Raises AssertionError if its console shows an error or a warning.
 
-    `refused` lets the server refuse requests; `script` runs before the page's own.
+    `refused` permits that the server refuses requests; `script` runs before the page's scripts.
     """
     errors = []
     context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
@@ -41,7 +41,7 @@ def visit(browser, address, *, refused=False, script=None, **options):
     page.set_default_timeout(TIMEOUT_MS)
     page.goto(address)
     if not refused and page.locator("#model").count():
-        page.wait_for_selector("#model option", state="attached")  # before that, nobody listens to all controls
+        page.wait_for_selector("#model option", state="attached")  # before that, some controls have no listeners
     yield page
     context.close()
     unexpected = [text for text in errors if not (refused and "Failed to load resource" in text)]

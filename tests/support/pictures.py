@@ -1,9 +1,9 @@
-"""The pictures of the README: the chat page and the report, as Debian's chromium shows them.
+"""Takes the README's pictures of the chat page and the report with Debian's chromium.
 
     python tests/support/pictures.py [--folder PATH]
 
-PATH is where `dvc repro` has run (default: this repository): its model answers, and its report is shown. The pictures
-go into `.github/images`. Answers are greedy, so what is said is always the same; how fast it came is not.
+PATH is a repository in which `dvc repro` has run (default: this one); its model and its report are shown. The pictures
+are written to `.github/images`. Answers are greedy, so their text is always the same, but their speed is not.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from support.paths import ROOT
 from support.serving import serving
 
 IMAGES = ROOT / ".github/images"
-WIDTH, HEIGHT = 1000, 860  # pixels of CSS; all of the chat can be seen at once
+WIDTH, HEIGHT = 1000, 860  # CSS pixels, enough for the complete chat
 LOOK = {"viewport": {"width": WIDTH, "height": HEIGHT}, "device_scale_factor": 2, "color_scheme": "light"}
-EARLIER = ["Good morning!", "Spell garden.", "I like music."]  # chats in the list, beside the one that is shown
+EARLIER = ["Good morning!", "Spell garden.", "I like music."]  # other chats in the list
 FIRST, SECOND = "hello there", "What is 48 times 7?"
 MARGIN = 12  # pixels above a section's rule
 
 
 def chat(page):
-    """Hold the chats, and leave the last one open, with the tokens of its first answer."""
+    """Hold the chats; the last one stays open and shows the tokens of its first answer."""
     for words in EARLIER:
         ask(page, words)
         press(page, "New chat")
@@ -36,12 +36,12 @@ def chat(page):
     press(page, "Tokens")
     expect(page.locator(".tokens")).to_have_count(2)
     ask(page, SECOND)
-    page.locator(".tokens").last.locator(".token:not(.p0)").last.hover()  # one of which the model was not sure
+    page.locator(".tokens").last.locator(".token:not(.p0)").last.hover()  # a token with a low probability
     expect(page.locator("#token-card")).to_be_visible()
 
 
 def sections(page, first, after):
-    """The part of the report from one section up to another."""
+    """The rectangle of the report from one section to another."""
     headings = [page.get_by_role("heading", name=name, exact=True, level=2) for name in (first, after)]
     top, bottom = (heading.bounding_box()["y"] - MARGIN for heading in headings)
     return {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}

@@ -1,4 +1,4 @@
-"""HTTP as bytes on a socket, for requests that no client makes; and a server for them in this process."""
+"""HTTP as bytes on a socket, for requests that no client sends, and a server in this process."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from chatmill.inference.sampler import Sampling
 from export_onnx import main as export
 from support.tiny import write_model
 
-TIMEOUT_SECONDS = 60  # seconds after which a server that says nothing hangs
+TIMEOUT_SECONDS = 60  # after which a silent server is considered hung
 OPTIONS = ServingOptions("cpu", 4, 8, Sampling(), 32, 60)
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -28,7 +28,7 @@ CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}  # of `request`
 
 
 class Response(NamedTuple):
-    """What a server said; the names of headers are small."""
+    """A server's response; the names of headers are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -36,12 +36,12 @@ class Response(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body, which is JSON."""
+        """The body, parsed as JSON."""
         return json.loads(self.body)
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error, which has the fields that errors of OpenAI's API have."""
+        """The error; asserts that it has the fields of an OpenAI error."""
         error = self.json["error"]
         assert set(error) == {"message", "type", "param", "code"}, error
         assert isinstance(error["message"], str) and error["message"], error
@@ -49,14 +49,14 @@ class Response(NamedTuple):
 
     @property
     def events(self) -> list[Any]:
-        """The events of a stream, which has ended."""
+        """The events of a complete stream."""
         *events, end = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
         assert end == "[DONE]", end
         return [json.loads(event) for event in events]
 
 
 class Connection:
-    """One connection."""
+    """One TCP connection to a server."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
@@ -69,19 +69,19 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Go away."""
+        """Close the connection."""
         self._file.close()
         self.socket.close()
 
     def send(self, data: bytes, *, last: bool = False) -> None:
-        """Send bytes, which a server that has closed the connection need not take."""
+        """Send bytes; a connection that the server has closed is no error."""
         with suppress(ConnectionError):
             self.socket.sendall(data)
             if last:
                 self.socket.shutdown(socket.SHUT_WR)
 
     def read_response(self, method: str = "POST") -> Response | None:
-        """The next reply; None where the connection ends without one."""
+        """The next response; None if the connection ends without one."""
         try:
             if not (line := self._file.readline()):
                 return None
@@ -94,7 +94,7 @@ class Connection:
             return None
 
     def read_line(self) -> bytes:
-        """The next line, whatever it is."""
+        """The next line."""
         return self._file.readline()
 
     def _body(self, headers: dict[str, str]) -> bytes:
@@ -111,7 +111,7 @@ class Connection:
 def request(
     port: int, method: str, path: str, *, body: object = None, headers: Sequence[tuple[str, str]] = (), **more: str
 ) -> bytes:
-    """A request as bytes, of which `more` headers replace those that it would have."""
+    """A request as bytes; the headers in `more` replace the default ones."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     named = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(data))} | {
         name.replace("_", "-"): value for name, value in more.items()
@@ -121,7 +121,7 @@ def request(
 
 
 def ask(port: int, method: str, path: str, **parts: Any) -> Response:
-    """What a server replies to one request. Raises AssertionError where it does not."""
+    """The response to one request. Raises AssertionError if there is none."""
     with Connection(port) as line:
         line.send(request(port, method, path, **parts))
         reply = line.read_response(method)
@@ -130,14 +130,14 @@ def ask(port: int, method: str, path: str, **parts: Any) -> Response:
 
 
 def write_served(folder: Path) -> Path:
-    """A tiny model, exported: the folder that is served."""
+    """Write a tiny model and export it; returns the folder of the export."""
     write_model(folder / "model")
     export(folder / "model", folder / "onnx", quantize=[])
     return folder / "onnx"
 
 
 class LocalServer(NamedTuple):
-    """A server of this process."""
+    """A server in this process."""
 
     port: int
     models: Models
@@ -145,15 +145,15 @@ class LocalServer(NamedTuple):
 
     @property
     def connections(self) -> int:
-        """How many it holds."""
+        """The number of open connections."""
         return len(self.server.server_state.connections)
 
 
-def wait_until(claim: Callable[[], bool]) -> None:
-    """Wait until something is so. Raises AssertionError where it does not come to be."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds. Raises AssertionError after TIMEOUT_SECONDS."""
     end = monotonic() + TIMEOUT_SECONDS
-    while not claim():
-        assert monotonic() < end, "it does not come to be"
+    while not condition():
+        assert monotonic() < end, "the condition did not become true"
         sleep(0.01)
 
 
@@ -161,7 +161,7 @@ def wait_until(claim: Callable[[], bool]) -> None:
 def serving_in_thread(
     loaded: LoadedModel, *, key: str | None = None, origins: Sequence[str] = (), verbose: bool = False, buffer: int = 0
 ) -> Iterator["LocalServer"]:
-    """A server in a thread of this process. `buffer`: bytes that the system sends ahead; 0: as it likes."""
+    """Run a server in a thread of this process. `buffer`: size of the socket's send buffer; 0: the default."""
     models = Models(["tiny"], OPTIONS)
     models.add("tiny", loaded)
     with bind_socket("127.0.0.1", 0) as bound:

@@ -1,4 +1,4 @@
-"""A repository with runs of every kind, made in seconds: its one stage copies what the stages of a pipeline leave."""
+"""A repository with runs of every kind, built in seconds: its one stage copies the outputs of a pipeline."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ STAGE = {
 
 
 class RunRepository:
-    """A folder under git and DVC whose branch `main` has one run."""
+    """A repository of git and DVC whose branch `main` has one run."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -56,7 +56,7 @@ class RunRepository:
         (self.folder / file).write_text(text)
 
     def measure(self, bits, tokenizer="bpe", depth=3, milliseconds=0.25, **more):
-        """Let the workspace be a run with these figures."""
+        """Turn the workspace into a run with these metrics."""
         benchmark, params = deepcopy(BENCHMARK), deepcopy(PARAMS)
         benchmark["onnx"]["cache"]["128"]["token_ms"]["p50"] = milliseconds
         params["train_tokenizer"]["type"], params["train_model"]["depth"] = tokenizer, depth
@@ -65,7 +65,7 @@ class RunRepository:
         self.write("params.yaml", yaml.safe_dump(params))
 
     def time(self, benchmark):
-        """Let the workspace be a run with these times, which lie in DVC's cache."""
+        """Turn the workspace into a run with this benchmark.json, also in DVC's cache."""
         content = json.dumps(benchmark)
         digest = hashlib.md5(content.encode()).hexdigest()
         lock = yaml.safe_load((self.folder / "dvc.lock").read_text())
@@ -84,23 +84,23 @@ class RunRepository:
         self.git("commit", "-qm", "A run")
 
     def branch(self, name):
-        """Put the workspace into a branch of its own, and leave it as it was."""
+        """Commit the workspace to a new branch, then reset it."""
         self.git("branch", name, self._revision())
         self.git("reset", "-q", "--hard")
 
     def experiment(self, name):
-        """Put the workspace into an experiment, as DVC keeps them, and leave it as it was."""
+        """Commit the workspace to an experiment, as DVC stores them, then reset it."""
         head = self.git("rev-parse", "HEAD")
         self.git("update-ref", f"refs/exps/{head[:2]}/{head[2:]}/{name}", self._revision())
         self.git("reset", "-q", "--hard")
 
     def git(self, *arguments):
-        """What git prints."""
+        """Run git; returns its output."""
         identity = ("-c", "user.name=chatmill", "-c", "user.email=chatmill@localhost")
         return self._run("git", *identity, *arguments)
 
     def dvc(self, *arguments):
-        """What DVC prints."""
+        """Run DVC; returns its output."""
         return self._run(sys.executable, "-m", "dvc", *arguments)
 
     def _revision(self):

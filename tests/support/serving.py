@@ -1,4 +1,4 @@
-"""A server as people start it: a process of its own."""
+"""A server in a process of its own, as users start it."""
 
 import os
 import subprocess
@@ -10,15 +10,14 @@ from support.paths import SOURCE
 
 @contextmanager
 def serving(*arguments, folder=".", **environment):
-    """The address of `chatmill serve` with these arguments, as long as it runs."""
+    """Run `chatmill serve` with these arguments; yields its address."""
     with process(*arguments, folder=folder, **environment) as (address, _):
         yield address
 
 
 @contextmanager
 def process(*arguments, folder=".", **environment):
-    """The same, and its process."""
-
+    """Run `chatmill serve` with these arguments; yields its address and process."""
     command = [sys.executable, "-m", "chatmill.app.cli", "serve", "--port", "0", *map(str, arguments)]
     variables = os.environ | {"PYTHONPATH": str(SOURCE)} | environment
     with subprocess.Popen(

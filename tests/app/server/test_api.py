@@ -31,24 +31,24 @@ OPTIONS = ServingOptions({}, 4, 4, Sampling(), 16, 60)
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def say(text):
-    """The ids with which a model says a text; `[` and `]` stand around a call."""
+def answer_ids(text):
+    """The ids of a text as a model generates it; `[` and `]` enclose a call."""
     calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
     return [*(calls.get(byte, byte) for byte in escape(text).encode()), SPECIAL[IM_END]]
 
 
 @contextmanager
-def client_of(models, **asked):
+def client_of(models, **options):
     app = create_app(models, Runs(None), ["127.0.0.1"], [], None)
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, **asked) as client:
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, **options) as client:
         yield client
     asyncio.run(models.drain(0))
 
 
 @contextmanager
 def scripted(*replies, context=1000, **options):
-    """A client of a server whose model gives these replies."""
-    script = [token for text in replies for token in (say(text) if isinstance(text, str) else text)]
+    """A client of a server whose model generates these replies, each a text or ids."""
+    script = [token for text in replies for token in (answer_ids(text) if isinstance(text, str) else text)]
     engine = ScriptedEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
     models = Models(["scripted"], OPTIONS._replace(**options))
     models.add("scripted", LoadedModel(engine, TOKENIZER, CHATML, frozenset()))
@@ -79,32 +79,32 @@ def client(loaded):
         yield client
 
 
-def chat(client, messages=HELLO, **asked):
-    response = client.post("/v1/chat/completions", json={"messages": messages, **asked})
+def chat(client, messages=HELLO, **parameters):
+    response = client.post("/v1/chat/completions", json={"messages": messages, **parameters})
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def events(text):
-    """The objects of server-sent events, the last of which was [DONE]."""
-    *found, done = [line.removeprefix("data: ") for line in text.split("\n\n") if line and not line.startswith(":")]
+    """The objects of server-sent events; the last event must be [DONE]."""
+    *data, done = [line.removeprefix("data: ") for line in text.split("\n\n") if line and not line.startswith(":")]
     assert done == "[DONE]"
-    return [json.loads(event) for event in found]
+    return [json.loads(event) for event in data]
 
 
-def stream(client, path="/v1/chat/completions", **asked):
-    response = client.post(path, json={"stream": True, **asked})
+def stream(client, path="/v1/chat/completions", **parameters):
+    response = client.post(path, json={"stream": True, **parameters})
     assert response.headers["content-type"].startswith("text/event-stream")
     return events(response.text)
 
 
-def said(chunks):
+def content(chunks):
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"])
 
 
-def refused(client, path="/v1/chat/completions", **asked):
+def refused(client, path="/v1/chat/completions", **parameters):
     """Status, parameter and code of an error."""
-    response = client.post(path, json=asked)
+    response = client.post(path, json=parameters)
     error = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     return response.status_code, error["param"], error["code"]
@@ -122,7 +122,7 @@ def test_an_answer_is_that_of_a_chat_in_the_terminal(client, loaded):
 def test_a_stream_says_what_a_whole_answer_says(client):
     chunks = stream(client, messages=HELLO, return_token_ids=True, stream_options={"include_usage": True})
     whole = chat(client, return_token_ids=True)
-    assert said(chunks) == whole["choices"][0]["message"]["content"]
+    assert content(chunks) == whole["choices"][0]["message"]["content"]
     assert [i for c in chunks[:-2] for i in c["choices"][0]["token_ids"]] == whole["choices"][0]["token_ids"]
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
@@ -147,9 +147,9 @@ def test_calls_of_the_tool_and_their_outputs_stand_in_their_places():
         message = chat(client)["choices"][0]["message"]
         chunks = stream(client, messages=HELLO)
     assert (message["content"], message["parts"]) == ("So 42.", expected)
-    told = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("parts", ())]
-    assert [part for part in told if part["kind"] != "text"] == expected[1:3]
-    assert said(chunks) == "So 42."
+    parts = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("parts", ())]
+    assert [part for part in parts if part["kind"] != "text"] == expected[1:3]
+    assert content(chunks) == "So 42."
 
 
 def test_what_the_tool_said_before_is_read_as_the_model_wrote_it():
@@ -170,7 +170,7 @@ def test_what_the_tool_said_before_is_read_as_the_model_wrote_it():
 
 
 def test_an_answer_ends_at_its_stop_its_limit_or_by_itself():
-    with scripted(say("One. T")[:-1], say("One")[:-1], "One. Two.") as client:
+    with scripted(answer_ids("One. T")[:-1], answer_ids("One")[:-1], "One. Two.") as client:
         ends = [chat(client, stop=[". T"]), chat(client, max_tokens=3), chat(client)]
     assert [end["choices"][0]["message"]["content"] for end in ends] == ["One", "One", "One. Two."]
     assert [end["choices"][0]["finish_reason"] for end in ends] == ["stop", "length", "stop"]
@@ -190,9 +190,9 @@ def test_the_likeliest_alone_are_what_top_k_top_p_and_min_p_leave(client):
 
 
 def test_penalties_take_from_what_was_said():
-    say_a = [65] * 100
+    repeated = [65] * 100
     for penalty in ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 50.0}):
-        with scripted(say_a) as client:
+        with scripted(repeated) as client:
             ids = chat(client, max_tokens=2, return_token_ids=True, **penalty)["choices"][0]["token_ids"]
         assert ids[0] == 65
         assert (ids[1] == 65) == ("repetition_penalty" in penalty)  # divided, the only one above 0 is still the largest
@@ -238,9 +238,9 @@ def test_tokens_and_their_probabilities(client, loaded):
 
 @pytest.mark.parametrize("text", ["", "Hello", "é🙂 <|im_start|>", "\x00\u2028"])
 def test_tokenize_and_detokenize_are_inverses(client, text):
-    found = client.post("/tokenize", json={"prompt": text}).json()
-    assert found["count"] == len(found["tokens"]) == len(text.encode())
-    assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": text}
+    result = client.post("/tokenize", json={"prompt": text}).json()
+    assert result["count"] == len(result["tokens"]) == len(text.encode())
+    assert client.post("/detokenize", json={"tokens": result["tokens"]}).json() == {"prompt": text}
 
 
 def test_the_ids_of_a_conversation_are_those_of_its_prompt(client):
@@ -254,13 +254,13 @@ def test_names_of_control_tokens_in_what_is_said_are_text(client):
 
 
 def test_an_answer_that_was_cut_goes_on_where_it_ended():
-    with scripted("Hello you.", say("Hello you.")[5:]) as client:
-        begun = chat(client, max_tokens=5, return_token_ids=True)
-        text = begun["choices"][0]["message"]["content"]
+    with scripted("Hello you.", answer_ids("Hello you.")[5:]) as client:
+        start = chat(client, max_tokens=5, return_token_ids=True)
+        text = start["choices"][0]["message"]["content"]
         history = [*HELLO, {"role": "assistant", "content": text}]
         rest = chat(client, history, continue_final_message=True, return_token_ids=True)
     assert text == "Hello"
-    assert rest["prompt_token_ids"] == begun["prompt_token_ids"] + begun["choices"][0]["token_ids"]
+    assert rest["prompt_token_ids"] == start["prompt_token_ids"] + start["choices"][0]["token_ids"]
 
 
 def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(client):
@@ -275,7 +275,7 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("parameters", "expected"),
     [
         ({"model": "gpt-5"}, (404, "model", "model_not_found")),
         ({"temperature": -1}, (400, "temperature", "invalid_value")),
@@ -296,8 +296,8 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
         ({"continue_final_message": True}, (400, "messages", None)),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_its_parameter(client, asked, expected):
-    assert refused(client, **{"messages": HELLO} | asked) == expected
+def test_what_cannot_be_done_is_refused_with_its_parameter(client, parameters, expected):
+    assert refused(client, **{"messages": HELLO} | parameters) == expected
 
 
 def test_what_changes_nothing_of_an_answer_is_ignored(client):
@@ -317,7 +317,7 @@ def test_a_model_that_fails_is_told_before_the_stream_begins_and_within_it():
 
 
 def failing(append, before):
-    """Logits that are none from some call on."""
+    """An engine's `append` whose logits are NaN after `before` calls."""
     calls = iter(range(1000))
     return lambda ids: append(ids) * (np.nan if next(calls) >= before else 1)
 
@@ -373,7 +373,7 @@ def test_curl_reads_a_stream(folder):
 
 
 def test_who_goes_away_stops_the_generation_and_the_server_ends_cleanly(folder):
-    """The row is free again: more clients leave than there are rows and places to wait."""
+    """The slot is free again: more clients disconnect than there are slots and places in the queue."""
     request = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 500}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(request)
     with process("--model", folder, "--threads", "1", "--parallel", "1", "--queue", "0") as (address, server):

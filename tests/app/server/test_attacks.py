@@ -1,4 +1,4 @@
-"""Whatever is sent to the server: it answers what is valid, refuses the rest with an error object, and goes on."""
+"""Valid and malformed requests: the server answers valid ones, refuses the rest with an error object, and continues."""
 
 import asyncio
 import json
@@ -19,9 +19,9 @@ from support.serving import process
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 500  # of each property
-REQUESTS, SETTLED = 10_000, 2_000  # malformed ones, and those after which nothing grows any more
-GROWTH = 2 << 20  # bytes: 256 for each of the requests; 0.5 MB was seen after twice as many
-SAID = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+REQUESTS, SETTLED = 10_000, 2_000  # malformed requests, and those after which memory must not grow
+GROWTH = 2 << 20  # bytes, about 256 for each request; 0.5 MB was measured after twice as many
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 CALL = {"type": "function", "function": {"name": "calculator", "arguments": '{"expression": "2+2"}'}}
 TOOL = [
     {"role": "user", "content": "What is 2+2?"},
@@ -35,7 +35,7 @@ PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_pena
 VALID = {
     CHAT: [
         HELLO,
-        {"messages": SAID, "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}} | SAMPLING,
+        {"messages": MESSAGES, "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}} | SAMPLING,
         {"messages": TOOL, "max_completion_tokens": 2, "logprobs": True, "top_logprobs": 3, "truncation": "auto"},
         {"messages": TOOL[:4], "max_tokens": 2, "continue_final_message": True, "return_token_ids": True} | PENALTIES,
     ],
@@ -43,7 +43,7 @@ VALID = {
         {"prompt": "Once", "max_tokens": 3, "echo": True, "logprobs": 2, "stream": True},
         {"prompt": [1, 2, 3], "max_tokens": 2, "model": "tiny"} | SAMPLING,
     ],
-    "/tokenize": [{"prompt": "Hello"}, {"messages": SAID}],
+    "/tokenize": [{"prompt": "Hello"}, {"messages": MESSAGES}],
     "/detokenize": [{"tokens": [1, 2, 3]}],
     "/tokens": [{"ids": [1, 2, 3]}],
 }
@@ -96,7 +96,7 @@ def here(folder):
 
 
 def check(reply):
-    """A reply is a success, or an error of the contract."""
+    """Check that a reply is a success or an error of the API's format, and return its status."""
     assert reply is not None
     assert 200 <= reply.status < 300 or 400 <= reply.status < 500, reply
     assert reply.status < 400 or reply.error
@@ -104,13 +104,13 @@ def check(reply):
 
 
 def fits(reply):
-    """Whether a reply to another method than POST is one, whose body HEAD leaves out."""
+    """Whether a reply to any method is a success or an error, which has no body for HEAD."""
     return reply.status < 400 or not reply.body or bool(reply.error)
 
 
 @st.composite
 def mutated(draw):
-    """A path, and a valid request for it in which something was changed, added or left out."""
+    """A path, and a valid request for it with values changed, added or left out."""
     path = draw(st.sampled_from(list(VALID)))
     body = json.loads(json.dumps(draw(st.sampled_from(VALID[path]))))
     for _ in range(draw(st.integers(1, 3))):
@@ -130,7 +130,7 @@ def mutated(draw):
 
 
 def places(value):
-    """Every place in a value: what holds it, and its key."""
+    """Yield every place in a value, as its container and key."""
     for key in value if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], dict | list):
@@ -143,9 +143,9 @@ def test_valid_requests_are_answered(here, path):
 
 
 @property_test
-@given(asked=mutated())
-def test_a_request_in_which_something_was_changed_is_answered_or_refused(here, asked):
-    path, body = asked
+@given(mutation=mutated())
+def test_a_request_in_which_something_was_changed_is_answered_or_refused(here, mutation):
+    path, body = mutation
     reply = ask(here.port, "POST", path, body=body)
     check(reply)
     assert "error" not in (reply.events[-1] if "event-stream" in reply.headers["content-type"] else {})
@@ -210,17 +210,17 @@ def test_a_request_that_is_cut_anywhere_is_refused_or_forgotten(here, path, data
 @property_test
 @given(data=st.data())
 def test_requests_one_after_another_are_answered_in_turn_however_they_are_cut(here, data):
-    asked = data.draw(st.lists(st.sampled_from([(p, b) for p, bodies in VALID.items() for b in bodies]), max_size=5))
-    stream = b"".join(request(here.port, "POST", path, body=body) for path, body in asked)
+    requests = data.draw(st.lists(st.sampled_from([(p, b) for p, bodies in VALID.items() for b in bodies]), max_size=5))
+    stream = b"".join(request(here.port, "POST", path, body=body) for path, body in requests)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=4)))
     with Connection(here.port) as line:
         for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             line.send(stream[start:end])
-        assert [line.read_response().status for _ in asked] == [200] * len(asked)
+        assert [line.read_response().status for _ in requests] == [200] * len(requests)
 
 
 def malformed(number, port):
-    """One of many requests that are none, the same for the same number."""
+    """A malformed request, the same for the same number."""
     chance = random.Random(number)
     path, body = chance.choice([(path, body) for path, bodies in VALID.items() for body in bodies])
     whole = json.dumps(body).encode()
@@ -254,12 +254,12 @@ def malformed(number, port):
 
 
 def refused(number, port):
-    """Send a malformed request; the server must say what is wrong with it."""
+    """Send a malformed request; the server must reply with an error."""
     with Connection(port) as line:
         line.send(malformed(number, port), last=number % 12 in (0, 7))
         reply = line.read_response()
     if reply is None:
-        assert number % 12 in (0, 7), "no reply"  # bytes may be the beginning of a request, which the end of them cuts
+        assert number % 12 in (0, 7), "no reply"  # the bytes may be the start of a request that is cut off
     else:
         assert 400 <= reply.status < 500, (number, reply)
         assert reply.error
@@ -279,7 +279,7 @@ def test_ten_thousand_malformed_requests_leave_nothing_behind(folder):
         assert server.num_threads() <= threads
         assert ask(port, "POST", CHAT, body=HELLO).json["choices"] == before
         started.terminate()
-        assert started.communicate()[1].count("\n") == 1  # which model there is, and no more
+        assert started.communicate()[1].count("\n") == 1  # the line about the model, and no more
 
 
 LONG = {"prompt": "x", "max_tokens": 600, "stream": True, "logprobs": 20}
@@ -303,7 +303,7 @@ def goes_while_the_answer_is_made(line, port):
 
 def goes_in_the_stream(line, port):
     line.send(request(port, "POST", "/v1/completions", body=LONG))
-    if b" 200 " in line.read_line():  # and no refusal because the queue is full
+    if b" 200 " in line.read_line():  # unless the queue is full
         while not line.read_line().startswith(b"data: "):
             pass
 
@@ -323,7 +323,7 @@ STAGES = [
 
 
 def leave(stage, port):
-    """Ask, and go away without a word."""
+    """Send a request up to a stage, and disconnect."""
     with Connection(port) as line:
         stage(line, port)
 
@@ -333,7 +333,7 @@ def test_clients_that_go_away_at_any_stage_leave_rows_and_queue_free(here):
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(partial(leave, port=here.port), islice(cycle(STAGES), 40 * len(STAGES))))
     wait_until(lambda: here.connections == 0 and scheduler.idle)
-    with ThreadPoolExecutor(12) as pool:  # as many as there are rows and places
+    with ThreadPoolExecutor(12) as pool:  # as many as there are slots and places in the queue
         ask_one = partial(ask, here.port, "POST", "/v1/completions", body=LONG | {"max_tokens": 100})
         assert [found.result().status for found in [pool.submit(ask_one) for _ in range(12)]] == [200] * 12
 

@@ -1,4 +1,4 @@
-"""The chat page in a real browser, before a real server, with a model that has learnt by heart what it says here."""
+"""The chat page in a real browser, with a real server and a model that was trained to give these answers."""
 
 import json
 import re
@@ -38,9 +38,9 @@ OPTIONS = ("--threads", "1", "--max-tokens", "200")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A model that says what it has learnt, and one that has learnt nothing."""
+    """A trained model, and one with random weights."""
     folder = tmp_path_factory.mktemp("models")
-    return write_trained(folder / "learnt", EXCHANGES, endless="Go on"), write_model(folder / "random")
+    return write_trained(folder / "trained", EXCHANGES, endless="Go on"), write_model(folder / "random")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_an_answer_is_drawn_at_most_once_in_a_frame(page):
     }""")
     ask(page, "Go on")
     frames, changes = page.evaluate("[counts.frames, counts.changes]")
-    assert 0 < changes <= frames + 4  # what is drawn when it begins and when it ends is beside the frames
+    assert 0 < changes <= frames + 4  # the start and the end of an answer are drawn outside the frames
 
 
 def test_regenerating_asks_again_in_place_of_the_answer(page):
@@ -205,8 +205,8 @@ def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
 
 
 def test_two_models_answer_side_by_side_at_once_and_each_knows_its_own_answers(browser, address, models):
-    learnt, unlearnt = models
-    with visit(browser, f"{address}/?model={learnt}&beside={unlearnt}") as page:
+    trained, untrained = models
+    with visit(browser, f"{address}/?model={trained}&beside={untrained}") as page:
         setting(page, "Max tokens").fill("500")
         send(page, "Go on")
         expect(page.locator(".answer[aria-busy] .content:not(:empty)")).to_have_count(2)
@@ -214,7 +214,7 @@ def test_two_models_answer_side_by_side_at_once_and_each_knows_its_own_answers(b
         requests = []
         page.on("request", lambda request: requests.append(request.post_data_json) if request.post_data else None)
         ask(page, "Hello")
-        assert [request["model"] for request in requests[:2]] == [str(learnt), str(unlearnt)]
+        assert [request["model"] for request in requests[:2]] == [str(trained), str(untrained)]
         first, second = (request["messages"] for request in requests[:2])
         assert first[0] == second[0] and first[1]["content"].startswith("la la") and first[1] != second[1]
 

@@ -1,4 +1,4 @@
-"""What the chat page makes of text: nodes, events and lines, in a real browser."""
+"""How the chat page turns text into nodes, events and conversations, in a real browser."""
 
 import json
 import random
@@ -56,7 +56,7 @@ ROUND = """async (text) => {
     const { readLines, toLines } = await import("/assets/chat/conversation.js");
     return toLines(readLines(text, "chats.jsonl", ["A"]));
 }"""
-MISTAKE = """async (text) => {
+ERROR = """async (text) => {
     const { readLines } = await import("/assets/chat/conversation.js");
     try { return readLines(text, "chats.jsonl", ["A"]); } catch (error) { return `${error.message}`; }
 }"""
@@ -211,8 +211,8 @@ HI = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "co
     ],
 )  # fmt: skip
 def test_a_line_that_is_no_conversation_is_told_with_its_place(page, line, reason):
-    assert page.evaluate(MISTAKE, f"{HI}\n{line}\n{HI}").startswith("chats.jsonl:3: ")
-    assert reason in page.evaluate(MISTAKE, f"{HI}\n{line}\n{HI}")
+    assert page.evaluate(ERROR, f"{HI}\n{line}\n{HI}").startswith("chats.jsonl:3: ")
+    assert reason in page.evaluate(ERROR, f"{HI}\n{line}\n{HI}")
 
 
 LINKS = ["javascript:alert(1)", "JaVaScRiPt:alert(1)", " javascript:alert(1)", "java&#x73;cript:alert(1)",

@@ -1,4 +1,4 @@
-"""The chat page over time: chats that are kept, servers that fail, keys, and every width and theme."""
+"""The chat page over time: saved chats, failing servers, API keys, widths and themes."""
 
 import json
 import re
@@ -42,7 +42,7 @@ FULL = "IDBObjectStore.prototype.put = () => { throw new DOMException('the quota
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model that has learnt nothing, and hardly ever ends an answer."""
+    """A model with random weights, which hardly ever ends an answer."""
     return write_model(tmp_path_factory.mktemp("model"), replace(CONFIG, max_position_embeddings=1 << 14))
 
 
@@ -66,7 +66,7 @@ def page(browser, address):
 
 @contextmanager
 def tab(page):
-    """Another tab of the same visitor."""
+    """Another tab of the same browser context."""
     other = page.context.new_page()
     other.goto(page.url)
     yield other
@@ -87,7 +87,7 @@ def exported(page, name, path):
 
 
 def begin(page):
-    """Ask for an answer that takes long, and wait until it has begun."""
+    """Request a long answer, and wait until it has started."""
     setting(page, "Max tokens").fill("16000")
     send(page, "Go on")
     expect(page.locator(".answer[aria-busy] .content")).to_have_text(re.compile(".{20}", re.S))
@@ -181,12 +181,13 @@ def test_tabs_show_what_others_keep_and_write_nothing_over(page):
 
 
 @pytest.mark.parametrize(
-    ("script", "told"), [(NO_DATABASE, "This browser cannot save chats"), (FULL, "This chat could not be saved: the quota is")]
+    ("script", "notice"),
+    [(NO_DATABASE, "This browser cannot save chats"), (FULL, "This chat could not be saved: the quota is")],
 )
-def test_a_browser_that_keeps_nothing_still_chats_and_says_so(browser, address, script, told, tmp_path):
+def test_a_browser_that_keeps_nothing_still_chats_and_says_so(browser, address, script, notice, tmp_path):
     with visit(browser, address, script=script) as page:
         ask(page, "First")
-        expect(page.get_by_role("alert")).to_contain_text(told)
+        expect(page.get_by_role("alert")).to_contain_text(notice)
         ask(page, "Second")
         assert page.locator(".words").all_inner_texts() == ["First", "Second"]
 
@@ -202,7 +203,7 @@ def test_a_busy_server_is_told_and_asked_again(browser, folder):
         expect(last(second).get_by_role("alert")).to_contain_text(re.compile("busy.*Try again in 2 seconds."))
         first.keyboard.press("Escape")
         expect(last(first)).to_contain_text("Stopped.")
-        second.wait_for_timeout(2000)  # as it is told
+        second.wait_for_timeout(2000)  # as the page says
         press(second, "Try again")
         expect(last(second)).to_contain_text("tokens of context")
 
@@ -312,7 +313,7 @@ def test_every_control_has_a_name(page):
 
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_every_text_stands_out_from_its_ground(browser, address, system):
-    """By the contrast that WCAG 2.2 asks of text, 4.5."""
+    """WCAG 2.2 requires a contrast of 4.5 for text."""
     with visit(browser, address, color_scheme=system) as page:
         for words in ("Hello", "Again"):
             ask(page, words)
@@ -325,7 +326,7 @@ def test_every_text_stands_out_from_its_ground(browser, address, system):
 
 
 def brightness(page):
-    """Of the page's ground, 0 to 255."""
+    """The brightness of the page's background, 0 to 255."""
     color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     return sum(map(int, re.findall(r"\d+", color)[:3])) / 3
 

@@ -1,6 +1,6 @@
-"""Many chats at once: none is lost, none mixed up, and each gets the answers it would get alone.
+"""Many chats at once: none is lost or mixed up, and each gets the answers that it would get alone.
 
-On another model, for longer:
+For another model, and a longer time:
 
     CHATMILL_LOAD_MODEL=data/export/onnx CHATMILL_LOAD_SECONDS=60 pytest -n0 -s -m slow tests/app/server/test_load.py
 """
@@ -28,8 +28,8 @@ from support.serving import process, serving
 pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("CHATMILL_LOAD_SECONDS", "6"))
 CHATS, TURNS, TOKENS = 64, 3, 24
-VARIETY = 4  # different conversations of each chat, one after another, and again
-GROWTH = 8 << 20  # bytes that the server may take after a third of the time
+VARIETY = 4  # different conversations of each chat, which are repeated in turn
+GROWTH = 8 << 20  # bytes by which the server may grow after a third of the time
 TRADES = ("baker", "sailor", "gardener", "doctor", "teacher", "smith", "farmer", "pilot", "painter", "tailor", "hunter")
 QUESTIONS = (
     "Hello, who are you?",
@@ -42,7 +42,7 @@ QUESTIONS = (
 
 
 class Said(NamedTuple):
-    """An answer, and what it was an answer to."""
+    """An answer, with its conversation and prompt."""
 
     conversation: tuple[Message, ...]
     prompt_ids: list[int]
@@ -52,21 +52,21 @@ class Said(NamedTuple):
 
 @pytest.fixture(scope="module")
 def model(request):
-    """The folder of a model: the pipeline's tiny one, or the one that was named."""
+    """The folder of a model: that of the tiny pipeline, or of CHATMILL_LOAD_MODEL."""
     if named := os.environ.get("CHATMILL_LOAD_MODEL"):
         return Path(named).resolve()
     return request.getfixturevalue("project").folder / "data/export/onnx"
 
 
 def questions(chat: int, number: int) -> Iterator[str]:
-    """What one chat asks in one of its conversations."""
+    """Yield the questions of one conversation of a chat."""
     for turn in range(TURNS):
         trade, a, b = TRADES[(chat + turn) % len(TRADES)], 2 + chat, 3 + 7 * number + turn
         yield QUESTIONS[(chat + number + turn) % len(QUESTIONS)].format(trade=trade, a=a, b=b)
 
 
 def talk(port: int, chat: int, number: int) -> Iterator[Said]:
-    """A conversation of several turns, streamed and not in turn."""
+    """Hold a conversation of several turns, every other one streamed; yield the answers."""
     conversation = [Message.from_text("system", f"You are number {chat}, a {TRADES[chat % len(TRADES)]}.")]
     with Connection(port) as line:
         for turn, question in enumerate(questions(chat, number)):
@@ -76,10 +76,10 @@ def talk(port: int, chat: int, number: int) -> Iterator[Said]:
 
 
 def answer(line: Connection, port: int, conversation: list[Message], *, stream: bool) -> Said:
-    """What the server says to a conversation."""
-    said = [{"role": message.role, "content": message.text} for message in conversation]
-    asked = {"messages": said, "max_tokens": TOKENS, "temperature": 0, "return_token_ids": True, "stream": stream}
-    line.send(request(port, "POST", CHAT, body=asked))
+    """The server's answer to a conversation."""
+    messages = [{"role": message.role, "content": message.text} for message in conversation]
+    body = {"messages": messages, "max_tokens": TOKENS, "temperature": 0, "return_token_ids": True, "stream": stream}
+    line.send(request(port, "POST", CHAT, body=body))
     reply = line.read_response()
     assert reply is not None and reply.status == 200, reply
     if not stream:
@@ -95,7 +95,7 @@ def answer(line: Connection, port: int, conversation: list[Message], *, stream: 
 
 
 def talk_until(end: float, port: int, chat: int) -> list[Said]:
-    """All that one chat was told until some time, of whole conversations, one at least."""
+    """The answers of a chat's complete conversations, at least one, until a time."""
     found: list[Said] = []
     for number in count():
         found += talk(port, chat, number % VARIETY)
@@ -104,7 +104,7 @@ def talk_until(end: float, port: int, chat: int) -> list[Said]:
 
 
 class Alone:
-    """The same model with nobody else."""
+    """The same model, with one chat at a time."""
 
     def __init__(self, model: Path) -> None:
         self._loaded = load_model(model, "cpu", 1)
@@ -117,7 +117,7 @@ class Alone:
         return message.text, self._session.answer_ids
 
     def differences(self, said: Said) -> str:
-        """Where ids are others than alone, and by how much the one was likelier than the other; "" where none is."""
+        """The first id that differs from the answer alone, and the margin of the logits; "" if there is none."""
         _, expected = self.answer(said.conversation)
         if said.ids == expected:
             return ""
@@ -131,7 +131,7 @@ class Alone:
 def test_sixty_four_chats_at_once_get_the_answers_that_each_would_get_alone(model):
     with process("--model", model, "--device", "cpu", "--queue", CHATS) as (address, started):
         port, server = int(address.rpartition(":")[2]), psutil.Process(started.pid)
-        for _ in range(2):  # past what a tokenizer encodes before it loads what is faster at long work
+        for _ in range(2):  # so long that the tokenizer loads its faster encoder before memory is measured
             assert ask(port, "POST", "/tokenize", body={"prompt": "many words " * 95_000}).status == 200
         begin = monotonic()
         with ThreadPoolExecutor(CHATS) as pool:

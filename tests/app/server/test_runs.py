@@ -50,7 +50,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def listed(repository):
-    """The runs of the repository, after a listing; and its rows by label."""
+    """The runs of the repository after a listing, with their rows by label."""
     found = Runs(repository.folder)
     listing = asyncio.run(found.listing())
     assert listing["problem"] is None
@@ -60,7 +60,7 @@ def listed(repository):
 
 @pytest.fixture(scope="module")
 def client(listed):
-    """A browser of sorts, after the listing."""
+    """A client of the routes, after a listing."""
     app = Starlette(routes=routes(listed), exception_handlers={ApiError: handle_api_error})
     with TestClient(app) as client:
         client.get("/runs.json?refresh=1")
@@ -68,7 +68,7 @@ def client(listed):
 
 
 def state(rev="0123456789", name=None, error=None, experiments=None, **data):
-    """A run as `dvc exp show --json` tells of it."""
+    """A run as `dvc exp show --json` prints it."""
     return {"rev": rev, "name": name, "error": error, "experiments": experiments, "data": {"timestamp": None, **data}}
 
 
@@ -263,7 +263,7 @@ def test_a_server_that_stops_ends_what_it_started(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "commands, told",
+    "commands, problem",
     [
         ([], "not inside of a DVC repository"),
         (["git init -q"], "not inside of a DVC repository"),
@@ -271,14 +271,14 @@ def test_a_server_that_stops_ends_what_it_started(tmp_path):
         (["git init -q", "dvc init -q"], None),
     ],
 )
-def test_a_folder_without_runs_says_why(tmp_path, commands, told):
+def test_a_folder_without_runs_says_why(tmp_path, commands, problem):
     for command in commands:
         program, *arguments = command.split()
         subprocess.run(
             [*([sys.executable, "-m"] if program == "dvc" else []), program, *arguments], cwd=tmp_path, check=True
         )
     listing = asyncio.run(Runs(tmp_path).listing())
-    assert listing["runs"] == [] and (told in listing["problem"] if told else listing["problem"] is None)
+    assert listing["runs"] == [] and (problem in listing["problem"] if problem else listing["problem"] is None)
 
 
 def test_a_folder_that_is_gone_and_no_folder_are_told():

@@ -19,7 +19,7 @@ UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tab
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """A branch, and experiments of which one has lost its model and its curve."""
+    """A branch, and experiments, one of which has no model and no curve."""
     made = RunRepository(tmp_path_factory.mktemp("runs"))
     made.measure(2.5, tokenizer="byte", milliseconds=0.125, skills=0.75, skills_held_back=None)
     made.experiment("second")

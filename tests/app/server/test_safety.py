@@ -35,7 +35,7 @@ def loaded(folder):
 
 @pytest.fixture(scope="module")
 def port(loaded):
-    """Of a server that anybody of this machine may ask, and pages of a friend."""
+    """The port of a server without a key, which allows pages of another site."""
     with serving_in_thread(loaded, origins=[FRIEND]) as here:
         yield here.port
 
@@ -120,9 +120,9 @@ def test_an_image_of_another_page_is_refused_but_a_link_to_ours_is_followed(port
     "given", ["", "Bearer", "Bearer ", f"Bearer {KEY}x", KEY, f"Basic {KEY}", f"Bearer {KEY[:-1]}é", "Bearer \xff"]
 )
 def test_without_the_key_nothing_is_told(locked, given):
-    asked = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("GET", "/runs.json"), ("GET", "/nowhere")]
+    gets = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("GET", "/runs.json"), ("GET", "/nowhere")]
     posts = [CHAT, "/v1/completions", "/tokens", "/tokenize", "/detokenize"]
-    for method, path in [*asked, *(("POST", path) for path in posts)]:
+    for method, path in [*gets, *(("POST", path) for path in posts)]:
         reply = ask(locked, method, path, body=HELLO if method == "POST" else None, Authorization=given)
         assert (reply.status, reply.error["code"], reply.headers["www-authenticate"]) == (
             401,
@@ -164,7 +164,7 @@ def test_others_are_not_let_in_without_a_key(monkeypatch, capsys, host):
 
 
 def kinds_of_answers(port):
-    """One request for each way in which a request is answered, by status."""
+    """A request for each kind of response, by status or path."""
     return {
         200: request(port, "POST", CHAT, body=HELLO | {"stream": True}),
         204: request(port, "OPTIONS", CHAT, Origin=FRIEND),
@@ -235,8 +235,8 @@ PATHS = [
 
 @pytest.fixture
 def opened():
-    """Names of the files that are opened while a test runs."""
-    names, watching = [], [True]  # a hook cannot be taken off
+    """The names of the files that are opened during a test."""
+    names, watching = [], [True]  # an audit hook cannot be removed
     sys.addaudithook(lambda event, given: names.append(str(given[0])) if watching and event == "open" else None)
     yield names
     watching.clear()
@@ -257,7 +257,7 @@ def test_assets_are_those_that_were_there_at_the_start(monkeypatch, tmp_path, lo
     (tmp_path / "static/deeper").mkdir(parents=True)
     (tmp_path / "static/a.css").write_text("a{}")
     (tmp_path / "static/deeper/c.css").write_text("c{}")
-    (tmp_path / "static/notes.txt").write_text("of no kind that is served")
+    (tmp_path / "static/notes.txt").write_text("not a type that is served")
     monkeypatch.setattr(assets, "files", lambda _: tmp_path)
     with serving_in_thread(loaded) as here:
         (tmp_path / "static/a.css").write_text("b{}")
@@ -271,15 +271,15 @@ def test_assets_are_those_that_were_there_at_the_start(monkeypatch, tmp_path, lo
 
 
 def say_a_secret(port):
-    """Requests of every kind, in each of which the secret stands."""
-    said = [{"role": "user", "content": SECRET}]
+    """The replies to requests of every kind, each of which contains the secret."""
+    messages = [{"role": "user", "content": SECRET}]
     ids = ask(port, "POST", "/tokenize", body={"prompt": SECRET}).json["tokens"]
     for path, body in (
-        (CHAT, {"messages": said, "max_tokens": 4}),
-        (CHAT, {"messages": said, "stream": True, "stop": SECRET, "logprobs": True, "max_tokens": 4}),
-        (CHAT, {"messages": [*said, {"role": SECRET, "content": SECRET}]}),
-        (CHAT, {"messages": said * 100}),
-        (CHAT, {"messages": said, SECRET: SECRET}),
+        (CHAT, {"messages": messages, "max_tokens": 4}),
+        (CHAT, {"messages": messages, "stream": True, "stop": SECRET, "logprobs": True, "max_tokens": 4}),
+        (CHAT, {"messages": [*messages, {"role": SECRET, "content": SECRET}]}),
+        (CHAT, {"messages": messages * 100}),
+        (CHAT, {"messages": messages, SECRET: SECRET}),
         (CHAT, {"messages": SECRET, "model": SECRET, "temperature": SECRET}),
         (CHAT, SECRET.encode()),
         ("/v1/completions", {"prompt": SECRET, "echo": True, "max_tokens": 4}),
@@ -289,7 +289,7 @@ def say_a_secret(port):
     ):
         yield ask(port, "POST", path, body=body)
     with Connection(port) as line:
-        line.send(SECRET.encode() + b"\r\n" + request(port, "POST", CHAT, body={"messages": said}))
+        line.send(SECRET.encode() + b"\r\n" + request(port, "POST", CHAT, body={"messages": messages}))
         yield line.read_response()
 
 
@@ -298,21 +298,21 @@ def test_nothing_that_is_said_stands_in_the_terminal(folder, more):
     with process("--model", folder, "--device", "cpu", "--threads", 1, *more) as (address, server):
         statuses = [reply.status for reply in say_a_secret(int(address.rpartition(":")[2]))]
         server.terminate()
-        told = "".join(server.communicate())
+        output = "".join(server.communicate())
     assert statuses.count(200) == 6
-    assert SECRET not in told
-    assert ("POST" in told) == bool(more)
+    assert SECRET not in output
+    assert ("POST" in output) == bool(more)
 
 
 def test_nothing_that_is_said_stands_in_the_terminal_where_the_server_fails(loaded, capfd):
-    def fail(said, *_):
-        raise KeyError(f"{said}")
+    def fail(given, *_):
+        raise KeyError(f"{given}")
 
     with serving_in_thread(loaded, verbose=True) as here:
         prompt_builder = asyncio.run(here.models.get("tiny")).prompt_builder
         for name in ("prompt_ids", "truncate", "encode"):
             setattr(prompt_builder, name, fail)
         assert 500 in [reply.status for reply in say_a_secret(here.port)]
-    told = "".join(capfd.readouterr())
-    assert "KeyError" in told
-    assert SECRET not in told
+    output = "".join(capfd.readouterr())
+    assert "KeyError" in output
+    assert SECRET not in output

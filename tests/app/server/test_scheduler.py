@@ -22,7 +22,7 @@ SECONDS = 60
 
 
 class Gated(ScriptedEngine):
-    """Says the same for ever, one token each time that the gate is opened."""
+    """Generates the same token for ever, one each time that the gate is opened."""
 
     def __init__(self, script, **sizes):
         super().__init__(script, **sizes)
@@ -46,24 +46,24 @@ def loaded(tmp_path_factory, request):
     return load_model(folder / request.param, "cpu", 1)
 
 
-def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **wanted):
+def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **config):
     prompt_builder = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
-    return CompletionJob(prompt_builder, list(ids), GenerationConfig(Sampling(), max_tokens, **wanted), seconds)
+    return CompletionJob(prompt_builder, list(ids), GenerationConfig(Sampling(), max_tokens, **config), seconds)
 
 
 async def all_of(job):
-    """The ids of an answer, or the probabilities of a text."""
-    made = []
-    while pieces := await job.results.get_all():
-        made += pieces
+    """The ids of an answer, or the log probabilities of a text."""
+    results = []
+    while latest := await job.results.get_all():
+        results += latest
     if job.error:
         raise job.error
-    return [i for piece in made for i in piece.ids] if isinstance(job, CompletionJob) else made[0]
+    return [i for delta in results for i in delta.ids] if isinstance(job, CompletionJob) else results[0]
 
 
-def run(engine, work, rows=3, waiting=3):
-    """What a coroutine gives that is handed a scheduler."""
-    scheduler = Scheduler(engine, num_slots=rows, max_waiting=waiting)
+def run(engine, work, num_slots=3, max_waiting=3):
+    """The result of a coroutine that is called with a scheduler."""
+    scheduler = Scheduler(engine, num_slots=num_slots, max_waiting=max_waiting)
 
     async def main():
         return await asyncio.wait_for(work(scheduler), SECONDS)
@@ -75,7 +75,7 @@ def run(engine, work, rows=3, waiting=3):
 
 
 def alone(engine, ids, count):
-    """The likeliest ids after some, by the engine on its own."""
+    """The greedy continuation of ids, by the engine alone."""
     prompt_builder = PromptBuilder(engine, TOKENIZER, ChatmillTemplate("chatml"))
     engine.rewind(0)
     logits, said = engine.append(ids), []
@@ -96,7 +96,7 @@ def test_answers_that_grow_together_are_those_that_each_would_get_alone(loaded):
             scheduler.submit(job)
         return await asyncio.gather(*map(all_of, jobs))
 
-    together = run(loaded.engine, work, waiting=8)
+    together = run(loaded.engine, work, max_waiting=8)
     assert together == [alone(loaded.engine, prompt, 12 + prompt[0]) for prompt in prompts]
 
 
@@ -184,7 +184,7 @@ def test_who_comes_past_the_queue_is_refused_at_once():
         engine.gate.release(100)
         return [len(await all_of(job)) for job in jobs[:3]]
 
-    assert run(engine, work, waiting=2) == [10, 10, 10]
+    assert run(engine, work, max_waiting=2) == [10, 10, 10]
 
 
 def test_an_answer_that_nobody_waits_for_ends_before_its_next_token():
@@ -255,7 +255,7 @@ def test_an_error_ends_the_answer_that_met_it_and_no_other():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_broken_engine_leaves_nobody_waiting():
-    engine = ScriptedEngine([], vocab_size=TOKENIZER.vocab_size, context=2000)  # says nothing: StopIteration
+    engine = ScriptedEngine([], vocab_size=TOKENIZER.vocab_size, context=2000)  # raises StopIteration
 
     async def work(scheduler):
         jobs = [answer(engine), answer(engine)]

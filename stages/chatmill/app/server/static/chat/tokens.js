@@ -31,8 +31,8 @@ export async function showTokens(answer, node) {
 /** @param {WrittenToken[]} tokens */
 function legend(tokens) {
   const steps = STEPS.map(([, name], step) => element("li", { className: `token p${step}` }, name));
-  if (tokens.some(({ given }) => given)) steps.push(element("li", { className: "token given" }, "given by the tool"));
-  const hint = element("p", { className: "hint" }, "Arrow keys move the focus.");
+  if (tokens.some(({ given }) => given)) steps.push(element("li", { className: "token given" }, "tool output"));
+  const hint = element("p", { className: "hint" }, "Move with arrow keys.");
   return element("div", { className: "legend" }, "Probability:", element("ul", {}, ...steps), hint);
 }
 
