@@ -206,7 +206,7 @@ HI = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "co
         ('{"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]}', "roles out of"),
         ('{"messages": [{"role": "user", "content": 5}]}', "content: expected a text"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]}', "a tool's output"),
-        ('{"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}]}', "a message of the user is empty"),
+        ('{"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}]}', "is empty"),
         (r'{"messages": [{"role": "user", "content": "\ud800"}]}', "half of a surrogate pair"),
     ],
 )  # fmt: skip
