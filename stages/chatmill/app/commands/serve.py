@@ -40,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--tokenizer", type=Path, metavar="PATH", help="use this tokenizer instead of the model's own")
     add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
-    add("--trust-tokenizer", action="store_true", help="use it even if the model was trained with another")
+    add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest available)")
     add("--threads", type=int, metavar="N", help="CPU threads (default: one less than the cores)")
     add = command.add_argument_group("network").add_argument
