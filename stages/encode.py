@@ -13,7 +13,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 @stage
 def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName) -> None:
-    """Write the ids and the loss of every conversation's tokens, and how much text they hold."""
+    """Write the token ids and loss kinds of all conversations, and their sizes."""
     vocabulary = read_folder(tokenizer)
     chat_tokenizer, num_bytes = ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)
     tokens.mkdir()

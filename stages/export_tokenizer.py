@@ -11,5 +11,5 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 @stage
 def main(tokenizer: Path, out: Output, *, formats: list[ExportFormat]) -> None:
-    """Read a tokenizer folder; write each format that it can have, and `formats.json`: which, and why not."""
+    """Read a tokenizer folder; write each supported format, and `formats.json` with files or a reason for each."""
     export_all(formats, tokenizer, read_folder(tokenizer), out)

@@ -1,7 +1,7 @@
 """Learn the embedding of each token from its bytes, and plug it in.
 
-Some tokens are held out: the network is trained without their rows, and measured on them. Then its last matrix is
-solved for with all rows; what it gives takes the place of the model's table.
+Some tokens are held out: the network is trained without their rows, and measured on them. Then its last layer is fitted
+to all rows, and its predictions replace the model's embedding table.
 """
 
 import json
@@ -48,7 +48,7 @@ from chatmill.training.trainer import keep_freed_memory
 
 
 def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
-    """Say in both outputs why there is nothing in them."""
+    """Write the reason for skipping this stage to both outputs."""
     folder.mkdir()
     content = {"soft_tokenizer": {"reason": reason}}
     (folder / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -57,7 +57,7 @@ def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) ->
 
 
 def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
-    """The conversations as tokens. Raises ValueError where they have nothing to train on."""
+    """The conversations as tokens. Raises ValueError if they have nothing to train on."""
     chunks = list(encode_file(file, tokenizer, template))
     starts = np.cumsum([0, *(len(chunk.ids) for chunk in chunks)])
     offsets = (chunk.offsets[1:] + start for chunk, start in zip(chunks, starts, strict=False))
@@ -68,9 +68,9 @@ def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -
 
 
 def train_network(
-    vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
+    tokenizer: Path, vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
 ) -> TrainedEncoder:
-    """The trained networks; tokens that are longer than what is read of them are logged."""
+    """The trained network; logs truncated tokens. Raises ValueError with the folder of the tokenizer."""
     shape = ByteEncoderShape(
         width=parameters.width,
         layers=parameters.layers,
@@ -78,27 +78,30 @@ def train_network(
         ngrams=0,
         features=parameters.features,
     )
-    trained = train_encoders(
-        vocabulary,
-        table,
-        counts,
-        shape,
-        held_out=parameters.held_out,
-        steps=parameters.steps,
-        contrast=parameters.contrast,
-        seed=parameters.seed,
-    )
+    try:
+        trained = train_encoders(
+            vocabulary,
+            table,
+            counts,
+            shape,
+            held_out=parameters.held_out,
+            steps=parameters.steps,
+            contrast=parameters.contrast,
+            seed=parameters.seed,
+        )
+    except ValueError as error:
+        raise ValueError(f"{tokenizer}: {error}") from error
     if cut := trained.dataset.num_truncated:
         size = len(trained.dataset.ids)
-        rest = f"{cut} of {size} tokens are longer than {parameters.longest} bytes: the rest is not read"
-        log("train_soft_tokenizer", rest)
+        remark = f"{cut} of {size} tokens are longer than {parameters.longest} bytes: only so many are read"
+        log("train_soft_tokenizer", remark)
     return trained
 
 
 def measure_all(
     evaluator: EmbeddingEvaluator, trained: TrainedEncoder, plugged: Tensor, *, noise: bool
 ) -> dict[str, Any]:
-    """The metrics but for those of training on; `plugged` (V, R) are the rows of the encoder that has seen all."""
+    """The metrics without those of fine-tuning; `plugged` (V, R) are the rows of the encoder fitted to all tokens."""
     measures = trained.metrics()
     result = {
         "longer_than_read": trained.dataset.num_truncated,
@@ -122,7 +125,7 @@ def measure_transfer(
     steps: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Bits per byte with another tokenizer, before and after some steps of training; `counts` (V,) are of its own."""
+    """Bits per byte with another tokenizer, before and after fine-tuning; `counts` (V,) are of the model's own."""
     corpus, embedding = evaluator.corpus(other), transferred_embedding(evaluator, deepcopy(encoder), other, counts)
     result = {"plugged_in": evaluator.bits_per_byte(embedding.weight, corpus)}
     if steps:
@@ -133,7 +136,7 @@ def measure_transfer(
 
 
 def load_external_tokenizer(file: Path) -> ChatTokenizer:
-    """A tokenizer made elsewhere, with the control tokens that it lacks. Raises ValueError with the file."""
+    """An external tokenizer, with any missing control tokens added. Raises ValueError with the file."""
     loaded = load_tokenizer(file)
     try:
         return ChatTokenizer(add_special_tokens(loaded.vocabulary, []), leading_space=loaded.leading_space)
@@ -154,9 +157,9 @@ def main(
     *,
     parameters: SoftTokenizerParameters,
 ) -> None:
-    """Write the model with rows made from bytes, the network that makes them, and what they are worth.
+    """Write the model with rows made from bytes, the network that makes them, and their metrics.
 
-    `external` is the folder in which `parameters.other_tokenizer` lies: the file of one that the model never had.
+    `external` is the folder of `parameters.other_tokenizer`, the file of another tokenizer than the model's.
     """
     if parameters.other_tokenizer is not None:
         check_external(parameters.other_tokenizer, external, "train_soft_tokenizer.other_tokenizer")
@@ -184,10 +187,7 @@ def main(
     )
     split = read_split(tokens, "train")
     counts = np.bincount(split.ids, minlength=len(vocabulary.tokens))
-    try:
-        trained = train_network(vocabulary, embedding_table(network), counts, parameters)
-    except ValueError as error:
-        raise ValueError(f"{tokenizer}: {error}") from error
+    trained = train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
     embedding = make_byte_embedding(trained.encoder, vocabulary, embedding_table(network))
     soft = with_embedding_table(network, embedding.weight)
     result = measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)

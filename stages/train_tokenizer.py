@@ -18,10 +18,10 @@ CONTROL_PATTERN = re.compile("|".join(map(re.escape, CONTROL_TOKENS)))
 
 
 def sample_conversations(chat: Path, max_bytes: int | None) -> Iterator[Record]:
-    """The conversations of a file of at most `max_bytes`; of a larger file, whole ones of about that size in all.
+    """All conversations of a file of at most `max_bytes`; of a larger file, a random sample of about that size.
 
-    A hash of its text decides on each: so their order does not matter, more bytes only add to them, and repetitions
-    stay together.
+    The hash of each text decides whether it is sampled: the order does not matter, more bytes only add conversations,
+    and all copies of a conversation are sampled or none.
     """
     records = progress(read_records(chat), "train_tokenizer", unit=" conversations")
     size = chat.stat().st_size
@@ -29,7 +29,7 @@ def sample_conversations(chat: Path, max_bytes: int | None) -> Iterator[Record]:
 
 
 def _sample_fraction(records: Iterable[Record], fraction: float) -> Iterator[Record]:
-    """The records whose hash is below that share of all hashes; at their end, say how many they were."""
+    """The records whose hash falls into that fraction of all hashes; logs their number at the end."""
     count = num_sampled = num_bytes = sampled_bytes = 0
     for record in records:
         text = record.text.encode()
@@ -42,28 +42,28 @@ def _sample_fraction(records: Iterable[Record], fraction: float) -> Iterator[Rec
 
 
 def texts_between_controls(records: Iterable[Record]) -> Iterator[str]:
-    """The text between control tokens: what is encoded in one call each."""
+    """The texts between control tokens; each is encoded by itself."""
     for record in records:
         yield from filter(None, CONTROL_PATTERN.split(record.text))
 
 
 def check_vocab_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
-    """Say where the vocabulary is not of the size that was asked for, or raise ValueError where that is an error."""
+    """Log a vocabulary of another size than requested, or raise ValueError if `exact`."""
     size = len(vocabulary.tokens)
     if size != vocab_size and exact:
         raise ValueError(
-            f"params.yaml: train_tokenizer.vocab_size = {vocab_size}: the text does not support it: "
-            f"lower train_tokenizer.vocab_size to at most {size} or add text"
+            f"params.yaml: train_tokenizer.vocab_size = {vocab_size}: the text supports only {size}: "
+            f"lower train_tokenizer.vocab_size to at most {size}, or add text"
         )
     if size != vocab_size:
-        log("train_tokenizer", f"{size} tokens, where vocab_size allows {vocab_size}")
+        log("train_tokenizer", f"the vocabulary has {size} tokens; vocab_size = {vocab_size}")
 
 
 @stage
 def main(chat: Path, external: Path, tokenizer: Output, *, parameters: TokenizerParameters) -> None:
-    """Read the training conversations, or of more than `max_bytes` a sample; write the tokenizer's folder.
+    """Read the training conversations, or a sample of about `max_bytes`; write the tokenizer's folder.
 
-    `external` is the folder in which the files lie that the settings of a type name.
+    `external` is the folder of the files that a type's settings refer to.
     """
     check_special_tokens(parameters.special_tokens)
     trainer, settings = load_type(parameters.type), parameters.settings

@@ -54,7 +54,7 @@ def pairs_of(rows=None, vocabulary=VOCABULARY, longest=8, seed=1):
 
 
 def composed_rows():
-    """Rows that follow from the bytes of each token, the first of which count most."""
+    """Rows computed from the bytes of each token, the first of which have the largest weight."""
     letters = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     return torch.stack([sum(letters[byte] / (place + 1) for place, byte in enumerate(t)) for t in VOCABULARY.tokens])
 
@@ -115,7 +115,7 @@ def test_empty_tokens_are_refused():
 
 
 def test_a_share_that_holds_out_no_token_is_refused():
-    with pytest.raises(ValueError, match=r"0 are held out.*change held_out = 1e-09"):
+    with pytest.raises(ValueError, match=r"held_out = 1e-09: 0 of .* are held out.*change held_out"):
         EmbeddingDataset.from_table(
             VOCABULARY, torch.zeros(SIZE, 8), np.ones(SIZE, int), longest=8, held_out=1e-9, seed=1
         )

@@ -51,11 +51,11 @@ def test_a_word_is_replaced_by_the_same_word_wherever_it_stands():
 
 
 def test_calls_of_tools_stay():
-    said = Part("text", "One word follows another until the sentence finally ends somewhere near here. " * 5)
-    talk = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), said))]
+    text = Part("text", "One word follows another until the sentence finally ends somewhere near here. " * 5)
+    talk = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), text))]
     for kind in NOISE_KINDS:
         ((message,),) = add_noise([talk], kind)
-        assert message.parts[:2] == talk[0].parts[:2] and message.parts[2] != said
+        assert message.parts[:2] == talk[0].parts[:2] and message.parts[2] != text
 
 
 @given(st.text(), st.sampled_from(NOISE_KINDS))

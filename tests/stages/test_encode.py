@@ -139,5 +139,5 @@ def test_damaged_tokens_are_refused(folder):
     with pytest.raises(ValueError, match=r"meta\.json is damaged"):
         read_meta(tokens)
     (tokens / "manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"tokens: no manifest\.json, so not what encode writes, or cut off"):
+    with pytest.raises(ValueError, match=r"tokens: no manifest\.json: not written by encode, or incomplete"):
         read_meta(tokens)

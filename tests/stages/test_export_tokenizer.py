@@ -66,27 +66,27 @@ def test_bpe_is_written_in_every_format_but_sentencepiece_s(bpe):
     formats = formats_of(bpe)
     assert {name: formats[name]["files"] for name in FILES} == FILES
     assert "tokenizer.json" in formats["huggingface"]["files"]
-    assert formats["sentencepiece"] == {"reason": "a bpe tokenizer is no SentencePiece model"}
+    assert formats["sentencepiece"] == {"reason": "a bpe tokenizer is not a SentencePiece model"}
     assert formats["binary"] == {"files": ["tokenizer.bin"], "exact": True, "sequential_readers": {"exact": True}}
 
 
 @pytest.mark.parametrize(
     ("type", "format", "exact", "reason"),
     [
-        ("whitespace", "llama2c", False, "a piece is looked up whole"),
-        ("sentencepiece", "tiktoken", None, "inside the pieces of a pattern"),
+        ("whitespace", "llama2c", False, "looks up complete pieces"),
+        ("sentencepiece", "tiktoken", None, "needs a split pattern"),
         ("sentencepiece", "huggingface", False, "U+2581"),
         ("sentencepiece", "sentencepiece", False, "U+2581"),
     ],
 )
-def test_what_differs_is_said_with_its_reason(type, format, exact, reason, tmp_path):
+def test_what_differs_has_a_reason(type, format, exact, reason, tmp_path):
     write_folder(add_special_tokens(VOCABULARIES[type], []), tmp_path / type)
     entry = formats_of(tmp_path / type)[format]
     assert entry.get("exact") is exact
     assert reason in entry["reason"]
 
 
-def test_only_formats_that_are_asked_for_are_written(bpe):
+def test_only_requested_formats_are_written(bpe):
     assert list(formats_of(bpe, ["llama2c"])) == ["llama2c"]
     names = sorted(file.name for file in bpe.with_name("out").iterdir())
     assert names == ["formats.json", "manifest.json", "tokenizer.llama2c.bin"]

@@ -104,7 +104,7 @@ def test_the_folder_chats(plugged):
     assert loaded.engine.fingerprint == VOCABULARY.fingerprint and isinstance(message.text, str)
 
 
-def test_the_metrics_say_what_was_learnt_and_what_it_is_worth(plugged):
+def test_the_metrics_are_those_of_rows_and_of_bits_per_byte(plugged):
     found = metrics(plugged)
     assert found["kept"]["tokens"] + found["held_out"]["tokens"] == found["all"]["tokens"] == 256
     assert found["held_out"]["nearest"]["chance"] == pytest.approx(1 / 256, abs=1e-6)
@@ -121,8 +121,8 @@ def test_two_runs_write_equal_bytes(trained, plugged, tmp_path):
 
 def test_it_is_trained_on_with_its_own_tokenizer_and_with_another(trained, tmp_path):
     write_folder(add_special_tokens(train(["yes", "yesyes"], 258, Settings()), []), tmp_path / "other")
-    asked = {"tune": 10, "other_tokenizer": tmp_path / "other/tokenizer.json"}
-    found = metrics(run(trained, tmp_path / "out", **asked))
+    changes = {"tune": 10, "other_tokenizer": tmp_path / "other/tokenizer.json"}
+    found = metrics(run(trained, tmp_path / "out", **changes))
     tuned, other = found["bits_per_byte"]["tuned"], found["other_tokenizer"]
     assert tuned["all"] < found["bits_per_byte"]["plugged_in"]["all"]
     assert other["tuned"]["all"] < other["plugged_in"]["all"]
@@ -147,22 +147,23 @@ def test_a_model_of_another_tokenizer_is_refused(trained, tmp_path):
         run(trained, tmp_path, tokenizer=tmp_path / "tokenizer")
 
 
-def test_long_tokens_are_told_and_counted(capsys):
+def test_long_tokens_are_logged_and_counted(tmp_path, capsys):
     vocabulary = add_special_tokens(train(["yes", "yesyes"], 258, Settings()), [])
     table = torch.randn(len(vocabulary.tokens), 2)
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
     parameters = SoftTokenizerParameters(**SETTINGS | {"longest": 2})
-    found = train_soft_tokenizer.train_network(vocabulary, table, counts, parameters)
+    found = train_soft_tokenizer.train_network(tmp_path, vocabulary, table, counts, parameters)
     longer = sum(len(vocabulary.tokens[i]) > 2 for i in vocabulary.text_ids)
     assert found.dataset.num_truncated == longer > 0
     assert f"{longer} of 258 tokens are longer than 2 bytes" in capsys.readouterr().err
 
 
-def test_empty_tokens_are_refused():
+def test_empty_tokens_are_refused(tmp_path):
     vocabulary = replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:]))
     counts = torch.ones(len(vocabulary.tokens)).long().numpy()
-    with pytest.raises(ValueError, match="1 of 256 tokens of the vocabulary are empty"):
-        train_soft_tokenizer.train_network(vocabulary, torch.zeros(320, 2), counts, SoftTokenizerParameters(**SETTINGS))
+    parameters = SoftTokenizerParameters(**SETTINGS)
+    with pytest.raises(ValueError, match=f"{tmp_path}: 1 of 256 tokens of the vocabulary are empty"):
+        train_soft_tokenizer.train_network(tmp_path, vocabulary, torch.zeros(320, 2), counts, parameters)
 
 
 def test_tokens_of_another_tokenizer_are_refused(trained, tmp_path):
@@ -173,7 +174,7 @@ def test_tokens_of_another_tokenizer_are_refused(trained, tmp_path):
         train_soft_tokenizer.main(chat, test, tmp_path / "tokens", *others, parameters=SETTINGS)
 
 
-def test_the_script_tells_mistakes_in_one_line(trained, tmp_path):
+def test_the_script_reports_errors_in_one_line(trained, tmp_path):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"train_soft_tokenizer": SETTINGS | {"held_out": 1}}))
     command = [sys.executable, train_soft_tokenizer.__file__, *options(files(trained, tmp_path))]
     result = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)

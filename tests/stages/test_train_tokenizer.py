@@ -64,9 +64,9 @@ def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp
     assert not any(b"<|im" in token for token in tokenizer.token_bytes[: tokenizer.num_text])
 
 
-def test_bytes_are_fewer_than_asked_and_it_is_told(chat, tmp_path):
+def test_bytes_are_fewer_than_requested_which_is_logged(chat, tmp_path):
     result = run(tmp_path, chat, type="byte", vocab_size=2048)
-    assert result.stderr == "train_tokenizer: 320 tokens, where vocab_size allows 2048\n"
+    assert result.stderr == "train_tokenizer: the vocabulary has 320 tokens; vocab_size = 2048\n"
     assert load(tmp_path / "tokenizer").vocab_size == 320
 
 
@@ -102,10 +102,10 @@ def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes
         ({"vocab_size": 64000}, "lower train_tokenizer.vocab_size to at most"),
         ({"vocab_size": 64000, "type": "wordpiece"}, "lower train_tokenizer.vocab_size to at most"),
         ({"vocab_size": 64000, "type": "sentencepiece"}, "lower train_tokenizer.vocab_size to at most"),
-        ({"special_tokens": ["mood"]}, "special token 'mood' must look like <|name|>"),
-        ({"special_tokens": ["<|bos|>"]}, "special token '<|bos|>' is chatmill's own"),
-        ({"special_tokens": ["<|unused_1|>"]}, "special token '<|unused_1|>' is chatmill's own"),
-        ({"special_tokens": ["<|a|>", "<|a|>"]}, "a special token is named twice"),
+        ({"special_tokens": ["mood"]}, "special token 'mood': expected the form <|name|>"),
+        ({"special_tokens": ["<|bos|>"]}, "special token '<|bos|>': expected another name"),
+        ({"special_tokens": ["<|unused_1|>"]}, "special token '<|unused_1|>': expected another name"),
+        ({"special_tokens": ["<|a|>", "<|a|>"]}, "special tokens <|a|>, <|a|>: expected each once"),
     ],
 )
 def test_what_no_tokenizer_can_be_is_refused(chat, tmp_path, changes, message):
@@ -144,7 +144,7 @@ def other(tmp_path):
 
 def test_a_pretrained_tokenizer_keeps_its_ids_and_gets_the_tokens_of_chats(chat, tmp_path, other):
     result = pretrained(tmp_path, chat, tmp_path / "other.json")
-    assert result.stderr == "train_tokenizer: 320 tokens, where vocab_size allows 512\n"
+    assert result.stderr == "train_tokenizer: the vocabulary has 320 tokens; vocab_size = 512\n"
     tokenizer = load(tmp_path / "tokenizer")
     text = "the café, and\n then the\r\n other's 12"
     assert tokenizer.encode(text) == other.encode(text).ids
@@ -193,15 +193,15 @@ def is_below(line, share):
 @pytest.mark.parametrize("name", SIZES)
 def test_of_too_many_bytes_every_type_takes_the_conversations_with_small_hashes(chat, tmp_path, name):
     lines, size = chat.read_text(encoding="utf-8").splitlines(keepends=True), chat.stat().st_size
-    kept = tmp_path / "kept.jsonl"
-    kept.write_text("".join(line for line in lines if is_below(line, 0.75)), encoding="utf-8")
-    chosen = {"type": name, "vocab_size": SIZES[name]}
-    sampled = train(chat, tmp_path / "sampled", max_bytes=size * 3 // 4, **chosen)
-    assert sampled == train(kept, tmp_path / "kept", **chosen)
-    assert 0.65 * size < kept.stat().st_size < 0.85 * size
+    chosen = tmp_path / "chosen.jsonl"
+    chosen.write_text("".join(line for line in lines if is_below(line, 0.75)), encoding="utf-8")
+    changes = {"type": name, "vocab_size": SIZES[name]}
+    sampled = train(chat, tmp_path / "sampled", max_bytes=size * 3 // 4, **changes)
+    assert sampled == train(chosen, tmp_path / "chosen", **changes)
+    assert 0.65 * size < chosen.stat().st_size < 0.85 * size
 
 
-def test_the_sample_is_told(chat, tmp_path):
+def test_the_size_of_the_sample_is_logged(chat, tmp_path):
     result = run(tmp_path, chat, max_bytes=chat.stat().st_size // 2)
     every, half = texts(chat, None), texts(chat, chat.stat().st_size // 2)
     counts = f"{len(half)} of 300 conversations, {utf8(half):,} of {utf8(every):,} bytes of text"
@@ -226,7 +226,7 @@ def test_another_order_gives_the_same_tokenizer(chat, tmp_path):
     assert train(shuffled, tmp_path / "b", max_bytes=40_000) == train(chat, tmp_path / "a", max_bytes=40_000)
 
 
-def test_all_repetitions_of_a_conversation_are_kept_or_none(chat, tmp_path):
+def test_all_copies_of_a_conversation_are_sampled_or_none(chat, tmp_path):
     lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "twice.jsonl").write_text("".join(lines * 2), encoding="utf-8")
     once = texts(chat, chat.stat().st_size // 2)

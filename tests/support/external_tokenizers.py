@@ -13,7 +13,7 @@ from support.texts import SAMPLE_TEXT
 
 
 def train_model(folder, **settings):
-    """A SentencePiece model as other people train them: with a space before every text, and control tokens first."""
+    """A SentencePiece model with its usual settings: a space before every text, and control tokens first."""
     chosen = {"vocab_size": 500, "hard_vocab_limit": False, "num_threads": 1, "minloglevel": 2} | settings
     texts = [" ".join(SAMPLE_TEXT.split()[i : i + 9]) for i in range(0, 90, 3)] * 3
     sentencepiece.SentencePieceTrainer.train(
@@ -39,8 +39,8 @@ def t5_like(folder):
 
 def gpt2_like(folder):
     """encoder.json and vocab.bpe, with a control token that no merge makes."""
-    learnt = bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings(pattern="gpt2"))
-    content = json.loads(to_json(learnt))["model"]
+    trained = bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings(pattern="gpt2"))
+    content = json.loads(to_json(trained))["model"]
     (folder / "encoder.json").write_text(json.dumps(content["vocab"] | {"<|endoftext|>": 400}))
     merges = ["#version: 0.2", *(" ".join(merge) for merge in content["merges"])]
     (folder / "vocab.bpe").write_text("\n".join(merges) + "\n")
@@ -48,7 +48,7 @@ def gpt2_like(folder):
 
 
 def ranks_like(folder):
-    """Lines that end as in Windows, gaps between the control tokens, and a description beside them."""
+    """A file of ranks with Windows line ends, gaps between control tokens, and a description beside it."""
     tokens = bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings(pattern="cl100k")).tokens
     lines = (b"%s %d\r\n" % (base64.b64encode(token), i) for i, token in enumerate(tokens))
     (folder / "t.tiktoken").write_bytes(b"".join(lines))
@@ -66,7 +66,7 @@ def bert_like(folder):
 
 
 def unigram_like(folder):
-    """A tokenizer.json as transformers writes it of a T5."""
+    """A tokenizer.json as transformers writes it for T5."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
     tokenizer.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.NFKC()])
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
@@ -86,12 +86,12 @@ def nfc_like(folder):
 
 
 def bpe_like(folder):
-    """SentencePiece's BPE as it is unless told otherwise: normalising, without bytes to fall back on."""
+    """SentencePiece's BPE with its default settings: with normalisation, without byte fallback."""
     return train_model(folder, model_type="bpe", character_coverage=0.98)
 
 
 def words_like(folder):
-    """WordPiece on words between blanks, in which `#` is a letter as any other."""
+    """WordPiece over words between spaces, in which `#` is an ordinary letter."""
     vocab = {entry: i for i, entry in enumerate(["[UNK]", "a", "##b", "##", "#", "###", "b", "##a", "t", "##h", "##e"])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

@@ -1,10 +1,10 @@
-"""Read mutations of tokenizer files one after another, under limits; a line of JSON says how each went.
+"""Read mutations of tokenizer files one after another, under limits; print the outcome of each as a line of JSON.
 
     cd empty && python mutate_tokenizers.py ../originals ../mutated 0 300
 
-reads those that the numbers from 0 to 299 stand for, always the same ones, of files that `originals` holds. Each may be
-refused by ValueError or be a tokenizer that works. One that does anything else stays in `mutated`; one that kills the
-process, or takes too long, leaves no line, so the count of lines names it, and stderr says where.
+reads the mutations numbered 0 to 299, always the same ones, of the files in `originals`. Each may be refused by
+ValueError or be a tokenizer that works. One with another outcome stays in `mutated`; one that kills the process, or
+takes too long, has no line, so the count of lines is its number, and stderr has the place.
 """
 
 import faulthandler
@@ -33,7 +33,7 @@ from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_voc
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 TEXT = "The café, 12 naïve 中文 🙂"
-LITERAL = "<|im_end|>"  # in text it is text
+LITERAL = "<|im_end|>"  # ordinary text, not a control token
 SECONDS = 5  # for one file
 MEMORY = 2 << 30  # bytes of address space beyond those at the start
 GOOD = ("refused", "unusable", "works")
@@ -49,7 +49,7 @@ FLOATS = [0.0, -0.0, 1.5, float("nan"), float("inf"), -float("inf"), 3e38, 1e-45
 
 
 def mutate_bytes(data: bytes, random: Random) -> bytes:
-    """Altered, cut, shortened or lengthened somewhere, or with a stretch that stands twice or elsewhere."""
+    """The bytes altered, truncated, shortened or lengthened, or with a part doubled or moved."""
     start, stop = _stretch(data, random)
     match random.randrange(7):
         case 0:
@@ -79,7 +79,7 @@ def _stretch(data: bytes, random: Random) -> tuple[int, int]:
 
 
 def _rearranged(pieces: list[bytes], rare: list[int], random: Random, other: Callable[[bytes], bytes]) -> list[bytes]:
-    """With one missing, twice, in another's place, or another after it or instead of it; half of them rare ones."""
+    """The pieces with one removed, doubled, swapped, extended or replaced; in half of the cases a rare one."""
     i, j = (random.choice(rare) if rare and random.random() < 0.5 else random.randrange(len(pieces)) for _ in range(2))
     match random.randrange(7):
         case 0:
@@ -106,7 +106,7 @@ STRINGS = [i for i, value in enumerate(VALUES) if value.startswith('"')]
 
 
 def mutate_json(data: bytes, random: Random) -> bytes:
-    """With values and keys of other types and sizes, missing, twice, or in each other's places."""
+    """The content with values and keys of other types and sizes, removed, doubled or swapped."""
     content = json.loads(data)
     for _ in range(random.choice([1, 1, 1, 2, 4])):
         if content:
@@ -162,7 +162,7 @@ def _change_patterns(content: object, pattern: str) -> None:
 
 
 def mutate_ranks(data: bytes, random: Random) -> bytes:
-    """With lines missing, twice, in each other's places, or with other ranks and tokens."""
+    """The lines with some removed, doubled, swapped, or with other ranks and tokens."""
     ranks = [b"-1", b"1.5", b"", b"9" * 5000, b"%d" % 2**31, b"%d" % 2**63, b"256", b"\xc2\xb2", b"1 1"]
     tokens = [b"", b"====", b"YQ", b"YWE=", b"\xff", b64encode(LONG.encode())]
 
@@ -175,7 +175,7 @@ def mutate_ranks(data: bytes, random: Random) -> bytes:
 
 
 def mutate_lines(data: bytes, random: Random) -> bytes:
-    """With lines missing, twice, in each other's places, or others."""
+    """The lines with some removed, doubled, swapped or replaced."""
     lines = [
         b"",
         b"a b",
@@ -205,7 +205,7 @@ OPCODES = [
 
 
 def mutate_pickle(data: bytes, random: Random) -> bytes:
-    """With opcodes added, missing, twice, in each other's places, or with other arguments."""
+    """The pickle with opcodes added, removed, doubled, swapped, or with other arguments."""
 
     def other(piece: bytes) -> bytes:
         return random.choice([random.randbytes(1), random.choice(OPCODES), piece[:1] + mutate_bytes(piece[1:], random)])
@@ -232,7 +232,7 @@ PIECES = ["x", "a", "", "<0x41>", "<0xZZ>", "\u2581", "\u2581the", "\0", "<|unus
 
 
 def mutate_message(data: bytes, random: Random, levels: int = 1) -> bytes:
-    """With fields added, missing, twice, in each other's places, of other types or with other values."""
+    """The message with fields added, removed, doubled, swapped, of other types or with other values."""
 
     def other(field: bytes) -> bytes:
         tag, start = _read_varint(field, 0)
@@ -284,7 +284,7 @@ FOOTER = struct.Struct("<8sIQIII")
 
 
 def mutate_binary(data: bytes, random: Random) -> bytes:
-    """Altered anywhere, with checksums that fit; or another tokenizer, of which even the fingerprint fits."""
+    """The file altered anywhere, with matching checksums; or another tokenizer, with a matching fingerprint."""
     return random.choice([_resealed, _rewritten])(data, random)
 
 
@@ -315,12 +315,12 @@ def _rewritten(data: bytes, random: Random) -> bytes:
         file = Path(folder) / "t.bin"
         try:
             str(changed.fingerprint)
-        except ValueError:  # a control token's name is no text
+        except ValueError:  # a control token's name is not UTF-8
             vars(changed).update(special={}, fingerprint="")
         try:
             write_binary(changed, file)
         except (struct.error, ValueError, TypeError, LookupError):
-            return _resealed(data, random)  # no file can say that
+            return _resealed(data, random)  # no file can hold that
         return file.read_bytes()
 
 
@@ -380,11 +380,11 @@ def write_mutation(originals: Path, folder: Path, number: int) -> Path:
     file = random.choice(files)
     mutate = random.choice([mutate_bytes, *[MUTATIONS[file.suffix]] * 3])
     file.write_bytes(mutate(file.read_bytes(), random))
-    return files[0]  # the tokenizer; what describes it has a longer name
+    return files[0]  # the tokenizer; its description has a longer name
 
 
 def outcome(file: Path) -> str:
-    """How a tokenizer that may be none is read and used; raises whatever that raises, unless it is a refusal."""
+    """Read and use a file that may be a tokenizer, and return the outcome; raises any error but a refusal."""
     try:
         vocabulary = read_vocabulary(file)
     except ValueError as error:
@@ -413,33 +413,33 @@ def outcome(file: Path) -> str:
 
 
 class AuditHook:
-    """Notes what the interpreter is asked to do beyond reading."""
+    """Records what the interpreter does beyond reading."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.on, self.seen = str(folder), False, []
         sys.addaudithook(self)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Called by the interpreter before it does it."""
+        """Record an event; called by the interpreter before it."""
         reads = event == "open" and str(arguments[0]).startswith(self.folder) and arguments[1] in ("r", "rb")
         if self.on and not reads and event not in HARMLESS:
             self.seen.append(f"{event} {arguments!r:.80}")
 
 
 def run_audited(file: Path, watch: AuditHook) -> str:
-    """The outcome, or what went wrong and where."""
+    """The outcome, or the error and its place."""
     watch.seen.clear()
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     watch.on = True
     try:
-        said = outcome(file)
+        result = outcome(file)
     except BaseException as error:  # a panic in Rust is no Exception
         watch.on = False
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/chatmill/" in frame.filename]
-        said = f"{type(error).__name__} in {Path(frames[-1].filename).name}:{frames[-1].lineno}: {error!s:.200}"
+        result = f"{type(error).__name__} in {Path(frames[-1].filename).name}:{frames[-1].lineno}: {error!s:.200}"
     watch.on = False
     faulthandler.cancel_dump_traceback_later()
-    return f"it does {watch.seen[:3]}" if watch.seen else said
+    return f"it does {watch.seen[:3]}" if watch.seen else result
 
 
 def _status(field: str) -> int:
@@ -459,10 +459,10 @@ def main(originals: Path, folder: Path, first: int, last: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     print("ready", flush=True)
     for number in range(first, last):
-        said = run_audited(write_mutation(originals, folder / str(number), number), watch)
+        result = run_audited(write_mutation(originals, folder / str(number), number), watch)
         grown = (_status("VmHWM") - start) >> 20
-        print(json.dumps({"number": number, "outcome": said, "grown_mib": grown}), flush=True)
-        if said in GOOD:
+        print(json.dumps({"number": number, "outcome": result, "grown_mib": grown}), flush=True)
+        if result in GOOD:
             shutil.rmtree(folder / str(number))
 
 

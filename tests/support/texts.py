@@ -44,7 +44,7 @@ TEXTS = st.one_of(
 
 
 def real_lines(sample=None):
-    """Lines of 112 languages, naughty strings, emoji, prose and books, each once; a `sample` of so many, or all."""
+    """Distinct lines in 112 languages, naughty strings, emoji, prose and books: a `sample` of so many, or all."""
     files = sorted(file for pattern in REAL_TEXTS for file in REAL.glob(pattern) if file.is_file())
     lines = dict.fromkeys(line for file in files for line in file.read_text("utf-8", errors="replace").split("\n"))
     chosen = list(lines) if sample in (None, "all") else random.Random(1).sample(list(lines), int(sample))

@@ -1,4 +1,4 @@
-"""From files of conversations to token ids and their loss mask."""
+"""Encoding of files of conversations to token ids and their loss mask."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -13,9 +13,10 @@ CONVERSATIONS_PER_BATCH = 4096  # conversations encoded at once, which bounds th
 
 
 class Segmenter:
-    """Makes the segments of rendered text, which are `segments(parse(text))`.
+    """Splits rendered text into segments: `conversation_segments(parse(text))`, but faster.
 
-    Messages of plain text are put into frames: to take them apart and escape them again costs more than to encode them.
+    Plain-text messages use precomputed header and footer segments: parsing and escaping them would cost more than
+    encoding them.
     """
 
     def __init__(self, template: TemplateName) -> None:
@@ -27,7 +28,7 @@ class Segmenter:
             self.frames[role] = example[:place], example[place].loss, example[place + 1 :]
 
     def __call__(self, text: str) -> list[Segment]:
-        """The segments of a conversation. Raises ValueError where the text is not rendered."""
+        """The segments of a conversation. Raises ValueError if it is not a rendered conversation."""
         before, *messages = text.split(IM_START)
         result = conversation_segments(parse(before), self.template)
         for message in messages:
@@ -55,7 +56,7 @@ def read_segments(file: Path, template: TemplateName) -> Iterator[list[Segment]]
 
 
 def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> Iterator[EncodedConversations]:
-    """The file's conversations as tokens, a chunk at a time."""
+    """The file's conversations as tokens, in batches."""
     conversations = read_segments(file, template)
-    while chunk := list(islice(conversations, CONVERSATIONS_PER_BATCH)):
-        yield tokenizer.encode_conversations(chunk)
+    while batch := list(islice(conversations, CONVERSATIONS_PER_BATCH)):
+        yield tokenizer.encode_conversations(batch)

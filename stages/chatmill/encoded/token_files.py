@@ -6,7 +6,7 @@ A folder with, for each split,
     train_loss.npy     uint8              chatmill.conversation.template.LossKind of each token
     train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
 
-and meta.json, which says what they were made with.
+and meta.json, which describes how they were encoded.
 """
 
 import json
@@ -28,7 +28,7 @@ SPLITS = ("train", "validation")
 
 
 class SplitCounts(NamedTuple):
-    """How much there is in a split; bytes are those of text."""
+    """The size of a split; bytes are those of text."""
 
     bytes: int
     conversations: int
@@ -45,7 +45,7 @@ class EncodedSplit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What encoded conversations were made with, and how much there is; the last three map a split to a number."""
+    """How conversations were encoded, and their sizes, of which the last three map a split to a number."""
 
     fingerprint: str
     template: TemplateName
@@ -56,7 +56,7 @@ class Meta:
 
 
 class _NpyWriter:
-    """An .npy file of one dimension that grows: its header is written again when its length is known."""
+    """Writes an .npy file of one dimension in parts; its header is written again when its length is known."""
 
     def __init__(self, file: Path, dtype: type[np.generic]) -> None:
         self.file, self.dtype, self.length = file.open("wb"), np.dtype(dtype), 0
@@ -76,11 +76,11 @@ class _NpyWriter:
 
     def _write_header(self) -> None:
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self.file, header)  # of one size, whatever the length
+        np.lib.format.write_array_header_1_0(self.file, header)  # its size does not depend on the length
 
 
 def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """(V,): how many bytes of text each id stands for; control tokens are none."""
+    """(V,): the number of text bytes of each id, 0 for control tokens."""
     lengths = np.zeros(len(vocabulary.tokens), np.int64)
     lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
     return lengths
@@ -89,7 +89,7 @@ def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
 def write_split(
     folder: Path, split: str, chunks: Iterable[tuple[NDArray[Any], ...]], byte_lengths: NDArray[np.int64]
 ) -> SplitCounts:
-    """Write one split as its chunks come, each in the shape of a Split; `num_bytes` (V,) is `text_bytes`."""
+    """Write one split from chunks with the fields of an EncodedSplit; `byte_lengths` (V,) is `token_byte_lengths`."""
     ids_type = np.uint16 if len(byte_lengths) <= 1 << 16 else np.uint32
     text = 0
     with ExitStack() as files:
@@ -107,22 +107,22 @@ def write_split(
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
-    """Finish a folder of splits."""
+    """Write meta.json and the manifest, which complete a folder of splits."""
     (folder / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n", encoding="utf-8")
     write_manifest(folder, kind="tokens", fingerprint=meta.fingerprint)
 
 
 def read_meta(folder: Path) -> Meta:
-    """What the folder's tokens were made with. Raises ValueError where it is damaged, or no such folder."""
+    """The metadata of a folder of tokens. Raises ValueError if it is damaged or another kind of folder."""
     if check_manifest(folder) is None:
         raise ValueError(
-            f"{folder}: no {MANIFEST_NAME}, so not what encode writes, or cut off: run the encode stage anew"
+            f"{folder}: no {MANIFEST_NAME}: not written by encode, or incomplete: run the encode stage anew"
         )
     file = folder / "meta.json"
     try:
         meta = Meta(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{file}: not what encode writes: {error}") from error
+        raise ValueError(f"{file}: not written by encode: {error}") from error
     return meta
 
 

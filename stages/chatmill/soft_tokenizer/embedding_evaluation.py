@@ -1,6 +1,6 @@
-"""A trained model whose embeddings are to be made from bytes, and what becomes of it with other rows.
+"""Evaluation of a trained model whose embedding table is replaced by rows made from bytes.
 
-Shapes: V vocabulary, N tokens of text, R of a row: the model's channels, or twice as many where its head has own rows.
+Shapes: V vocabulary, N text tokens, R channels of a row: the model's, or twice as many if its head has own rows.
 """
 
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class EmbeddingEvaluator:
     model: ChatModel
     tokenizer: ChatTokenizer
     template: TemplateName
-    prompt_loss_weight: float  # of what the assistant reads, in training
+    prompt_loss_weight: float  # the weight of what the assistant reads, in training
     conversations: list[Conversation]
     threads: int = 1
 
     def corpus(self, tokenizer: ChatTokenizer | None = None) -> Corpus:
-        """The conversations as tokens, of its own tokenizer or of another."""
+        """The conversations, encoded by the model's own tokenizer or another one."""
         return Corpus.from_conversations(self.conversations, tokenizer or self.tokenizer, self.template, self.threads)
 
     def bits_per_byte(self, table: Tensor, corpus: Corpus) -> BitsPerByte:
@@ -53,7 +53,7 @@ class EmbeddingEvaluator:
     def fine_tuned(
         self, embedding: ByteEmbedding, tokenizer: ChatTokenizer, train: EncodedSplit, *, steps: int, seed: int
     ) -> ChatModel:
-        """The model after some steps of training with rows made from bytes; `embedding` learns with it."""
+        """The model after some steps of training with rows made from bytes; `embedding` is trained with it."""
         model = with_embedding_table(self.model, embedding.weight)
         plug_in(model, embedding)
         fine_tune(
@@ -71,10 +71,10 @@ class EmbeddingEvaluator:
 def measure_plugged(
     evaluator: EmbeddingEvaluator, dataset: EmbeddingDataset, predicted: Tensor, plugged: Tensor
 ) -> dict[str, BitsPerByte]:
-    """Bits per byte with the model's table, with the rows `plugged` (V, R), and with those of the tokens held out.
+    """Bits per byte with the model's table, with the rows `plugged` (V, R), and with predicted rows of held-out tokens.
 
-    The latter are of `predicted` (N, R), by a network that never saw them; `held_out_mean` is with the mean row in
-    their place: what it costs to know nothing of them.
+    The latter are from `predicted` (N, R), by a network that was not trained on them; the baseline `held_out_mean` has
+    the mean row in their place.
     """
     table, corpus = embedding_table(evaluator.model), evaluator.corpus()
     held_out_ids, held_out, mean = dataset.ids[dataset.held_out], table.clone(), table.clone()
@@ -98,7 +98,7 @@ def measure_noisy(evaluator: EmbeddingEvaluator, plugged: Tensor) -> dict[str, d
 def transferred_embedding(
     evaluator: EmbeddingEvaluator, encoder: ByteEncoder, other: ChatTokenizer, counts: np.ndarray
 ) -> ByteEmbedding:
-    """The embedding of a tokenizer that the model never had, whose text it reads by the bytes of each token alone.
+    """The embedding for a tokenizer that the model was not trained with, made from the bytes of its text tokens.
 
     `counts` (V,) are those of the model's own tokens.
     """

@@ -1,7 +1,7 @@
-"""How good predicted rows are, in numbers that tell learning from collapse.
+"""Metrics of predicted rows, which distinguish learning from collapse.
 
-A network that gives every token the same vector has a tiny squared error where rows are small, and a high cosine where
-they have a large mean in common. So the errors here are held against those of that very answer.
+A network that gives every token the same vector has a tiny squared error if rows are small, and a high cosine if they
+share a large mean. So errors are compared with those of a constant prediction.
 
 Shapes: N tokens, C channels of a row, M tokens that are measured.
 """
@@ -14,19 +14,17 @@ from torch import Tensor
 
 from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
 
-MIN_EXPLAINED_VARIANCE = (
-    0.01  # of the variance of the rows that were learnt; with less, the network is as good as constant
-)
-MAX_MEASURED_TOKENS = 4096  # tokens whose nearest row is looked for
+MIN_EXPLAINED_VARIANCE = 0.01  # share for the training rows; with less, the network counts as constant
+MAX_MEASURED_TOKENS = 4096  # tokens whose nearest row is searched
 
 
 def compute_metrics(
     predicted: Tensor, dataset: EmbeddingDataset, train_mask: Tensor, eval_mask: Tensor
 ) -> dict[str, Any]:
-    """What (N, C) are worth as rows of the `measured` (N,) tokens, by a network that was shown the `learnt` ones.
+    """Metrics of `predicted` (N, C) on the tokens of `eval_mask` (N,), for a network trained on `train_mask` (N,).
 
-    The nearest row is looked for among all tokens', and, by its direction from the mean, among those of the measured
-    alone: there no row that was shown, after which predictions are made, is in the way. `chance` is a guess's share.
+    The nearest row is searched among all tokens and, by its direction from the mean, among the measured tokens alone,
+    where no training row competes. `chance` is the accuracy of a random guess.
     """
     numbers = eval_mask.nonzero()[:, 0]
     predictions, rows, mean = predicted[numbers], dataset.rows[numbers], dataset.rows[train_mask].mean(dim=0)
@@ -46,21 +44,21 @@ def compute_metrics(
 def explained_variance(
     predicted: Tensor, rows: Tensor, weights: Tensor, train_mask: Tensor, numbers: Tensor
 ) -> float | None:
-    """The share of the variance of rows that predictions explain: 1 for all of it, 0 for the mean of the learnt rows.
+    """The share of the variance of rows that predictions explain: 1 for all of it, 0 for the mean of the training rows.
 
-    Below 0 they are worse than that mean; None where all rows are that mean, or none counts. `weights` (M,) say how
-    much each of the measured `numbers` does.
+    It is negative if they are worse than that mean, and None if all rows equal that mean or all weights are 0.
+    `weights` (M,) are those of the measured tokens, `numbers`.
     """
-    missed = (predicted[numbers] - rows[numbers]).square().sum(dim=1)
-    by_mean = (rows[train_mask].mean(dim=0) - rows[numbers]).square().sum(dim=1)
-    variance = float((weights * by_mean).sum())
-    return 1 - float((weights * missed).sum()) / variance if variance else None
+    errors = (predicted[numbers] - rows[numbers]).square().sum(dim=1)
+    mean_errors = (rows[train_mask].mean(dim=0) - rows[numbers]).square().sum(dim=1)
+    variance = float((weights * mean_errors).sum())
+    return 1 - float((weights * errors).sum()) / variance if variance else None
 
 
 def nearest_neighbor_accuracy(predicted: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, float]:
     """How often the row that is nearest to a prediction is the token's own, by cosine and by dot product.
 
-    Of many tokens, MOST_MEASURED are looked at, evenly spread.
+    At most MAX_MEASURED_TOKENS tokens are measured, evenly spread.
     """
     sampled = numbers[:: -(-len(numbers) // MAX_MEASURED_TOKENS)]
     directions = F.normalize(rows, dim=1)
@@ -71,15 +69,15 @@ def nearest_neighbor_accuracy(predicted: Tensor, rows: Tensor, numbers: Tensor) 
     return {name: count / len(sampled) for name, count in right.items()}
 
 
-def nearest_neighbor_accuracy_among(found: Tensor, rows: Tensor) -> dict[str, float]:
-    """How often, of (M, C), the row that is nearest by cosine is the token's own; of many, of MOST_MEASURED."""
+def nearest_neighbor_accuracy_among(predictions: Tensor, rows: Tensor) -> dict[str, float]:
+    """How often, of (M, C), the row nearest by cosine is the token's own; at most MAX_MEASURED_TOKENS are measured."""
     every = -(-len(rows) // MAX_MEASURED_TOKENS)
-    likeness = F.normalize(found[::every], dim=1) @ F.normalize(rows[::every], dim=1).T
-    right = likeness.argmax(dim=1) == torch.arange(len(likeness))
+    similarity = F.normalize(predictions[::every], dim=1) @ F.normalize(rows[::every], dim=1).T
+    right = similarity.argmax(dim=1) == torch.arange(len(similarity))
     return {"cosine": float(right.float().mean()), "chance": 1 / len(right)}
 
 
 def has_collapsed(measures: dict[str, Any]) -> bool:
-    """Whether a network is no better than a constant, even on the tokens that it was shown, of which these tell."""
+    """Whether a network is no better than a constant, by its metrics on the tokens that it was trained on."""
     share = measures["variance_explained"]["plain"]
     return share is None or not share >= MIN_EXPLAINED_VARIANCE

@@ -1,6 +1,6 @@
-"""A chat model whose embeddings are the rows that a network made from bytes, and what they are worth in it.
+"""The embedding table of a chat model, and its replacement by rows that a network makes from bytes.
 
-Shapes: V vocabulary, C channels of the model, R of a row: C, or 2C where the head has rows of its own.
+Shapes: V vocabulary, C channels of the model, R of a row: C, or 2C if the head has rows of its own.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ BitsPerByte = Mapping[str, float | None]
 
 
 class EmbeddingSlice(nn.Module):
-    """The rows of the embedding, or of the head, where one network makes both, side by side."""
+    """The rows of the embedding or of the head, if one network makes both side by side."""
 
     def __init__(self, embedding: ByteEmbedding, offset: int, width: int) -> None:
         super().__init__()
@@ -36,14 +36,16 @@ class EmbeddingSlice(nn.Module):
 
 
 def unsupported_reason(config: ModelConfig) -> str | None:
-    """Why a model has no table of embeddings that another could stand for; None where it has."""
+    """Why a model has no embedding table that could be replaced; None if it has one."""
     if config.chunking:
-        return "the model works on chunks of tokens (train_model.chunking): its table is not all that reads a token"
-    return "the model spells its tokens (train_model.head): it has no rows for them" if config.byte_head else None
+        return "the model works on chunks of tokens (train_model.chunking): it reads tokens by more than a table"
+    if config.byte_head:
+        return "the model's head spells tokens as bytes (train_model.head): it has no row for each token"
+    return None
 
 
 def embedding_table(model: ChatModel) -> Tensor:
-    """(V, R): what stands for each id, in the embedding and, where the head has rows of its own, in the head."""
+    """(V, R): the row of each id in the embedding and, if the head has rows of its own, in the head."""
     tables = [model.model.embed_tokens.weight]
     if not model.config.tie_word_embeddings:
         tables.append(model.lm_head.weight)
@@ -51,8 +53,8 @@ def embedding_table(model: ChatModel) -> Tensor:
 
 
 def with_embedding_table(model: ChatModel, table: Tensor) -> ChatModel:
-    """A model like this one, whose ids have other rows (V, R); all else is a copy."""
-    old = tuple(name.removesuffix("weight") for name in TABLES)  # made from bytes, they are of many weights
+    """A copy of the model with other rows (V, R)."""
+    old = tuple(name.removesuffix("weight") for name in TABLES)  # tables made from bytes have many weights
     weights = {name: weight.clone() for name, weight in model.state_dict().items() if not name.startswith(old)}
     parts = table.detach().split(model.config.hidden_size, dim=1)
     weights |= {name: part.contiguous() for name, part in zip(TABLES, parts, strict=False)}
@@ -65,14 +67,14 @@ def with_embedding_table(model: ChatModel, table: Tensor) -> ChatModel:
 
 @torch.no_grad()
 def make_byte_embedding(encoder: ByteEncoder, vocabulary: Vocabulary, table: Tensor) -> ByteEmbedding:
-    """The embedding of a vocabulary, of text from its bytes; what is no text has its row of the table (V, R)."""
+    """The embedding of a vocabulary: text tokens from their bytes, others from their rows of the table (V, R)."""
     embedding = ByteEmbedding(encoder, vocabulary)
     embedding.embed_other.copy_(table[embedding.other])
     return embedding
 
 
 def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
-    """Have the model's rows made from bytes anew whenever it is called, so that they can be learnt."""
+    """Let the model make its rows from bytes at each call, so that they can be trained."""
     if model.config.tie_word_embeddings:
         model.model.embed_tokens = embedding
     else:
@@ -84,10 +86,9 @@ def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
 
 
 def rows_for(vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: np.ndarray) -> Tensor:
-    """The rows (V, R) that a model has for another vocabulary without knowing its text.
+    """The rows (V, R) of a model for another vocabulary, without those of text tokens.
 
-    Control tokens keep theirs by name. All others get that of the token of which least was seen: it says nothing, and
-    is not expected.
+    Control tokens keep theirs by name. All others get the row of the rarest token, which carries little meaning.
     """
     named = {known.tokens[i]: i for i in known.special.values()}
     unknown = int(counts.argmin())
@@ -96,6 +97,6 @@ def rows_for(vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: n
 
 
 def measure_bits_per_byte(model: ChatModel, corpus: Corpus, *, trained_only: bool) -> BitsPerByte:
-    """Bits per byte of all text, which means nothing where only answers were trained, and of the assistant's."""
+    """Bits per byte of all text (None if only answers were trained) and of the assistant's text."""
     nats = corpus.nats(model.config.max_position_embeddings, make_batch_scorer(model))
     return corpus.bits(nats, trained_only=trained_only)._asdict()

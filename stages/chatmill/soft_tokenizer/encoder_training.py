@@ -1,6 +1,6 @@
-"""How the network from bytes to embeddings learns: the rows that a trained model has for its tokens.
+"""Training of the network from bytes to embeddings on the rows of a trained model.
 
-Shapes: N tokens, L places of a token, F features and one, C channels of a row.
+Shapes: N tokens, L positions in a token, F features with a constant one, C channels of a row.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from chatmill.training.byte_encoder import PAD_SYMBOL, ByteEncoder, ByteEncoderS
 from chatmill.training.optimizer import Muon, learning_rate_factor
 
 BATCH_SIZE = 256  # tokens of a step
-TEMPERATURE = 0.1  # of the contrast
-RIDGE_HELD_OUT, RIDGE_ALL = None, 1e-4  # the ridge that suits best, and one that forgets next to nothing
-RIDGE_CANDIDATES = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0)  # that are tried
-VALIDATION_DIVISOR = 10  # of so many tokens one tells which of them suits best
-MATRICES_RATE, OTHERS_RATE = 0.02, 0.01
+TEMPERATURE = 0.1  # of the contrastive loss
+RIDGE_HELD_OUT, RIDGE_ALL = None, 1e-4  # None: choose on validation tokens; 1e-4: almost no regularisation
+RIDGE_CANDIDATES = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0)  # tried on validation tokens
+VALIDATION_DIVISOR = 10  # one token in so many is for validation, to choose the ridge
+MATRICES_RATE, OTHERS_RATE = 0.02, 0.01  # learning rates
 
 
 def fit_encoder(
@@ -34,10 +34,10 @@ def fit_encoder(
     ridge: float | None,
     seed: int,
 ) -> ByteEncoder:
-    """A network that has seen the `chosen` (N,) of the pairs and nothing else; the same each time.
+    """A network trained on the `chosen` (N,) tokens and no others; the same one each time.
 
-    Its weights are learnt by steps, and what stands before the rows is then solved for exactly. Without a ridge for
-    that, some of the chosen are kept from the steps, and the ridge is the one with which they are foretold best.
+    The network is trained by gradient steps, and its last layer is then fitted by ridge regression. If `ridge` is None,
+    some of the chosen tokens are used for validation, and the ridge that predicts them best is used.
     """
     encoder = ByteEncoder(shape, dataset.rows.shape[1])
     initialise(encoder, seed)
@@ -65,32 +65,33 @@ def fit_encoder(
 
 
 def embedding_loss(predicted: Tensor, rows: Tensor, weights: Tensor, contrast: float) -> Tensor:
-    """The squared distance of (N, C) to (N, C), weighted, and how hard each is told from the other rows.
+    """The weighted mean of the squared distance of (N, C) to (N, C) and, times `contrast`, of a contrastive loss.
 
-    The latter is the cross-entropy of finding the right row by its direction (arXiv:1807.03748), times `contrast`.
+    The latter is the cross-entropy of finding the right row by its direction (arXiv:1807.03748).
     """
     distance = (predicted - rows).square().mean(dim=1)
-    likeness = F.normalize(predicted, dim=1) @ F.normalize(rows, dim=1).T / TEMPERATURE
-    confusion = F.cross_entropy(likeness, torch.arange(len(rows)), reduction="none")
-    return (weights * (distance + contrast * confusion)).mean()
+    similarity = F.normalize(predicted, dim=1) @ F.normalize(rows, dim=1).T / TEMPERATURE
+    contrastive = F.cross_entropy(similarity, torch.arange(len(rows)), reduction="none")
+    return (weights * (distance + contrast * contrastive)).mean()
 
 
 @torch.no_grad()
 def fit_last_layer(encoder: ByteEncoder, dataset: EmbeddingDataset, chosen: Tensor, ridge: float) -> None:
-    """Set the last matrix to what fits the chosen rows best: least squares, less `ridge` of the features' own size.
+    """Fit the last layer to the chosen rows by ridge regression; `ridge` is relative to the features' mean square.
 
-    A column that is always 1 is not held down, so that what nothing is known of gets the mean of the rows.
+    The bias column is not penalised, so that an unknown token gets the mean row.
     """
     encoder.embed_out.weight.copy_(_solve_ridge(*_normal_equations(encoder, dataset, chosen), ridge).T)
 
 
 @torch.no_grad()
 def best_ridge(encoder: ByteEncoder, dataset: EmbeddingDataset, fit_mask: Tensor, validation_mask: Tensor) -> float:
-    """Which of the RIDGES, with the `shown` (N,) rows alone, misses the rows `apart` (N,) by least."""
-    moments, read = _normal_equations(encoder, dataset, fit_mask), _features(encoder, dataset.byte_ids[validation_mask])
+    """The ridge that, fitted on `fit_mask` (N,), predicts the rows of `validation_mask` (N,) best."""
+    moments = _normal_equations(encoder, dataset, fit_mask)
+    features = _features(encoder, dataset.byte_ids[validation_mask])
 
     def squared_error(ridge: float) -> float:
-        distances = (read @ _solve_ridge(*moments, ridge) - dataset.rows[validation_mask]).square().sum(dim=1)
+        distances = (features @ _solve_ridge(*moments, ridge) - dataset.rows[validation_mask]).square().sum(dim=1)
         return float((dataset.weights[validation_mask] * distances).sum())
 
     return min(RIDGE_CANDIDATES, key=squared_error)
@@ -98,32 +99,32 @@ def best_ridge(encoder: ByteEncoder, dataset: EmbeddingDataset, fit_mask: Tensor
 
 @torch.no_grad()
 def predict(encoder: ByteEncoder, spelled: Tensor) -> Tensor:
-    """(N, L) -> (N, C): the rows that the network gives, some at a time."""
+    """(N, L) -> (N, C): the rows that the network predicts, computed in batches."""
     return torch.cat([encoder(part) for part in spelled.split(BATCH_SIZE)])
 
 
 def _features(encoder: ByteEncoder, spelled: Tensor) -> Tensor:
-    """(N, L) -> (N, F) float64: what the last matrix is given."""
+    """(N, L) -> (N, F) float64: the input of the last layer."""
     return torch.cat([encoder.encode(part) for part in spelled.split(BATCH_SIZE)]).double()
 
 
 def _normal_equations(encoder: ByteEncoder, dataset: EmbeddingDataset, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """(F, F) and (F, C): what least squares are solved from."""
-    read = _features(encoder, dataset.byte_ids[chosen])
-    weighted = (read * dataset.weights[chosen, None]).T
-    return weighted @ read, weighted @ dataset.rows[chosen].double()
+    """(F, F) and (F, C): the normal equations of weighted least squares."""
+    features = _features(encoder, dataset.byte_ids[chosen])
+    weighted = (features * dataset.weights[chosen, None]).T
+    return weighted @ features, weighted @ dataset.rows[chosen].double()
 
 
 def _solve_ridge(moments: Tensor, products: Tensor, ridge: float) -> Tensor:
-    """(F, C)."""
-    held_down = moments.diagonal()[:-1].mean() * ridge * torch.ones(len(moments), dtype=torch.float64)
-    held_down[-1] = 0
-    solution: Tensor = torch.linalg.solve(moments + held_down.diag(), products)
+    """(F, C): the solution of the normal equations with a ridge."""
+    penalty = moments.diagonal()[:-1].mean() * ridge * torch.ones(len(moments), dtype=torch.float64)
+    penalty[-1] = 0
+    solution: Tensor = torch.linalg.solve(moments + penalty.diag(), products)
     return solution
 
 
 def _validation_mask(chosen: Tensor, seed: int) -> Tensor:
-    """(N,) bool: about one of APART tokens that are chosen, but at least one."""
+    """(N,) bool: one in VALIDATION_DIVISOR of the chosen tokens, but at least one."""
     order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
     numbers = order[chosen[order]]
     return torch.zeros_like(chosen).index_fill(0, numbers[: -(-len(numbers) // VALIDATION_DIVISOR)], True)
@@ -138,14 +139,14 @@ def _split_parameters(encoder: ByteEncoder) -> tuple[list[nn.Parameter], list[nn
 
 
 def _standardised(dataset: EmbeddingDataset, chosen: Tensor) -> Tensor:
-    """All rows, less the mean of the chosen ones and in units of their spread."""
+    """All rows, minus the mean of the chosen ones, in units of their standard deviation."""
     rows, weights = dataset.rows[chosen], dataset.weights[chosen, None]
     mean = (weights * rows).sum(dim=0) / weights.sum()
     return (dataset.rows - mean) / (rows - mean).square().mean().sqrt().clamp(min=1e-12)
 
 
 def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[Tensor]:
-    """Numbers of chosen pairs, of tokens of like length: each once, in an order of chance, and so without end."""
+    """Endless batches of indices of chosen tokens of similar length, shuffled anew in each epoch."""
     generator = torch.Generator().manual_seed(seed)
     lengths = (dataset.byte_ids != PAD_SYMBOL).sum(dim=1)
     numbers = chosen.nonzero()[:, 0]
@@ -157,5 +158,5 @@ def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[T
 
 
 def _trim_padding(spelled: Tensor) -> Tensor:
-    """Without the places that are empty in all."""
+    """The tokens without the columns that are padding in all of them."""
     return spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())]

@@ -1,9 +1,9 @@
-"""The network of a soft tokenizer, trained and measured: without the held-out tokens, and with all of them.
+"""Training and metrics of a soft tokenizer's network, without the held-out tokens and with all of them.
 
-All but its last matrix is trained once, without them; that matrix is solved for twice. Two networks trained apart took
-twice the time, and the one that had seen all tokens was no better plugged in.
+All but its last layer is trained once, without the held-out tokens; the last layer is fitted twice. Training two
+networks took twice the time, and the one trained on all tokens was no better when plugged in.
 
-Shapes: V vocabulary, N tokens of text, R of a row.
+Shapes: V vocabulary, N text tokens, R channels of a row.
 """
 
 from copy import deepcopy
@@ -23,15 +23,15 @@ from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 
 @dataclass(frozen=True)
 class TrainedEncoder:
-    """Pairs of tokens and rows, and what the network makes of them."""
+    """The dataset, the trained network, and its predictions."""
 
     dataset: EmbeddingDataset
-    predicted: Tensor  # (N, R), by the network that has not seen the held-out pairs
-    encoder: ByteEncoder  # whose last matrix is solved for with all of them
-    predicted_with_all: Tensor  # (N, R), by that one
+    predicted: Tensor  # (N, R), by the network fitted without the held-out tokens
+    encoder: ByteEncoder  # its last layer is fitted to all tokens
+    predicted_with_all: Tensor  # (N, R), by `encoder`
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """How good the rows are: of the kept and the held-out tokens, and of all, solved for with all."""
+        """The metrics of the training tokens, of the held-out ones, and of all with the network fitted to all."""
         trained, everything = ~self.dataset.held_out, torch.ones_like(self.dataset.held_out)
         return {
             "kept": compute_metrics(self.predicted, self.dataset, trained, trained),
@@ -51,9 +51,9 @@ def train_encoders(
     contrast: float,
     seed: int,
 ) -> TrainedEncoder:
-    """Train a network on a model's table (V, R), whose tokens occur `counts` (V,) times in what it was trained on.
+    """Train a network on a model's table (V, R), whose tokens occur `counts` (V,) times in its training data.
 
-    Raises ValueError where there is nothing to learn from, or nothing is held out.
+    Raises ValueError for empty tokens, and if no token or every token is held out.
     """
     dataset = EmbeddingDataset.from_table(
         vocabulary, table, counts, longest=shape.longest, held_out=held_out, seed=seed

@@ -1,4 +1,4 @@
-"""Training a model on, whose embeddings a network makes from bytes: both learn."""
+"""Fine-tuning of a model together with the network that makes its embeddings from bytes."""
 
 from itertools import islice
 
@@ -15,7 +15,7 @@ from chatmill.training.trainer import Trainer
 from chatmill.training.training_loop import rows_at_once
 
 LEARNING_RATE = 0.001  # of the matrices
-TOKENS_PER_STEP = 4096  # of a step
+TOKENS_PER_STEP = 4096
 
 
 def fine_tune(
@@ -30,7 +30,7 @@ def fine_tune(
 ) -> None:
     """Train a model for some steps on encoded conversations, as it was trained before.
 
-    Raises ValueError where they have nothing to train on.
+    Raises ValueError if they have nothing to train on.
     """
     context = model.config.max_position_embeddings
     spans = truncate_conversations(split, context, template, vocabulary.special)

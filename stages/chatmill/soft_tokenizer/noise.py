@@ -1,6 +1,6 @@
-"""Conversations as people write them in haste: with typos, in odd case, in words that nobody has seen.
+"""Noise in conversations: typos, unusual case, and invented words.
 
-The same conversations always become the same: what happens to one follows from its own text.
+The noise is deterministic: it depends on each conversation's own text alone.
 """
 
 import hashlib
@@ -44,17 +44,17 @@ _VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
 _ENDS = ("", "l", "m", "n", "r", "s", "x", "rk", "nd")
 
 Change = Callable[[str], str]
-"""From a word to what stands in its place."""
+"""From a word to its replacement."""
 
 
 def add_noise(conversations: Iterable[Conversation], kind: Noise) -> list[Conversation]:
-    """The conversations with some words of what is said changed; calls of tools and their outputs stay."""
+    """The conversations with some words of their text changed; tool calls and their outputs stay."""
     return [_add_noise(conversation, _CHANGES[kind]) for conversation in conversations]
 
 
 def _add_noise(conversation: Conversation, changes: Callable[[random.Random], Change]) -> Conversation:
-    text = hashlib.sha256(render(conversation).encode()).digest()
-    change = changes(random.Random(text))
+    seed = hashlib.sha256(render(conversation).encode()).digest()
+    change = changes(random.Random(seed))
     return [replace(message, parts=tuple(_changed(part, change) for part in message.parts)) for message in conversation]
 
 
@@ -65,7 +65,7 @@ def _changed(part: Part, change: Change) -> Part:
 
 
 def _typos(rng: random.Random) -> Change:
-    """In one word of ten two neighbours change places, or a letter is left out or stands twice."""
+    """In one word of ten, two adjacent letters are swapped, or one letter is left out or doubled."""
 
     def change(word: str) -> str:
         if rng.random() >= TYPOS:
@@ -78,7 +78,7 @@ def _typos(rng: random.Random) -> Change:
 
 
 def _case(rng: random.Random) -> Change:
-    """Some words are written in capitals, with one at their beginning, or with the case of each letter turned."""
+    """Some words are written in upper case, capitalised, or with the case of each letter swapped."""
 
     def change(word: str) -> str:
         return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
@@ -87,7 +87,7 @@ def _case(rng: random.Random) -> Change:
 
 
 def _rare_words(rng: random.Random) -> Change:
-    """Some words are replaced, wherever they stand in the conversation, by words that are in no dictionary."""
+    """Some words are replaced by invented ones, in the same way throughout the conversation."""
     replaced: dict[str, str] = {}
 
     def change(word: str) -> str:

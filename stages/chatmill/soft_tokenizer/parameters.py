@@ -9,7 +9,7 @@ from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
 
 class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):
-    """The network, how it is trained, and what is measured; params.yaml says what each is."""
+    """The network, its training and its evaluation; params.yaml describes each parameter."""
 
     width: Annotated[int, Field(gt=0, multiple_of=32)]
     layers: PositiveInt

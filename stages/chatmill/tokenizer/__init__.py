@@ -1,11 +1,11 @@
-"""Tokenizers: `load(path)` takes any tokenizer folder or file."""
+"""Tokenizers. `load(path)` reads any tokenizer folder or file."""
 
 import importlib
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, imported at first use: importing one module of this package imports no other."""
+    """Import `load` at first use, so that importing one module of this package imports no other."""
     if name == "load":
         return importlib.import_module("chatmill.tokenizer.formats.tokenizer_loading").load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

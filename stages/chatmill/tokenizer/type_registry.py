@@ -1,4 +1,4 @@
-"""What can be trained: the types of tokenizers, each a module of chatmill.tokenizer.types, and their parameters."""
+"""The types of tokenizers that can be trained, each a module of chatmill.tokenizer.types, and their parameters."""
 
 import importlib
 import pkgutil
@@ -14,16 +14,16 @@ from chatmill.tokenizer.vocabulary.vocabulary import VOCAB_SIZE_MULTIPLE, Vocabu
 
 
 class TokenizerType(Protocol):
-    """What the module of a type holds."""
+    """The attributes of a type's module."""
 
-    Settings: type[BaseModel]  # its own section
-    MINIMUM: int  # text tokens
-    EXACT: bool  # whether fewer text tokens than the parameters name are an error
+    Settings: type[BaseModel]  # its own section of params.yaml
+    MINIMUM: int  # the fewest text tokens
+    EXACT: bool  # whether fewer text tokens than requested are an error
     train: Callable[[Iterable[str], int, Any], Vocabulary]
 
 
 class TokenizerParameters(BaseModel, extra="allow", frozen=True):
-    """The section train_tokenizer of params.yaml; beside these keys it has a section for each type."""
+    """The section train_tokenizer of params.yaml; it also has a section for each type."""
 
     type: str
     vocab_size: PositiveInt
@@ -32,7 +32,7 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
 
     @property
     def num_controls(self) -> int:
-        """How many control tokens the vocabulary has."""
+        """The number of control tokens in the vocabulary."""
         return len(CONTROL_TOKENS) + len(self.special_tokens)
 
     @property

@@ -180,16 +180,19 @@ def test_ids_are_those_of_the_c_program(tmp_path_factory, text):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (records(*ENTRIES)[:-1], "its token 268 is cut"),
-        (records(*ENTRIES[:-1]), "it holds 268"),
-        (records(*ENTRIES, (0.0, "b ")), "it holds more"),
+        (records(*ENTRIES)[:-1], "its token 268 is truncated"),
+        (records(*ENTRIES[:-1]), "it has only 268"),
+        (records(*ENTRIES, (0.0, "b ")), "it has more"),
         (records(*ENTRIES).replace(b"<0x41>", b"<0x42>"), "its tokens 3 to 258 are not the bytes"),
-        (records(*ENTRIES).replace(b"\n<s>\n", b"\n<q>\n"), "its token 1 is .*, and not <s>"),
+        (records(*ENTRIES).replace(b"\n<s>\n", b"\n<q>\n"), "its token 1: expected <s>, got "),
         (records(*ENTRIES[:-1], (float("nan"), "b")), "its token 268, 'b', has the score nan"),
         (records((-9.0, "ab"), *ENTRIES[1:]), "tokens 259 and 260 are the same"),
-        (records((-2.0, " a"), *ENTRIES[1:]), "its token 260, 'ab', has the score -2.0, as another one"),
+        (
+            records((-2.0, " a"), *ENTRIES[1:]),
+            "its token 260, 'ab', has the score -2.0: not finite, or another",
+        ),
         (records(*ENTRIES).replace(b"\xc3\xa9", b"\xff\xff"), "can't decode byte"),
-        (b"", "it holds 0"),
+        (b"", "it has only 0"),
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, data, message):

@@ -130,10 +130,10 @@ def test_many_conversations_are_the_same_in_any_number_of_threads(tokenizer):
     assert tokenizer.decode(one.ids[one.offsets[88] : one.offsets[89]]) == "".join(part.text for part in rendered[88])
 
 
-def test_nothing_to_encode_is_no_mistake(tokenizer):
+def test_nothing_to_encode_is_no_error(tokenizer):
     assert [array.tolist() for array in tokenizer.encode_conversations([])] == [[], [], [0]]
-    said = Segment("\n", LossKind.PROMPT)
-    fast = tokenizer.encode_conversations([[], [said], [Segment("", LossKind.TRAINED)], []])
+    newline = Segment("\n", LossKind.PROMPT)
+    fast = tokenizer.encode_conversations([[], [newline], [Segment("", LossKind.TRAINED)], []])
     assert [array.tolist() for array in fast] == [tokenizer.encode("\n"), [LossKind.PROMPT], [0, 0, 1, 1, 1]]
 
 
@@ -336,8 +336,8 @@ def test_a_pattern_of_ones_own_leaves_nothing_out():
     [
         ("qwen", "expected qwen2, llama3"),
         ("(a", "not a regular expression"),
-        ("a*", "matches the empty text"),
-        (r"\w+", "cuts text differently"),
+        ("a*", "matches the empty string"),
+        (r"\w+", "split text differently"),
     ],
 )
 def test_patterns_that_engines_disagree_about_are_refused(pattern, message):
@@ -368,7 +368,7 @@ def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
         assert tokenizer.encode(texts) == expected
         assert [tokenizer.encode(text) for text in texts] == expected
     assert "_fastokens" in vars(fast)
-    monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is not asked any more
+    monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is no longer used
     rendered = [conversation_segments([Message.from_text("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]
     slow = [trained["bpe"].encode_segments(parts)[0] for parts in rendered]
     assert tokenizer.encode_conversations(rendered).ids.tolist() == [i for ids in slow for i in ids]

@@ -1,4 +1,4 @@
-"""A program in C that knows the layout of the records alone reads every token, and makes the same ids of text."""
+"""A program in C that knows only the layout of the records reads every token, and gives text the same ids."""
 
 import random
 import shutil
@@ -74,16 +74,16 @@ def framed(piece):
 
 
 def encode(program, file, num_numbers, vocabulary, mode, texts):
-    """The ids of each text, which is cut into pieces here."""
+    """The ids of each text; it is split into pieces here."""
     split = Split(Regex(vocabulary.pattern or METASPACE_OR_REST), "removed", invert=True)
     pieces = [[piece.encode() for piece, _ in split.pre_tokenize_str(text)] for text in texts]
     data = b"".join(framed(piece) for cut in pieces for piece in cut)
     result = run(program, file, num_numbers, len(vocabulary.tokens), mode, data)
     assert (result.returncode, result.stderr) == (0, b"")
     numbers = iter(np.frombuffer(result.stdout, "<u4").tolist())
-    found = [[i for _ in cut for i in islice(numbers, next(numbers))] for cut in pieces]
+    ids = [[i for _ in cut for i in islice(numbers, next(numbers))] for cut in pieces]
     assert next(numbers, None) is None
-    return found
+    return ids
 
 
 def differences(texts, expected, found):
@@ -181,8 +181,10 @@ def assert_refused(result, *words):
 @pytest.mark.parametrize("exported", ["unigram"], indirect=True)
 def test_what_follows_the_records_is_not_needed(exported, reader, tmp_path, name, num_numbers):
     (tmp_path / name).write_bytes(Records(exported, name, num_numbers).data)
-    whole, cut = (run(reader, folder / name, num_numbers, 704, "tokens") for folder in (exported.out, tmp_path))
-    assert (cut.returncode, cut.stdout) == (0, whole.stdout)
+    complete, truncated = (
+        run(reader, folder / name, num_numbers, 704, "tokens") for folder in (exported.out, tmp_path)
+    )
+    assert (cut.returncode, cut.stdout) == (0, full.stdout)
 
 
 @FILES

@@ -31,7 +31,7 @@ parity = partial(settings, max_examples=150)
 
 
 def runtime(exported, format):
-    """Whether the type has that format; its test has nothing to compare where it has not."""
+    """The folder of exports; skips the test if the type does not have that format."""
     if "files" not in exported.formats[format]:
         assert exported.formats[format]["reason"]
         pytest.skip(f"{exported.name}: {exported.formats[format]['reason']}")
@@ -107,7 +107,7 @@ def test_sentencepiece_gives_the_same(exported, text):
     assert exported.sentencepiece.encode(text) == exported.original.encode(text)
 
 
-def made_texts(count=int(20_000 * FRACTION)):
+def generated_texts(count=int(20_000 * FRACTION)):
     """Texts of some 1,000 bytes: words of many languages, any characters, naughty strings, runs, control names."""
     pick = random.Random(7)
     languages = PARALLEL.read_text(encoding="utf-8").split()
@@ -130,10 +130,10 @@ def made_texts(count=int(20_000 * FRACTION)):
 
 @pytest.mark.slow
 def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported):
-    """Every text in every runtime; the slow algorithm of tokenizer.bin takes one in ten, unless all are asked for."""
+    """Every text in every runtime; the slow algorithm of tokenizer.bin takes one in ten, unless all are requested."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     real = real_lines(sample=SAMPLE) if REAL.exists() else []
-    texts = [escape(text).replace("\u2581", " ") for text in chain(made_texts(), real)]
+    texts = [escape(text).replace("\u2581", " ") for text in chain(generated_texts(), real)]
     assert sum(len(text.encode()) for text in texts) > 20_000_000 * FRACTION
     original, out = exported.original, exported.out
     expected = original.encode(texts, threads=2)
@@ -163,13 +163,13 @@ def test_a_sequential_reader_reads_every_token_right(exported, name, num_numbers
 
 
 def join_by_score(start, ids, records):
-    """Join the neighbours whose joint token scores best, until no two have one."""
+    """Merge the adjacent pair whose token scores best, until no pair makes a token."""
     parts = list(start)
     while True:
-        joints = [(records[ids[a + b]][1], -i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ids]
-        if not joints:
+        pairs = [(records[ids[a + b]][1], -i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ids]
+        if not pairs:
             return [ids[part] for part in parts]
-        place = -max(joints)[1]
+        place = -max(pairs)[1]
         parts[place : place + 2] = [parts[place] + parts[place + 1]]
 
 
@@ -196,7 +196,7 @@ def test_greedy_readers_give_the_same_where_formats_json_says_so(exported, text)
 
 
 def test_nanochat_finds_its_two_files(exported):
-    """It looks for tokenizer/tokenizer.pkl and tokenizer/token_bytes.pt, and asks for `<|bos|>` by name."""
+    """It looks for tokenizer/tokenizer.pkl and tokenizer/token_bytes.pt, and for `<|bos|>` by name."""
     base = runtime(exported, "tiktoken_pickle").parent
     with (base / "tokenizer" / "tokenizer.pkl").open("rb") as stream:
         encoding = pickle.load(stream)

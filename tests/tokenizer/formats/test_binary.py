@@ -82,11 +82,11 @@ def test_one_token_is_read_without_the_rest(tmp_path):
 
 @pytest.mark.parametrize("index", [-1, len(VOCABULARY.tokens), 2**40])
 def test_an_id_outside_the_vocabulary_is_an_index_error(file, index):
-    with open_binary(file) as binary, pytest.raises(IndexError, match=f"no token {index}: there are 320"):
+    with open_binary(file) as binary, pytest.raises(IndexError, match=f"token id: expected 0 to 319, got {index}"):
         binary.token_bytes(index)
 
 
-def test_a_damaged_header_is_told_before_it_is_given(file, tmp_path):
+def test_a_damaged_header_is_reported_before_it_is_returned(file, tmp_path):
     (tmp_path / "t.bin").write_bytes(b"\1" + file.read_bytes()[1:])
     with open_binary(tmp_path / "t.bin") as binary, pytest.raises(ValueError, match=r"t\.bin: .*damaged in bytes 0 to"):
         assert not binary.header
@@ -96,7 +96,7 @@ def test_a_file_that_shrinks_after_it_was_opened_is_refused(file, tmp_path):
     (tmp_path / "t.bin").write_bytes(file.read_bytes())
     with open_binary(tmp_path / "t.bin") as binary:
         os.truncate(tmp_path / "t.bin", 50)
-        with pytest.raises(ValueError, match=r"t\.bin: .*it was cut"):
+        with pytest.raises(ValueError, match=r"t\.bin: .*it was truncated"):
             binary.token_bytes(0)
 
 
@@ -109,7 +109,7 @@ def test_a_file_cut_at_any_byte_is_refused(file, tmp_path):
     data = file.read_bytes()
     for length in range(len(data)):
         (tmp_path / "cut.bin").write_bytes(data[:length])
-        with pytest.raises(ValueError, match=r"cut\.bin: not a whole tokenizer\.bin"):
+        with pytest.raises(ValueError, match=r"cut\.bin: not a complete tokenizer\.bin"):
             open_binary(tmp_path / "cut.bin")
 
 
@@ -123,11 +123,11 @@ def test_a_file_altered_in_any_bit_is_refused(file, tmp_path, data):
         binary.verify()
 
 
-def test_a_change_that_the_checksums_were_made_for_is_told_by_the_fingerprint(tmp_path):
+def test_a_change_with_matching_checksums_is_found_by_the_fingerprint(tmp_path):
     claimed = make_vocabulary()
     vars(claimed)["fingerprint"] = "0" * 64
     write_binary(claimed, tmp_path / "t.bin")
-    with pytest.raises(ValueError, match="another fingerprint"):
+    with pytest.raises(ValueError, match="its fingerprint differs"):
         read_binary(tmp_path / "t.bin")
 
 

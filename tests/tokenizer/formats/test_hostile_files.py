@@ -63,7 +63,7 @@ def sentencepiece(algorithm):
 
 
 def trained_model():
-    """A model that changes text: by a table, by a space before it, and by taking spaces away."""
+    """A model that changes text: by a table, by a space before it, and by removing spaces."""
     trained = io.BytesIO()
     with tempfile.NamedTemporaryFile(suffix=".tsv") as rules:
         rules.write(b"FF21\t41\n3000\t20\n")
@@ -88,11 +88,11 @@ CHANGING = from_model_proto(ModelProto.FromString(TRAINED))
 LOWERCASE = replace(BPE, steps=from_tokenizers_json({"normalizer": {"type": "Lowercase"}}))
 WORDPIECE, UNIGRAM, SENTENCEPIECE = wordpiece(), sentencepiece("viterbi"), sentencepiece("merge")
 SECONDS = 10  # in which a tokenizer is read and short texts are encoded
-USED = ("kept", "refused")
+EXPECTED = ("lossless", "refused")
 
 
 def write_strings(vocabulary, file):
-    """Merges as the older form of the file has them."""
+    """Write merges as strings, as in older files."""
     write_tokenizer_json(vocabulary, file)
     content = json.loads(file.read_text())
     content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
@@ -100,7 +100,7 @@ def write_strings(vocabulary, file):
 
 
 def write_unnamed_ranks(vocabulary, file):
-    """Without the name that holds the fingerprint, so that changes are not told by it."""
+    """Write ranks without the name that holds the fingerprint, so that changes are not found by it."""
     text, special = vocabulary.tokens[: vocabulary.num_text], vocabulary.tokens[vocabulary.num_text :]
     file.write_bytes(b"".join(b"%s %d\n" % (b64encode(token), i) for i, token in enumerate(text)))
     names = {token.decode(): i for i, token in enumerate(special, start=len(text))}
@@ -143,7 +143,7 @@ def write_pair(vocabulary, file):
 
 JSON = write_tokenizer_json
 EVERY = (BPE, CHARS, LOWERCASE, WORDPIECE, UNIGRAM, SENTENCEPIECE, CHANGING)
-ORIGINALS = {  # the file's name, how it is written, and what
+ORIGINALS = {  # the file's name, and what is written into it by which function
     "bpe": ("tokenizer.json", [(JSON, BPE), (JSON, CHARS), (JSON, LOWERCASE), (write_strings, BPE)]),
     "wordpiece": ("tokenizer.json", [(JSON, WORDPIECE), (write_plain_wordpiece, None)]),
     "unigram": ("tokenizer.json", [(JSON, UNIGRAM), (JSON, SENTENCEPIECE), (JSON, CHANGING)]),
@@ -157,7 +157,7 @@ ORIGINALS = {  # the file's name, how it is written, and what
 
 
 def read_mutations(folder, name, first, last):
-    """How each mutation from `first` up to `last` went. After one that ends the process another process goes on."""
+    """The outcome of each mutation from `first` up to `last`; after one that ends the process, another continues."""
     results = []
     while first < last:
         command = [sys.executable, mutate_tokenizers.__file__, folder / name, folder / "mutated", str(first), str(last)]
@@ -261,7 +261,7 @@ CHANGES = {
     "a merge of numbers": (add_merge([0, 1]), "0"),
     "merges that are a number": (lambda content: content["model"].update(merges=3), "int"),
     "no regular expression": (set_pattern("("), "regular expression"),
-    "a pattern that matches the empty text": (set_pattern("a*"), "empty"),
+    "a pattern that matches the empty string": (set_pattern("a*"), "empty"),
     "an added token with a text token's id": (add_token(256), "256"),
     "an added token with another one's id": (add_token(NEXT - 1), str(NEXT - 1)),
     "an added token with another one's name": (add_token(NEXT, "<|bos|>"), r"<\|bos\|>"),
@@ -335,7 +335,7 @@ def use(file, texts):
         lost = [text[:40] for text in texts if tokenizer.decode(tokenizer.encode(text)) != text]
     except ValueError:
         return "refused"
-    return f"lost: {lost}" if lost else "kept"
+    return f"lost: {lost}" if lost else "lossless"
 
 seconds, count, *rest = sys.argv[1:]
 for file in rest[: int(count)]:
@@ -349,7 +349,7 @@ for file in rest[: int(count)]:
 
 
 def use(files, *texts):
-    """How each file goes: a process of its own encodes the texts, and soon keeps them or refuses the tokenizer."""
+    """The outcome for each file: its own process encodes the texts without loss, or refuses the tokenizer, in time."""
     command = [sys.executable, "-c", USE, str(SECONDS), str(len(files)), *files, *texts]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -369,7 +369,7 @@ def test_a_hostile_pattern_is_refused_or_harmless(vocabulary, tmp_path):
         (tmp_path / str(number)).mkdir()
         files.append(write_content(tmp_path / str(number), set_pattern(pattern), vocabulary))
     outcomes = use(files, "a" * 40 + "!", "a" * 5000 + "!", "The café, 12")
-    assert {pattern: how for pattern, how in zip(patterns, outcomes, strict=True) if how not in USED} == {}
+    assert {pattern: how for pattern, how in zip(patterns, outcomes, strict=True) if how not in EXPECTED} == {}
 
 
 LONG = {
@@ -401,7 +401,7 @@ def write_long(folder, name, length):
 @pytest.mark.parametrize("length", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_very_long_token_is_refused_or_read_in_seconds(length, tmp_path):
     outcomes = use([write_long(tmp_path / name, name, length) for name in LONG], "The café, 12")
-    assert {name: how for name, how in zip(LONG, outcomes, strict=True) if how not in USED} == {}
+    assert {name: how for name, how in zip(LONG, outcomes, strict=True) if how not in EXPECTED} == {}
 
 
 FOREIGN = {
@@ -417,13 +417,13 @@ FOREIGN = {
 @pytest.mark.parametrize(("data", "message"), FOREIGN.values(), ids=FOREIGN)
 def test_another_program_s_file_is_no_tokenizer_bin(data, message, tmp_path):
     (tmp_path / "t.bin").write_bytes(data)
-    with pytest.raises(ValueError, match=rf"t\.bin: not a whole tokenizer\.bin: {message}"):
+    with pytest.raises(ValueError, match=rf"t\.bin: not a complete tokenizer\.bin: {message}"):
         read_vocabulary(tmp_path / "t.bin")
 
 
 def test_the_tokenizer_bin_of_llama2c_is_none_of_ours(tmp_path):
     write_llama2c(BPE, tmp_path / "tokenizer.bin")
-    with pytest.raises(ValueError, match=r"tokenizer\.bin: .*no footer: it is cut, or another program's file"):
+    with pytest.raises(ValueError, match=r"tokenizer\.bin: .*no footer: it is truncated, or another program's file"):
         read_vocabulary(tmp_path / "tokenizer.bin")
 
 
@@ -432,7 +432,7 @@ def test_a_later_version_of_tokenizer_bin_is_named(tmp_path):
     data = (tmp_path / "t.bin").read_bytes()
     place = data.rindex(MAGIC) + len(MAGIC)
     (tmp_path / "t.bin").write_bytes(data[:place] + b"\2\0\0\0" + data[place + 4 :])
-    with pytest.raises(ValueError, match=r"t\.bin: .*version 2 of the format, but this chatmill reads 1"):
+    with pytest.raises(ValueError, match=r"t\.bin: .*version of the format: expected 1, got 2"):
         read_vocabulary(tmp_path / "t.bin")
 
 
@@ -443,7 +443,7 @@ def check_every_bit(vocabulary, file):
         data[bit // 8] ^= 1 << bit % 8
         file.write_bytes(data)
         data[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(ValueError, match="not a whole tokenizer"):
+        with pytest.raises(ValueError, match="not a complete tokenizer"):
             read_vocabulary(file)
 
 

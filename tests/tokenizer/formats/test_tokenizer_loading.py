@@ -1,4 +1,4 @@
-"""Tokenizers made elsewhere, exported: the same ids as in the program that each was made for."""
+"""Exported external tokenizers give the same ids as in the program that each was made for."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ from support.token_records import read_sequentially
 
 TOKENIZERS = SHARED / "tokenizers"
 BYTES_FORMATS = {"tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"}
-EXPORTS = {  # what each must be written as, and equal in
+EXPORTS = {  # the files in which each must be written and give the same ids
     "gpt2": BYTES_FORMATS,
     "tiktoken/r50k_base.tiktoken": BYTES_FORMATS,
     "tiktoken/p50k_base.tiktoken": BYTES_FORMATS,
@@ -63,7 +63,7 @@ ROUNDED = {"torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_
 
 
 def published(name, file, monkeypatch, folder):
-    """tiktoken's own encoding of that name, from our copy of what it would download: it checks the file's hash."""
+    """tiktoken's own encoding of that name, from our copy of its file, whose hash tiktoken checks."""
     places = {"o200k_base": "encodings", "cl100k_base": "encodings", "p50k_base": "encodings", "r50k_base": "encodings"}
     address = f"https://openaipublic.blob.core.windows.net/{places[name]}/{name}.tiktoken"
     (folder / hashlib.sha1(address.encode()).hexdigest()).write_bytes(file.read_bytes())
@@ -88,11 +88,11 @@ def original(name, monkeypatch, folder):
         tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)._tokenizer
     else:
         tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
-    return lambda texts: [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def qwen(path):
-    """As Qwen's own tokenization_qwen.py makes it."""
+    """The encoding as in Qwen's tokenization_qwen.py."""
     ranks = {}
     for line in path.read_text().splitlines():
         token, rank = line.split()
@@ -152,7 +152,7 @@ def test_gpt2_s_older_files_and_its_ranks_are_the_same_tokenizer(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
 def test_llama2_s_records_are_those_that_llama2_c_publishes(tmp_path):
-    """But for the names of control tokens, and bytes, which stand there as text: `<0x0A>`."""
+    """All but control tokens' names, and bytes, which llama2.c writes as text: `<0x0A>`."""
     export("llama2/tokenizer.model", tmp_path / "out", "--formats", "llama2c")
     own = read_sequentially(tmp_path / "out/tokenizer.llama2c.bin", 32000, 1)[1]
     published = read_sequentially(TOKENIZERS / "llama2/tokenizer.bin", 32000, 1)[1]
@@ -197,7 +197,7 @@ def small_original(name, path):
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def foreign(request, tmp_path_factory):
+def external(request, tmp_path_factory):
     """A small tokenizer made by another library, and what it is exported to."""
     folder = tmp_path_factory.mktemp(request.param)
     make, files = MAKERS[request.param]
@@ -216,26 +216,26 @@ def foreign(request, tmp_path_factory):
 
 @settings(max_examples=100)
 @given(text=TEXTS)
-def test_small_tokenizers_made_elsewhere_keep_their_ids(foreign, text):
-    if drop_texts_with_special_tokens([text], foreign.vocabulary):
-        expected = foreign.encode(text)
-        for file in foreign.files:
-            assert foreign.runtimes[file]([text]) == [expected], file
+def test_small_external_tokenizers_keep_their_ids(external, text):
+    if drop_texts_with_special_tokens([text], external.vocabulary):
+        expected = external.encode(text)
+        for file in external.files:
+            assert external.runtimes[file]([text]) == [expected], file
 
 
-def test_what_cannot_be_written_is_shown_by_a_text(foreign):
-    vocabulary = foreign.vocabulary
-    refused = {name: entry for name, entry in foreign.formats.items() if "files" not in entry}
-    assert ("tiktoken" in refused) == ("tokenizer.tiktoken" not in foreign.files)
+def test_what_cannot_be_written_is_shown_by_a_text(external):
+    vocabulary = external.vocabulary
+    refused = {name: entry for name, entry in external.formats.items() if "files" not in entry}
+    assert ("tiktoken" in refused) == ("tokenizer.tiktoken" not in external.files)
     for name, entry in refused.items():
         text, pattern = entry["example"], None if name == "sentencepiece" else vocabulary.pattern
         assert make_rank_encoder(vocabulary, pattern)(text) != ReferenceEncoder(vocabulary).encode(text)
         assert entry["reason"]
 
 
-def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(foreign, tmp_path):
-    before = foreign.vocabulary
-    assert main(["export-tokenizer", str(foreign.path), str(tmp_path / "out"), "--add-chat-tokens"]) == 0
+def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(external, tmp_path):
+    before = external.vocabulary
+    assert main(["export-tokenizer", str(external.path), str(tmp_path / "out"), "--add-chat-tokens"]) == 0
     after = read_vocabulary(tmp_path / "out" / "tokenizer.bin")
     assert set(CONTROL_TOKENS) <= set(after.special)
     changed = {i for i, token in enumerate(before.tokens) if after.tokens[i] != token}
@@ -253,7 +253,7 @@ def test_every_format_is_checked_on_a_text(tmp_path, capsys):
     assert main(["export-tokenizer", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()[-4:]
     assert lines[0] == "tokenizer.bin        equal on 4 texts"
-    assert lines[-1] == "tokenizer.json       equal on 3 texts; 1 that name a control token are left out"
+    assert lines[-1] == "tokenizer.json       equal on 3 texts; skipped 1 that contain a control token's name"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_every_format_is_checked_on_a_text(tmp_path, capsys):
         (["nothing.json", "out"], "nothing.json: no such file"),
         (["encoder.json", "."], ".: already exists: name a new folder"),
         (["vocab.bpe", "out", "--check", "none.txt"], "none.txt: no such file or directory"),
-        (["vocab.txt", "out"], "vocab.txt:2: not an entry of a vocabulary, or one that stood before: 'the'"),
+        (["vocab.txt", "out"], "vocab.txt:2: not a vocabulary entry, or a duplicate: 'the'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
@@ -342,14 +342,14 @@ def byte_bpe(pieces, merges, **places):
 FIRST = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
 REFUSED = {
     "fuse_unk is not set": hugging_face(plain_bpe(fuse_unk=False)),
-    "it looks words up before it merges": hugging_face(plain_bpe(merges=[["a", "b"]], ignore_merges=True)),
-    "a piece holds a blank": hugging_face(plain_bpe(vocab={"<unk>": 0, "a": 1, "a ": 2})),
-    "does not fall back on them": hugging_face(plain_bpe(vocab={"<unk>": 0, "<0x41>": 1})),
-    "as that stood before it was changed": hugging_face(plain_bpe(), normalizer={"type": "NFKC"}, pre_tokenizer=FIRST),
+    "its ignore_merges is supported for": hugging_face(plain_bpe(merges=[["a", "b"]], ignore_merges=True)),
+    "a piece contains a space": hugging_face(plain_bpe(vocab={"<unk>": 0, "a": 1, "a ": 2})),
+    "byte_fallback is not set": hugging_face(plain_bpe(vocab={"<unk>": 0, "<0x41>": 1})),
+    "its prepend_scheme 'first' is not": hugging_face(plain_bpe(), normalizer={"type": "NFKC"}, pre_tokenizer=FIRST),
     "no merge makes its token 258, b'abc'": byte_bpe(["bc", "ab", "abc"], [["b", "c"], ["a", "b"], ["ab", "c"]]),
-    "is text, which only": byte_bpe([], [], added_tokens=[{"id": 256, "content": "  ", "special": False}]),
-    "its steps leave blanks": hugging_face(plain_bpe(), pre_tokenizer=None),
-    "its dropout is not known": hugging_face(plain_bpe(dropout=0.1)),
+    "is not special: only": byte_bpe([], [], added_tokens=[{"id": 256, "content": "  ", "special": False}]),
+    "its preprocessing does not write spaces": hugging_face(plain_bpe(), pre_tokenizer=None),
+    "its dropout is not supported": hugging_face(plain_bpe(dropout=0.1)),
 }
 
 
@@ -361,9 +361,9 @@ def test_what_would_give_other_ids_is_refused(message, tmp_path):
 
 
 def test_a_chat_token_that_is_a_token_of_text_is_refused(tmp_path):
-    learnt = bpe.train(["<|im_start|> <|im_start|>"] * 9, 275, bpe.Settings(pattern=r"\S+|\s+"))
-    assert b"<|im_start|>" in learnt.tokens
-    (tmp_path / "tokenizer.json").write_text(to_json(learnt))
+    trained = bpe.train(["<|im_start|> <|im_start|>"] * 9, 275, bpe.Settings(pattern=r"\S+|\s+"))
+    assert b"<|im_start|>" in trained.tokens
+    (tmp_path / "tokenizer.json").write_text(to_json(trained))
     assert main(["export-tokenizer", str(tmp_path), str(tmp_path / "out"), "--add-chat-tokens"]) == 1
     assert not (tmp_path / "out").exists()
 
@@ -372,7 +372,7 @@ def test_a_line_that_no_tokenizer_takes_is_named(tmp_path, capsys):
     (tmp_path / "text.txt").write_bytes(b"a\r\n" + b" " * 200_000 + b"\n")
     arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
     assert main(["export-tokenizer", *arguments]) == 1
-    assert "text.txt:2: text holds a run of over 100,000 blanks" in capsys.readouterr().err
+    assert "text.txt:2: text holds a run of over 100,000 whitespace characters" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])

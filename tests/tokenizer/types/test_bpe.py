@@ -1,4 +1,4 @@
-"""Both trainers of BPE against its definition: a slow twin counts all pairs anew before each merge."""
+"""Both trainers of BPE against its definition: a slow implementation that counts all pairs before each merge."""
 
 import random
 import re
@@ -19,7 +19,7 @@ from support.paths import ROOT, SHARED, SOURCE
 
 GOLDEN = SHARED / "tokenizers/cs336_bpe_golden"
 LINES = (ROOT / "data/raw/parallel.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-KNOWN = st.characters(exclude_categories=["Cs", "Cn"])  # whether an unassigned one is a letter, engines disagree
+KNOWN = st.characters(exclude_categories=["Cs", "Cn"])  # engines disagree whether an unassigned character is a letter
 TEXTS = st.lists(st.text(KNOWN) | st.text("aab '1é中🙂\n", max_size=60), max_size=8)
 
 golden = pytest.mark.skipif(not GOLDEN.exists(), reason="needs the data beside the project")
@@ -27,7 +27,7 @@ each_trainer = pytest.mark.parametrize("trainer", ["rustbpe", "tokenizers"])
 
 
 def merges(texts, num_merges, **chosen):
-    """The pairs of tokens that `bpe.train` joins, in their order."""
+    """The pairs of tokens that `bpe.train` merges, in their order."""
     vocabulary = bpe.train(texts, 256 + num_merges, bpe.Settings(**chosen))
     return [(vocabulary.tokens[left], vocabulary.tokens[right]) for left, right in vocabulary.merges]
 
@@ -39,7 +39,7 @@ def cut(texts, pattern):
 
 
 def count_pairs(pieces):
-    """How often each two tokens are neighbours."""
+    """How often each pair of tokens is adjacent."""
     counts = Counter()
     for piece, count in pieces.items():
         for pair in pairwise(piece):
@@ -65,18 +65,18 @@ def join_all(pieces, pair):
 
 
 def slow_merges(texts, num_merges, pattern="qwen2"):
-    """Byte pair encoding as it is defined; of pairs that are equally frequent, that with the smaller ids."""
-    pieces, ids, learnt = cut(texts, pattern), {bytes([byte]): byte for byte in range(256)}, []
-    while len(learnt) < num_merges and (counts := count_pairs(pieces)):
+    """Byte pair encoding as it is defined; of equally frequent pairs, the one with the smaller ids is merged."""
+    pieces, ids, trained = cut(texts, pattern), {bytes([byte]): byte for byte in range(256)}, []
+    while len(trained) < num_merges and (counts := count_pairs(pieces)):
         pair = min(counts, key=lambda pair: (-counts[pair], ids[pair[0]], ids[pair[1]]))
         pieces = join_all(pieces, pair)
         ids[b"".join(pair)] = len(ids)
-        learnt.append(pair)
-    return learnt
+        trained.append(pair)
+    return trained
 
 
 def frequencies(texts, merges, pattern):
-    """Of each merge, when its turn comes: how often its pair occurs, and how often the most frequent pair does."""
+    """For each merge, at its step: the count of its pair, and that of the most frequent pair."""
     pieces = cut(texts, pattern)
     for pair in merges:
         counts = count_pairs(pieces)
@@ -102,9 +102,9 @@ def test_rustbpe_learns_what_the_definition_says_from_fifteen_languages():
 @settings(max_examples=100)
 @given(texts=TEXTS, num_merges=st.integers(0, 60))
 def test_tokenizers_joins_a_most_frequent_pair_each_time(texts, num_merges):
-    learnt = merges(texts, num_merges, trainer="tokenizers")
-    assert len(learnt) == len(slow_merges(texts, num_merges))
-    assert all(count == greatest for count, greatest in frequencies(texts, learnt, "qwen2"))
+    trained = merges(texts, num_merges, trainer="tokenizers")
+    assert len(trained) == len(slow_merges(texts, num_merges))
+    assert all(count == greatest for count, greatest in frequencies(texts, trained, "qwen2"))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def reference():
-    """What the reference implementation learnt from the corpus."""
+    """The merges that the reference implementation trained on the corpus."""
     lines = (GOLDEN / "train-bpe-reference-merges.txt").read_text(encoding="utf-8").splitlines()
     return [tuple(byte_level_entry(letters)[0] for letters in line.split()) for line in lines]
 
@@ -122,8 +122,8 @@ def reference():
 @golden
 @pytest.mark.parametrize("run", ["rustbpe", "tokenizers", "reference"])
 def test_every_merge_has_the_greatest_count_of_its_step(corpus, reference, run):
-    learnt = reference if run == "reference" else merges(corpus, len(reference), pattern="gpt2", trainer=run)
-    counts = list(frequencies(corpus, learnt, "gpt2"))
+    trained = reference if run == "reference" else merges(corpus, len(reference), pattern="gpt2", trainer=run)
+    counts = list(frequencies(corpus, trained, "gpt2"))
     assert len(counts) == 243
     assert all(count == greatest for count, greatest in counts)
 
@@ -183,7 +183,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def peak(num_bytes, trainer):
-    """The most memory of a process that trains on about that many bytes; getrusage would tell its parent's."""
+    """The most memory of a process that trains on about that many bytes; getrusage would count its parent's."""
     command = [sys.executable, "-c", TRAIN, str(num_bytes), trainer]
     return int(subprocess.run(command, cwd=SOURCE, capture_output=True, check=True).stdout)
 

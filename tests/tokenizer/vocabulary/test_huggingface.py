@@ -27,7 +27,7 @@ TEMPLATES = ["chatml", "markers"]
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    """Each type and template as transformers and as chatmill load it."""
+    """Each type and template, loaded by transformers and by chatmill."""
     result = {}
     for name, trainer in TRAINERS.items():
         folder = tmp_path_factory.mktemp(name)
@@ -42,7 +42,7 @@ def loaded(tmp_path_factory):
 
 @st.composite
 def conversations(draw):
-    """Turns as both can say them: `messages` with calls and results beside the same Messages."""
+    """The same turns twice: as `messages` with calls and results for transformers, and as Messages."""
     messages, turns = [], []
     for role in draw(st.lists(st.sampled_from(["system", "user", "assistant", "tools"]), min_size=1, max_size=5)):
         text = draw(TEXT)
@@ -55,8 +55,8 @@ def conversations(draw):
         messages.append({"role": "assistant", "content": text, "tool_calls": [call]})
         messages.append({"role": "tool", "content": output})
         messages.append({"role": "assistant", "content": [{"type": "text", "text": after}]})
-        said = [Part("text", text), Part("call", expression), Part("output", output), Part("text", after)]
-        turns.append(Message("assistant", tuple(part for part in said if part.kind != "text" or part.text)))
+        parts = [Part("text", text), Part("call", expression), Part("output", output), Part("text", after)]
+        turns.append(Message("assistant", tuple(part for part in parts if part.kind != "text" or part.text)))
         messages.append({"role": "user", "content": "so"})
         turns.append(Message.from_text("user", "so"))
     return messages, turns
@@ -81,8 +81,8 @@ def test_after_a_result_the_turn_stays_open(loaded, template):
     call = {"function": {"name": "search", "arguments": {"for": "é"}}}
     messages = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "2"}]
     prompt = loaded["bpe", template][0].apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    said = '<|python_start|>{"name": "search", "arguments": {"for": "é"}}<|python_end|><|output_start|>2<|output_end|>'
-    assert prompt.endswith(said)
+    turn = '<|python_start|>{"name": "search", "arguments": {"for": "é"}}<|python_end|><|output_start|>2<|output_end|>'
+    assert prompt.endswith(turn)
 
 
 @pytest.mark.parametrize("name", TRAINERS)
@@ -96,7 +96,7 @@ def test_transformers_gives_the_same_ids_and_text(loaded, name, text):
     assert other.decode(ids) == plain
 
 
-GENAI_CONFIG = {  # what ONNX Runtime GenAI asks for beside a tokenizer
+GENAI_CONFIG = {  # what ONNX Runtime GenAI needs beside a tokenizer
     "model": {
         "type": "llama",
         "vocab_size": 704,
@@ -114,7 +114,7 @@ GENAI_CONFIG = {  # what ONNX Runtime GenAI asks for beside a tokenizer
 
 @pytest.fixture(scope="module", params=["qwen2", "llama3", "gpt2"])
 def genai(request, tmp_path_factory):
-    """The tokenizer of each pattern as ONNX Runtime GenAI and as chatmill load it."""
+    """The tokenizer of each pattern, loaded by ONNX Runtime GenAI and by chatmill."""
     onnxruntime_genai = pytest.importorskip("onnxruntime_genai", reason="ONNX Runtime GenAI is not installed")
     folder = tmp_path_factory.mktemp(request.param)
     write_chat(folder / "chat.jsonl")
@@ -129,7 +129,7 @@ def genai(request, tmp_path_factory):
 @given(text=TEXTS_OF_ALL_KINDS)
 @settings(max_examples=150)
 def test_onnxruntime_genai_gives_the_same_for_escaped_text(genai, text):
-    """Its texts end at the character 0."""
+    """Texts have no character 0, where ONNX Runtime GenAI ends them."""
     other, tokenizer = genai
     text = escape(text).replace("\0", "")
     assert list(other.encode(text)) == tokenizer.encode(text)

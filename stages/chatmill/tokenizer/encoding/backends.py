@@ -1,7 +1,7 @@
-"""The libraries that do the work: tiktoken wherever it can express the type, otherwise tokenizers or sentencepiece.
-Where ids are the bytes themselves there is no work.
+"""Encoding by a library: tiktoken if it can express the type, otherwise tokenizers or sentencepiece. If the ids are the
+bytes themselves, no library is needed.
 
-Where fastokens is installed it takes long work over from tiktoken, after it gave the same ids for the beginning of it.
+If fastokens is installed, it replaces tiktoken after a trial in which both gave the same ids.
 """
 
 import importlib
@@ -29,13 +29,13 @@ from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 Array = NDArray[np.integer[Any]]
 Ids = TypeVar("Ids", Array, list[list[int]])
-FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # by others fastokens cuts a few texts otherwise, as " \u180ea"
+FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # with others fastokens splits a few texts differently
 BYTE_RANKS = {bytes([byte]): byte for byte in range(256)}
-BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters that are encoded without fastokens, and with both
+BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters encoded by tiktoken alone, and by both
 
 
 class Backend(ABC):
-    """Encodes text; text never gives a control id."""
+    """Encodes text, which never produces a control id."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._controls = {name: np.array([i]) for name, i in vocabulary.special.items()}
@@ -45,9 +45,9 @@ class Backend(ABC):
         """The ids of each text."""
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
-        """The ids of a text in which each of these names stands for its control token; what is between, by itself."""
+        """The ids of a text in which the names are control tokens; each text between them is encoded by itself."""
         stretches = re.split(f"({'|'.join(map(re.escape, allowed_special))})", text) if allowed_special else [text]
-        texts = list(dict.fromkeys(stretches[::2]))  # the newline after each message is there once
+        texts = list(dict.fromkeys(stretches[::2]))  # each text once, such as the newline after messages
         arrays = dict(zip(texts, self._encode_arrays(texts), strict=True)) | self._controls
         return np.concatenate([arrays[stretch] for stretch in stretches])
 
@@ -56,7 +56,7 @@ class Backend(ABC):
 
 
 def choose_backend(vocabulary: Vocabulary) -> Backend:
-    """The fastest that gives exactly the vocabulary's ids."""
+    """The fastest backend that gives exactly the vocabulary's ids."""
     if vocabulary.spelling == "marked":
         return (
             _MetaspaceTokenizers(vocabulary)
@@ -72,7 +72,7 @@ def choose_backend(vocabulary: Vocabulary) -> Backend:
 
 
 class _Bytes(Backend):
-    """The ids of a text are its bytes; threads would only wait for each other."""
+    """The ids of a text are its bytes; more threads would not be faster."""
 
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
@@ -96,9 +96,9 @@ class _Tiktoken(Backend):
 
 
 class _Fastokens(_Tiktoken):
-    """tiktoken for the first characters; then both, and fastokens alone if their ids were equal.
+    """Uses tiktoken for the first characters, then both, and then fastokens alone if their ids were equal.
 
-    fastokens works in as many threads as there are cores; the variable RAYON_NUM_THREADS limits them.
+    fastokens uses one thread per core; the environment variable RAYON_NUM_THREADS limits them.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -115,7 +115,7 @@ class _Fastokens(_Tiktoken):
         return self._either(len(text), slow, partial(self._fast_with_special, text))
 
     def _either(self, length: int, slow: Callable[[], Ids], fast: Callable[[], Ids]) -> Ids:
-        """What one of the two gives, and both while fastokens is on trial."""
+        """The result of one of the two; during the trial both run and are compared."""
         with self._lock:
             start, self._seen = self._seen, self._seen + length
         if start < BEFORE_TRIAL or not self.equal:
@@ -145,7 +145,7 @@ def _flat(ids: Array | list[list[int]]) -> Array:
 
 
 class _Tokenizers(Backend):
-    """Works in as many threads as there are cores; the variable TOKENIZERS_PARALLELISM=false keeps it to one."""
+    """Uses one thread per core; the environment variable TOKENIZERS_PARALLELISM=false limits it to one."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
@@ -156,7 +156,7 @@ class _Tokenizers(Backend):
 
 
 class _MetaspaceBackend(Backend):
-    """Of tokenizers that have U+2581 for a space: in text it is encoded as its three bytes."""
+    """For tokenizers that write a space as U+2581: that character in text is encoded as its three bytes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
@@ -165,7 +165,7 @@ class _MetaspaceBackend(Backend):
 
     @abstractmethod
     def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
-        """The ids of each text, which holds no U+2581."""
+        """The ids of each text; no text contains U+2581."""
 
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         plain = [part for text in texts for part in text.split(METASPACE)]
@@ -196,7 +196,7 @@ class _SentencePiece(_MetaspaceBackend):
 
 
 class _MetaspaceTokenizers(_MetaspaceBackend):
-    """For merges that are not all that SentencePiece would make."""
+    """For vocabularies whose merges differ from those that SentencePiece would apply."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)

@@ -1,6 +1,6 @@
 """The tokenizer at run time: one class for every type.
 
-Text can never give a control id, whatever it says: control tokens are named by segments of a conversation alone.
+Text can never produce a control id, whatever it contains: only the control segments of a conversation do.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,9 +17,9 @@ from chatmill.conversation.template import LossKind, Segment, TemplateName, conv
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-MAX_RUN = 100_000  # equal characters, or blanks; tiktoken overflows its stack at about a million
-CONTROL_PREFIX = "<|"  # of every control token's name, and of nothing else in escaped text
-CHUNK_CHARACTERS = 250_000  # characters that are encoded in one go
+MAX_RUN = 100_000  # equal characters, or whitespace; tiktoken overflows its stack at about a million
+CONTROL_PREFIX = "<|"  # begins every control token's name, and nothing else in escaped text
+CHUNK_CHARACTERS = 250_000  # encoded at once
 
 
 class EncodedConversations(NamedTuple):
@@ -33,28 +33,28 @@ class EncodedConversations(NamedTuple):
 class ChatTokenizer:
     """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless.
 
-    `leading_space` says that the models of a tokenizer made elsewhere know text with a space before it.
+    `leading_space` says that models of an external tokenizer were trained on text with a space before it.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, leading_space: bool = False) -> None:
         if not vocabulary.lossless:
-            raise ValueError("the tokenizer changes text, or has no token for some: tokens are not its bytes")
+            raise ValueError("the tokenizer changes or loses text: use one that preserves every character")
         self.vocabulary, self.leading_space = vocabulary, leading_space
         self._backend = choose_backend(vocabulary)
 
     @property
     def vocab_size(self) -> int:
-        """All ids, control and unused ones included: a multiple of 64."""
+        """The number of ids, including control and unused ones."""
         return len(self.vocabulary.tokens)
 
     @property
     def num_text(self) -> int:
-        """How many ids are text; in chatmill's own vocabularies, those below it."""
+        """The number of text ids; in chatmill's own vocabularies these are the ids below it."""
         return self.vocabulary.num_text
 
     @cached_property
     def is_text(self) -> NDArray[np.bool]:
-        """(V,) bool: whether text can give an id."""
+        """(V,) bool: whether text can produce each id."""
         return np.array([kind < Kind.CONTROL for kind in self.vocabulary.kinds])
 
     @property
@@ -64,7 +64,7 @@ class ChatTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for tokenizers that give equal ids, wherever they were read from."""
+        """Equal for equal tokenizers, whatever file they were read from."""
         return self.vocabulary.fingerprint
 
     @cached_property
@@ -92,9 +92,9 @@ class ChatTokenizer:
     def encode(
         self, text: str | list[str], *, prepend: int | None = None, append: int | None = None, threads: int = 1
     ) -> list[int] | list[list[int]]:
-        """The ids of a text, or of each text of a list, between two ids of your own.
+        """The ids of a text, or of each text of a list; `prepend` and `append` are ids put around each.
 
-        Raises ValueError for lone surrogates, which no bytes stand for, and for runs of over 100,000 equal characters.
+        Raises ValueError for lone surrogates, which have no bytes, and for runs of over 100,000 equal characters.
         """
         if isinstance(text, str):
             return self.encode([text], prepend=prepend, append=append)[0]
@@ -107,7 +107,7 @@ class ChatTokenizer:
         return encoded
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
-        """The ids of joined segments and what each counts in training; a token has the loss of its first byte."""
+        """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
         ids: list[int] = []
         losses: list[LossKind] = []
         for span in spans(parts):
@@ -131,7 +131,7 @@ class ChatTokenizer:
         return ids, [loss == LossKind.TRAINED for loss in losses]
 
     def encode_conversations(self, conversations: Sequence[list[Segment]], threads: int = 1) -> EncodedConversations:
-        """What `encode_segments` gives for each, much faster."""
+        """The result of `encode_segments` for each conversation, computed much faster."""
         chunks = list(_chunks(conversations))
         if threads == 1:
             parts = list(map(self._encode_chunk, chunks))
@@ -146,7 +146,7 @@ class ChatTokenizer:
         )
 
     def _encode_chunk(self, conversations: list[list[Segment]]) -> EncodedConversations:
-        """Segments and tokens cover the same bytes, so the bytes tell how many tokens begin in each segment."""
+        """Segments and tokens cover the same bytes, so byte offsets give the tokens that begin in each segment."""
         parts = list(chain.from_iterable(conversations))
         texts = [segment.text for segment in parts]
         ids = self._encode_parts(parts, "".join(texts)).astype(self.dtype, copy=False)
@@ -160,7 +160,7 @@ class ChatTokenizer:
         return EncodedConversations(ids, loss, np.concatenate([[0], num_started])[borders])
 
     def _encode_parts(self, parts: list[Segment], text: str) -> NDArray[np.integer[Any]]:
-        """The ids of segments, of which `text` is all: in one call where every `<|` in it begins a control token."""
+        """The ids of segments whose joined text is `text`: in one call if every `<|` in it begins a control token."""
         check_text(text)
         controls = [segment.text for segment in parts if segment.control]
         names = set(controls)
@@ -172,11 +172,11 @@ class ChatTokenizer:
 
     def _control(self, name: str) -> int:
         if name not in self.special:
-            raise ValueError(f"the tokenizer has no control token {name}: add it by train_tokenizer.type: pretrained")
+            raise ValueError(f"the tokenizer has no control token {name}: add it with train_tokenizer.type: pretrained")
         return self.special[name]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, control tokens as their names; what is no UTF-8 becomes U+FFFD."""
+        """The text of ids, control tokens as their names; invalid UTF-8 becomes U+FFFD."""
         return self.decode_bytes(ids).decode(errors="replace")
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -198,19 +198,19 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
 
 
 def check_text(text: str) -> None:
-    """Raise ValueError for text that has no bytes, and for runs that tiktoken cannot take."""
+    """Raise ValueError for text that is not valid Unicode, and for runs that are too long for tiktoken."""
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             place = f"{text[error.start]!r} at character {error.start}"
-            raise ValueError(f"text holds half of a surrogate pair, {place}, which is no Unicode text") from error
-    half = MAX_RUN // 2  # a longer run fills one of these stretches
+            raise ValueError(f"text holds half of a surrogate pair, {place}: it is not valid Unicode") from error
+    half = MAX_RUN // 2  # a longer run fills at least one window of this size
     for start in range(0, len(text) - half + 1, half) if len(text) > MAX_RUN else ():
-        run = None if text[start].isspace() else text[start]  # what `strip` takes off: any blank, or that character
+        run = None if text[start].isspace() else text[start]  # what `strip` removes: any whitespace, or that character
         if text[start : start + half].strip(run):
             continue
         before, after = text[max(0, start - MAX_RUN) : start], text[start : start + 2 * MAX_RUN]
         if len(before) - len(before.rstrip(run)) + len(after) - len(after.lstrip(run)) > MAX_RUN:
-            what = "blanks" if run is None else f"{run!r}"
+            what = "whitespace characters" if run is None else f"{run!r}"
             raise ValueError(f"text holds a run of over {MAX_RUN:,} {what} near character {start}: shorten it")

@@ -1,7 +1,7 @@
-"""Vocabularies as tiktoken holds them: the ranks of byte strings, the ids of special names, and a pattern.
+"""Vocabularies as tiktoken holds them: the ranks of byte strings, the ids of special tokens, and a pattern.
 
-tiktoken looks a piece up as a whole, and else joins its bytes pair by pair, those first whose joint token has the least
-rank. It has no list of merges: they are found back from the ranks.
+tiktoken looks up a complete piece; if it is no token, its bytes are merged pair by pair, lowest rank first. It has
+no list of merges: they are derived from the ranks.
 """
 
 import re
@@ -21,26 +21,26 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     unused_names,
 )
 
-MOST_GAPS = 4096  # ids without a name that are taken for unused ones
+MOST_GAPS = 4096  # ids without a token that are accepted as unused
 _OWN = re.compile(r"chatmill/(\w+)/(lookup|merge)/([0-9a-f]{64})")
 
 
 @lru_cache(maxsize=1)
 def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
-    """Why tiktoken would give other ids than the vocabulary's own algorithm; None where it gives the same."""
+    """Why tiktoken would give other ids than the vocabulary's own algorithm; None if they are the same."""
     if vocabulary.algorithm in ("wordpiece", "viterbi"):
-        return f"tiktoken joins bytes by rank and cannot express {vocabulary.algorithm}"
+        return f"tiktoken merges bytes by rank and cannot express {vocabulary.algorithm}"
     if vocabulary.pattern is None:
-        return "tiktoken joins bytes inside the pieces of a pattern, and this tokenizer has none"
+        return "tiktoken needs a split pattern, and this tokenizer has none"
     if vocabulary.steps is not None:
-        return "tiktoken takes text as it is, and this tokenizer changes it first"
+        return "tiktoken does not normalise text, and this tokenizer does"
     ranks = ranks_of(vocabulary)
     if any(bytes([byte]) not in ranks for byte in range(256)):
         return "tiktoken needs a token for every byte"
     if vocabulary.algorithm == "lookup":
         joined = next((token for token in ranks if len(token) == 2), None)
         if joined is not None and vocabulary.pattern != CHARACTERS:
-            return f"tiktoken would join the bytes of {joined!r} inside pieces that are no entry"
+            return f"tiktoken would merge the bytes of {joined!r} inside words that are not in the vocabulary"
         return None
     if merges_by_rank(ranks) != vocabulary.merges:
         return "tiktoken merges in the order of ids, and this tokenizer's merges have another order"
@@ -53,11 +53,11 @@ def ranks_of(vocabulary: Vocabulary) -> dict[bytes, int]:
 
 
 def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
-    """The same tokenizer as tiktoken's own object. Raises ValueError where there is none."""
+    """The tokenizer as a tiktoken.Encoding. Raises ValueError if tiktoken cannot express it."""
     reason = tiktoken_unsupported_reason(vocabulary)
     if reason is not None:
         raise ValueError(reason)
-    assert vocabulary.pattern is not None, "refused"
+    assert vocabulary.pattern is not None, "checked above"
     return tiktoken.Encoding(
         name=encoding_name(vocabulary),
         pat_str=vocabulary.pattern,
@@ -68,20 +68,22 @@ def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
 
 
 def special_tokens_of(vocabulary: Vocabulary) -> dict[str, int]:
-    """The name and the id of each token that no text gives."""
+    """Name to id of each control and unused token."""
     kinds = enumerate(vocabulary.kinds)
     return {vocabulary.tokens[i].decode(): i for i, kind in kinds if kind >= Kind.CONTROL}
 
 
 def encoding_name(vocabulary: Vocabulary) -> str:
-    """What `from_ranks` needs beside the ranks, in the one field of an encoding that is free."""
+    """The encoding's name, its only free field, with what `from_ranks` needs beside the ranks."""
     return f"chatmill/{vocabulary.type}/{vocabulary.algorithm}/{vocabulary.fingerprint}"
 
 
 def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Vocabulary:
-    """The vocabulary in an encoding's four values: `encoding` inverted. Ids that have no name become unused.
+    """The vocabulary in an encoding's four values: the inverse of `to_tiktoken_encoding`.
 
-    Raises ValueError where the values do not fit together, or are not those that the name was made for.
+    Ids without a token become unused.
+
+    Raises ValueError if the values are inconsistent, or do not match the fingerprint in the name.
     """
     match = _OWN.fullmatch(name)
     type, fingerprint = (match[1], match[3]) if match else ("pretrained", None)
@@ -91,7 +93,7 @@ def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[s
     scores = rank_scores(tokens, kinds, merges)
     vocabulary = Vocabulary(type, algorithm, pattern, tokens, kinds, scores, merges)
     if fingerprint not in (None, vocabulary.fingerprint):
-        raise ValueError("its content has another fingerprint than its name says: it is damaged, or was edited")
+        raise ValueError("its fingerprint differs from the one in its name: it is damaged or was edited")
     return vocabulary
 
 
@@ -110,7 +112,7 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
         raise ValueError("an id has two tokens, or is negative")
     gaps = [i for i in range(max(entries) + 1) if i not in entries] if max(entries) < len(entries) + MOST_GAPS else None
     if gaps is None or len(gaps) > MOST_GAPS:
-        raise ValueError(f"ids up to {max(entries)} for {len(entries)} tokens")
+        raise ValueError(f"it has ids up to {max(entries)} for {len(entries)} tokens: too many ids without a token")
     names = unused_names({name.encode() for name in special})
     entries |= {i: (next(names), Kind.UNUSED) for i in gaps}
     tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)

@@ -1,4 +1,4 @@
-"""A tokenizer in every format that can express it; where one cannot, a text on which it would give other ids."""
+"""Export a tokenizer to every format that can express it; for the others, find a text with other ids."""
 
 import json
 import shutil
@@ -26,17 +26,17 @@ from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, f
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
-METASPACE_REASON = "U+2581 in text is taken for a space; chatmill's own files keep it"
-ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes, so that a few texts differ"
-MOST_CANDIDATES = 3000  # texts among which one is looked for that two formats would encode differently
+METASPACE_REASON = "U+2581 in text becomes a space; chatmill's own files preserve it"
+ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes: a few texts differ"
+MOST_CANDIDATES = 3000  # words tried in the search for a text that two formats encode differently
 
 
 def export_all(
     formats: Iterable[ExportFormat], tokenizer_folder: Path, vocabulary: Vocabulary, out: Path
 ) -> dict[ExportFormat, Any]:
-    """Write formats of a tokenizer's folder into a folder that is not there; say what `export` gave for each.
+    """Write formats of a tokenizer's folder into `out`, which must not exist; return what `export` gave for each.
 
-    `formats.json` there says the same.
+    The same is written to `formats.json`.
     """
     out.mkdir(parents=True)
     written = {format: export(format, tokenizer_folder, vocabulary, out) for format in formats}
@@ -48,7 +48,7 @@ def export_all(
 def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary, out: Path) -> dict[str, Any]:
     """Write one format of a tokenizer's folder into `out`.
 
-    Gives its files and whether all readers of them give the same ids, or why it cannot be and a text that shows it.
+    Returns its files and whether all their readers give the same ids, or why there are none, with an example text.
     """
     match format:
         case "binary":
@@ -95,7 +95,7 @@ def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], lis
 
 
 def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Whether readers that join by score, as C engines do, give the same ids."""
+    """Whether readers that merge by score, as C engines do, give the same ids."""
     reason = greedy_unsupported_reason(vocabulary)
     if reason is None:
         return _exact()
@@ -121,9 +121,9 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
-    """Write how many bytes each token stands for, as nanochat reads it: int32 (V,), 0 for control and unused tokens.
+    """Write the number of bytes of each token, as nanochat reads it: int32 (V,), 0 for control and unused tokens.
 
-    torch puts the file's name into its bytes: this is written under its own name, never renamed.
+    torch stores the file's name in its content, so the file is written under its final name.
     """
     tokens = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
     lengths = [len(token) if kind < Kind.CONTROL else 0 for token, kind in tokens]
@@ -133,7 +133,7 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
 def make_rank_encoder(
     vocabulary: Vocabulary, pattern: str | None, ranks_by_token: Mapping[bytes, int] | None = None
 ) -> Callable[[str], list[int]]:
-    """How a reader would encode that only joins bytes, least rank first, inside the matches of a pattern."""
+    """The encoder of a reader that only merges bytes, lowest rank first, inside the matches of a pattern."""
     ids = tiktoken_ranks.ranks_of(vocabulary)
     order = ids if ranks_by_token is None else ranks_by_token
     split = Split(Regex(pattern or ANYTHING), "removed", invert=True)
@@ -146,13 +146,13 @@ def make_rank_encoder(
 
 
 def differing_text(vocabulary: Vocabulary, other: Callable[[str], list[int]]) -> str | None:
-    """A short text that another encoder gives other ids for; None where none was found."""
+    """A short text for which another encoder gives other ids; None if none was found."""
     encode = ReferenceEncoder(vocabulary).encode
     return next((text for text in _candidates(vocabulary) if encode(text) != other(text)), None)
 
 
 def _candidates(vocabulary: Vocabulary) -> Iterator[str]:
-    """Texts in which encoders may differ, the plainest first."""
+    """Texts on which encoders may differ, the simplest first."""
     yield from NORMALIZATION_SAMPLES
     yield from PATTERN_SAMPLE.split(" ")
     texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)

@@ -1,4 +1,4 @@
-"""Whether every export of a tokenizer gives the ids that its own algorithm gives."""
+"""Check that every export of a tokenizer gives the same ids as its own algorithm."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 
 def read_texts(file: Path) -> list[str]:
-    """The lines of a text, each once. Raises ValueError where it is not UTF-8, or holds what no tokenizer takes."""
+    """The distinct lines of a text file. Raises ValueError if it is not UTF-8, or a line cannot be encoded."""
     try:
         lines = file.read_bytes().decode().split("\n")
     except UnicodeDecodeError as error:
@@ -34,7 +34,7 @@ def read_texts(file: Path) -> list[str]:
 
 
 def load_encoders(folder: Path) -> dict[str, Encode]:
-    """What reads each export that is in a folder, by the file's name; names of control tokens in text are text."""
+    """The encoder of each export in a folder, by file name; control tokens' names in text are text."""
     readers: dict[str, Callable[[Path], Encode]] = {
         "tokenizer.bin": _binary,
         "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
@@ -53,23 +53,23 @@ def _binary(file: Path) -> Encode:
 def _tokenizers(file: Path) -> Encode:
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.encode_special_tokens = True
-    return lambda texts: [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def compare_exports(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Iterator[str]:
-    """For each export, one line: on how many texts its ids are equal, and the first on which they are not."""
+    """One line for each export: the number of texts with equal ids, and the first text with other ids."""
     encoder = ReferenceEncoder(vocabulary)
-    expected = {text: encoder.encode(text) for text in progress(texts, "its own algorithm", unit=" texts")}
+    expected = {text: encoder.encode(text) for text in progress(texts, "reference encoder", unit=" texts")}
     for name, encode in load_encoders(folder).items():
         taken = drop_texts_with_special_tokens(texts, vocabulary) if name == "tokenizer.json" else list(texts)
         differing = [text for text, ids in zip(taken, encode(taken), strict=True) if ids != expected[text]]
-        remark = f"; not on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""
+        remark = f"; different on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""
         if len(taken) < len(texts):
-            remark += f"; {len(texts) - len(taken):,} that name a control token are left out"
+            remark += f"; skipped {len(texts) - len(taken):,} that contain a control token's name"
         yield f"{name:20} equal on {len(taken) - len(differing):,} texts{remark}"
 
 
 def drop_texts_with_special_tokens(texts: Sequence[str], vocabulary: Vocabulary) -> list[str]:
-    """The texts that name no control token: from a tokenizer.json, some readers take the name for the token."""
+    """The texts without a control token's name, which some readers of a tokenizer.json take for the token."""
     names = "|".join(map(re.escape, special_tokens_of(vocabulary)))
     return [text for text in texts if not names or not re.search(names, text)]

@@ -1,23 +1,23 @@
-r"""tokenizer.bin: a whole tokenizer in one file that is mapped, not parsed.
+r"""tokenizer.bin: a complete tokenizer in one file that is mapped, not parsed.
 
 Little-endian, as the bytes lie (V tokens, M merges):
 
-    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (or of what a tokenizer made
-                                                                                     elsewhere has; 2^32-1: nothing)
+    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (of an external tokenizer:
+                                                                                     their equivalents; 2^32-1: none)
     V times:  f32 score   u32 length   the token's bytes
-    ---------------------------------------------------------- sequential readers (qwen3.c) end here
+    ---------------------------------------------------------- sequential readers (qwen3.c) stop here
     u32 x (V + 1)      offsets: where each record starts, and where the last one ends
     u8 x V             kinds
     u32 x 2 x M        merges: pairs of ids, by rank
     ---------------------------------------------------------- the index starts here
     JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}, and
-                       "steps", of chatmill.tokenizer.vocabulary.preprocessing, where there are any
-    8 bytes x B        checksums: blake2b of each 4,096 bytes of all that precedes the index
+                       "steps", of chatmill.tokenizer.vocabulary.preprocessing, if there are any
+    8 bytes x B        checksums: blake2b of each 4,096 bytes before the index
     ---------------------------------------------------------- footer, 48 bytes
     8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
     16 bytes              checksum: blake2b of the index and the footer up to here
 
-Opening checks the footer and the index. The file is mapped when first touched, and so is each block checked.
+Opening checks the footer and the index. The file is mapped, and each block checked, on first access.
 """
 
 import json
@@ -46,7 +46,7 @@ ENDS = (IM_END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
 _HEADER = struct.Struct("<III")
 _FOOTER = struct.Struct("<8sIQIII")
 _SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
-_SCORED = RECORD_HEADER.size  # bytes before those of a token
+_SCORED = RECORD_HEADER.size  # bytes of a record before the token
 _CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the footer's checksum
 
 
@@ -83,13 +83,13 @@ def _first_of(special: dict[str, int], names: tuple[str, ...]) -> int:
 
 
 def read_binary(file: Path) -> Vocabulary:
-    """The vocabulary in a file that `write_binary` wrote, all of it checked."""
+    """The vocabulary in a file that `write_binary` wrote, with all checksums checked."""
     with open_binary(file) as binary:
         return binary.vocabulary()
 
 
 def open_binary(file: Path) -> "BinaryTokenizer":
-    """A tokenizer.bin, its footer and index checked. Raises ValueError where they are not whole."""
+    """Open a tokenizer.bin and check its footer and index. Raises ValueError if they are damaged."""
     stream = FileIO(file)
     try:
         return BinaryTokenizer(file, stream)
@@ -99,7 +99,7 @@ def open_binary(file: Path) -> "BinaryTokenizer":
 
 
 class BinaryHeader(NamedTuple):
-    """What sequential readers need before the records."""
+    """The numbers before the records, for sequential readers."""
 
     longest_token: int
     bos: int
@@ -109,7 +109,7 @@ class BinaryHeader(NamedTuple):
 class BinaryTokenizer:
     """A mapped tokenizer.bin: any token in constant time, without reading the rest.
 
-    Raises ValueError, when first touched, where it was altered.
+    Raises ValueError on first access to a damaged part.
     """
 
     def __init__(self, file: Path, stream: FileIO) -> None:
@@ -120,7 +120,7 @@ class BinaryTokenizer:
 
     @cached_property
     def header(self) -> BinaryHeader:
-        """The longest token's bytes, and the ids of the tokens before and after a text."""
+        """The length of the longest token in bytes, and the ids of the tokens before and after a text."""
         self._check_blocks(0, _HEADER.size)
         return BinaryHeader(*_HEADER.unpack_from(self._map))
 
@@ -148,7 +148,7 @@ class BinaryTokenizer:
         return Kind(self._map[self._kinds + index])
 
     def vocabulary(self) -> Vocabulary:
-        """All of it. Raises ValueError where the content does not have the fingerprint that the index names."""
+        """The complete vocabulary. Raises ValueError if its fingerprint is not the one in the index."""
         self._check_blocks(self._merges, self._index)
         ids, about = range(self.vocab_size), self._description
         vocabulary = Vocabulary(
@@ -164,13 +164,13 @@ class BinaryTokenizer:
         try:
             same = vocabulary.fingerprint == about["fingerprint"]
         except UnicodeDecodeError as error:
-            raise _error(self.file, f"the name of a control token is no UTF-8: {error}") from error
+            raise _error(self.file, f"the name of a control token is not UTF-8: {error}") from error
         if not same:
-            raise _error(self.file, "its content has another fingerprint than its index names")
+            raise _error(self.file, "its fingerprint differs from the one in its index")
         return vocabulary
 
     def encode(self, text: str) -> list[int]:
-        """Text to ids by the algorithm that the index names: equal to the original's, and slow."""
+        """The ids of a text, by the algorithm named in the index: equal to the original tokenizer's, but slow."""
         return self._encoder.encode(text)
 
     @cached_property
@@ -200,16 +200,16 @@ class BinaryTokenizer:
         self.close()
 
     def _read_index(self) -> None:
-        """Check the footer and the index, and learn from them where everything lies."""
+        """Check the footer and the index, and compute where each section starts."""
         size = self._stream.seek(0, 2)
         if size < _HEADER.size + _FOOTER.size + _FOOTER_CHECKSUM_SIZE:
             raise _error(self.file, "too short for a tokenizer")
         footer = self._read(size - _FOOTER.size - _FOOTER_CHECKSUM_SIZE, size)
         magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(footer)
         if magic != MAGIC:
-            raise _error(self.file, "no footer: it is cut, or another program's file")
+            raise _error(self.file, "no footer: it is truncated, or another program's file")
         if version != VERSION:
-            raise _error(self.file, f"version {version} of the format, but this chatmill reads {VERSION}")
+            raise _error(self.file, f"version of the format: expected {VERSION}, got {version}")
         index = self._read(min(self._index, size), size)
         if _checksum(index[:-_FOOTER_CHECKSUM_SIZE], _FOOTER_CHECKSUM_SIZE) != index[-_FOOTER_CHECKSUM_SIZE:]:
             raise _error(self.file, "its index is damaged")
@@ -218,7 +218,7 @@ class BinaryTokenizer:
         self._offsets = self._kinds - 4 * (self.vocab_size + 1)
         blocks = -(-self._index // BLOCK)
         if self._offsets < _HEADER.size or length + blocks * _CHECKSUM_SIZE + len(footer) != len(index):
-            raise _error(self.file, "its index is not of this format")
+            raise _error(self.file, "its index has an invalid size")
         self._text, self._sums = index[:length], index[length:]
         self._checked_blocks = bytearray(blocks)
 
@@ -228,28 +228,28 @@ class BinaryTokenizer:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        """What the index says in JSON, of the right types."""
+        """The JSON of the index, with its types checked."""
         try:
             about: dict[str, Any] = json.loads(self._text)
             texts = [about[name] for name in ("type", "algorithm", "fingerprint")]
             texts += [text for text in (about["pattern"], about.get("steps")) if text is not None]
             if not isinstance(about["controls"], dict) or not all(isinstance(text, str) for text in texts):
-                raise TypeError("a value of another type")
+                raise TypeError("a value has the wrong type")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _error(self.file, f"its index is not of this format ({error})") from error
+            raise _error(self.file, f"its index is invalid ({error})") from error
         return about
 
     def _map_file(self) -> None:
         with self._stream as stream:
             if stream.seek(0, 2) < self._index:
-                raise _error(self.file, "it was cut after it was opened")
+                raise _error(self.file, "it was truncated after it was opened")
             self._map = mmap.mmap(stream.fileno(), self._index, access=mmap.ACCESS_READ)
         self._starts = memoryview(self._map)[self._offsets : self._kinds].cast("I")  # the offsets of the records
 
     def _check_token(self, index: int) -> None:
-        """Check the blocks that hold a token, and that they agree, unless they were checked before."""
+        """Check the blocks and the record of a token, unless they were checked before."""
         if not 0 <= index < self.vocab_size:
-            raise IndexError(f"{self.file}: no token {index}: there are {self.vocab_size}")
+            raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
         if self._checked_tokens[index]:
             return
         offset, kind = self._offsets + 4 * index, self._kinds + index
@@ -262,11 +262,11 @@ class BinaryTokenizer:
         if RECORD_HEADER.unpack_from(self._map, start)[1] != stop - start - RECORD_HEADER.size or self._map[kind] > max(
             Kind
         ):
-            raise _error(self.file, f"the record of token {index} is not of this format")
+            raise _error(self.file, f"the record of token {index} is invalid")
         self._checked_tokens[index] = 1
 
     def _check_blocks(self, start: int, stop: int) -> None:
-        """Compare the checksums of all blocks in [start, stop) that were not compared before."""
+        """Check all blocks of the bytes [start, stop) that were not checked before."""
         if not self._map:
             self._map_file()
         for block in range(start // BLOCK, -(-stop // BLOCK)):
@@ -281,7 +281,7 @@ class BinaryTokenizer:
 
 
 def _error(file: Path, problem: str) -> ValueError:
-    return ValueError(f"{file}: not a whole tokenizer.bin: {problem}: export the tokenizer anew")
+    return ValueError(f"{file}: not a complete tokenizer.bin: {problem}: export the tokenizer anew")
 
 
 def _checksum(data: bytes, size: int) -> bytes:

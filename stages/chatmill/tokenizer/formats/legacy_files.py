@@ -1,8 +1,8 @@
-"""Vocabularies as they were kept before tokenizer.json: pairs of vocabulary and merges, and WordPiece's list.
+"""Vocabularies in the formats before tokenizer.json: a vocabulary with a file of merges, and WordPiece's list.
 
 encoder.json, vocab.json   {"!": 0, …, "Ġthe": 262}
-vocab.bpe, merges.txt      beside it, a merge on each line: `Ġ t`
-vocab.txt                  an entry on each line: `the`, `##ing`, `[CLS]`
+vocab.bpe, merges.txt      beside it, one merge per line: `Ġ t`
+vocab.txt                  one entry per line: `the`, `##ing`, `[CLS]`
 """
 
 import json
@@ -18,16 +18,16 @@ _BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_vocab_and_merges(file: Path) -> Vocabulary:
-    """The byte-level BPE of an encoder.json or vocab.json and its merges, cut as GPT-2 cuts text.
+    """The byte-level BPE of an encoder.json or vocab.json and its merges, with the split pattern of GPT-2.
 
-    An entry that no merge makes is a control token. Raises ValueError with the line where it is none.
+    An entry that no merge makes is a control token. Raises ValueError with the line that is invalid.
     """
     merges_file = file.with_name(MERGES_FILES[file.name])
     try:
         vocab = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys)
         merges = _read_merges(merges_file)
-        made = set(map("".join, merges))
-        controls = [{"id": i, "content": name} for name, i in vocab.items() if len(name) > 1 and name not in made]
+        merged = set(map("".join, merges))
+        controls = [{"id": i, "content": name} for name, i in vocab.items() if len(name) > 1 and name not in merged]
         model = {"type": "BPE", "vocab": vocab, "merges": merges}
         pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
         steps = {"normalizer": None, "pre_tokenizer": pre_tokenizer}
@@ -45,15 +45,15 @@ def _read_merges(file: Path) -> list[list[str]]:
         if not line.rstrip("\r") or (number == 1 and line.startswith("#version")):
             continue
         if len(parts) != 2 or not all(parts):
-            raise ValueError(f"{file.name}:{number}: not two tokens with a blank between: {line[:60]!r}")
+            raise ValueError(f"{file.name}:{number}: not two tokens separated by a space: {line[:60]!r}")
         merges.append(parts)
     return merges
 
 
 def read_vocab_txt(file: Path) -> Vocabulary:
-    """The WordPiece of a vocab.txt, with BERT's way of cutting text: in lower case where no entry has a capital.
+    """The WordPiece of a vocab.txt, with BERT's normalisation, which lowercases text if no entry has a capital.
 
-    Raises ValueError with the line where it is none.
+    Raises ValueError with the line that is invalid.
     """
     vocab: dict[str, int] = {}
     try:
@@ -63,11 +63,11 @@ def read_vocab_txt(file: Path) -> Vocabulary:
     for number, line in enumerate(lines, start=1):
         entry = line.rstrip("\r")
         if not entry or entry in vocab or entry != entry.strip():
-            raise ValueError(f"{file}:{number}: not an entry of a vocabulary, or one that stood before: {line[:60]!r}")
+            raise ValueError(f"{file}:{number}: not a vocabulary entry, or a duplicate: {line[:60]!r}")
         vocab[entry] = number - 1
     missing = [name for name in _BERT if name not in vocab]
     if missing:
-        raise ValueError(f"{file}: no entry {missing[0]}: not the vocabulary of a BERT")
+        raise ValueError(f"{file}: no entry {missing[0]}: not a BERT vocabulary")
     plain = [entry for entry in vocab if entry not in _BERT and not entry.startswith("[unused")]
     try:
         return from_json(_bert(vocab, lowercase=all(entry == entry.lower() for entry in plain)))
@@ -76,7 +76,7 @@ def read_vocab_txt(file: Path) -> Vocabulary:
 
 
 def _bert(vocab: dict[str, int], *, lowercase: bool) -> dict[str, Any]:
-    """The tokenizer.json of a BERT."""
+    """The content of BERT's tokenizer.json."""
     around = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     around.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
     second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]

@@ -5,11 +5,11 @@ Little-endian, as the bytes lie:
     u32 length of the longest token
     for each id in order:  f32 score   u32 length   the token's bytes
 
-It names neither the number of tokens nor how text is cut: its readers know both from the model, so it has no inverse.
-`read_llama2c` reads the files that were made from a SentencePiece model, as llama2.c's own are.
+The file has neither the number of tokens nor the split pattern; readers know both from the model, so a vocabulary
+cannot be read back. `read_llama2c` reads files that were made from a SentencePiece model, such as llama2.c's own.
 
-Inside a piece they start from single bytes (char and sentencepiece: from characters, or their bytes where no token is
-one) and join the two neighbours whose joint token has the best score, until no two have one.
+Inside a piece, readers start from single bytes and merge the adjacent pair whose token has the best score, until none
+makes a token. For char and sentencepiece they start from characters, or the bytes of characters without a token.
 """
 
 import math
@@ -25,7 +25,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary
 
-RECORD_HEADER = struct.Struct("<fI")  # what precedes a token's bytes
+RECORD_HEADER = struct.Struct("<fI")  # score and length, before a token's bytes
 UNKNOWN_ID, CONTROL_NAMES, BYTE_IDS = 0, ("<s>", "</s>"), range(3, 259)  # ids in files made from a SentencePiece model
 
 
@@ -38,7 +38,7 @@ def token_records(vocabulary: Vocabulary) -> list[bytes]:
 
 
 def longest_token(vocabulary: Vocabulary) -> int:
-    """The length of the longest token in bytes: what a reader must have room for."""
+    """The length of the longest token in bytes, for which a reader reserves memory."""
     return max(map(len, vocabulary.tokens))
 
 
@@ -48,9 +48,9 @@ def write_llama2c(vocabulary: Vocabulary, file: Path) -> None:
 
 
 def read_llama2c(file: Path, vocab_size: int) -> Vocabulary:
-    """The vocabulary of a model with so many tokens, in a file made from a SentencePiece model.
+    """The vocabulary in a file made from a SentencePiece model of `vocab_size` tokens.
 
-    Text begins with a space, its tokens are joined by the best score, and characters that are none fall back on bytes.
+    A space is put before a text, tokens are merged by the best score, and characters without a token become bytes.
     Raises ValueError for other files.
     """
     try:
@@ -65,22 +65,22 @@ def _read_records(data: bytes, vocab_size: int) -> Iterator[tuple[float, str]]:
     place, seen = 4, set()
     for number in range(vocab_size):
         if place + RECORD_HEADER.size > len(data):
-            raise ValueError(f"it holds {number}")
+            raise ValueError(f"it has only {number}")
         score, length = RECORD_HEADER.unpack_from(data, place)
         place += RECORD_HEADER.size + length
         if length > MAX_TOKEN_BYTES or place > len(data):
-            raise ValueError(f"its token {number} is cut, or too long")
+            raise ValueError(f"its token {number} is truncated or too long")
         text = data[place - length : place].decode()
         if not math.isfinite(score) or (number not in BYTE_IDS and len(text) > 1 and score in seen):
-            raise ValueError(f"its token {number}, {text!r:.80}, has the score {score}, as another one or no number")
+            raise ValueError(f"its token {number}, {text!r:.80}, has the score {score}: not finite, or another token's")
         seen |= {score} if number > BYTE_IDS[-1] and len(text) > 1 else set()
         yield score, text
     if place != len(data):
-        raise ValueError("it holds more")
+        raise ValueError("it has more")
 
 
 def _as_model(entries: list[tuple[float, str]]) -> ModelProto:
-    """The SentencePiece model that the records were made from: there, `<s>` stands between newlines."""
+    """The SentencePiece model from which the records were made; they have newlines around `<s>` and `</s>`."""
     if [text for _, text in entries[BYTE_IDS.start : BYTE_IDS.stop]] != [f"<0x{byte:02X}>" for byte in range(256)]:
         raise ValueError("its tokens 3 to 258 are not the bytes")
     spec = to_normalizer_spec(None)
@@ -90,7 +90,7 @@ def _as_model(entries: list[tuple[float, str]]) -> ModelProto:
     types = {UNKNOWN_ID: "UNKNOWN"} | dict.fromkeys((1, 2), "CONTROL") | dict.fromkeys(BYTE_IDS, "BYTE")
     for index, (score, text) in enumerate(entries):
         if index in (1, 2) and text.strip() != CONTROL_NAMES[index - 1]:
-            raise ValueError(f"its token {index} is {text!r}, and not {CONTROL_NAMES[index - 1]}")
+            raise ValueError(f"its token {index}: expected {CONTROL_NAMES[index - 1]}, got {text!r}")
         piece = text.strip() if index < BYTE_IDS.start else text.replace(" ", METASPACE)
         kind = ModelProto.SentencePiece.Type.Value(types.get(index, "NORMAL"))
         model.pieces.add(piece=piece, score=score, type=kind)
@@ -98,22 +98,22 @@ def _as_model(entries: list[tuple[float, str]]) -> ModelProto:
 
 
 def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
-    """Why joining by score gives other ids inside a piece than the right algorithm; None where they are equal."""
+    """Why merging by score gives other ids than the tokenizer's algorithm inside a piece; None if they are equal."""
     if vocabulary.steps is not None:
-        return "joining by score differs: the tokenizer changes the text first, or cuts it in ways of its own"
+        return "merging by score differs: the tokenizer normalises or splits text in other ways"
     match vocabulary.algorithm:
         case "wordpiece":
-            return "joining by score differs: the longest entry from the left is right, whatever its score"
+            return "merging by score differs: the tokenizer takes the longest entry from the left, whatever its score"
         case "viterbi":
-            return "joining by score differs: the cut with the best sum of scores is right"
+            return "merging by score differs: the tokenizer takes the split with the best sum of scores"
         case "lookup" if vocabulary.pattern != CHARACTERS and any(
             len(vocabulary.tokens[i]) > 1 for i in vocabulary.text_ids
         ):
-            return "joining by score differs: a piece is looked up whole, and few entries are joints of shorter ones"
+            return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
     texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
     for name in (
         token for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind >= Kind.CONTROL
     ):
         if any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):
-            return f"joining by score differs: two text tokens make the name of the control token {name.decode()}"
+            return f"merging by score differs: two text tokens make the name of the control token {name.decode()}"
     return None

@@ -1,8 +1,8 @@
-"""How text becomes ids, written to be read: what every fast tokenizer of the same vocabulary must agree with.
+"""A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
 
-Text is cut into the matches of the vocabulary's pattern, and one algorithm turns each piece into ids. Without a pattern
-the text is taken as it is; there U+2581 stands for a space inside the tokens, so in text it is a piece of its own that
-no token covers. The steps of a tokenizer made elsewhere come before all this.
+Text is split into the matches of the vocabulary's pattern, and one algorithm turns each piece into ids. Without a
+pattern the text is split only at U+2581: tokens write a space as U+2581, so in text it is a piece of its own that no
+token covers. The preprocessing of an external tokenizer comes first.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor
 from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, Kind, Vocabulary, float32
 
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
-UNKNOWN_PENALTY = 10.0  # what a character that no token covers costs below the least score, as in google/sentencepiece
-CACHE_SIZE, MAX_CACHED_CHARACTERS = 1 << 16, 64  # pieces of so many characters whose ids are kept: words come again
-MAX_CHARACTERS = 100  # of a piece that WordPiece does not give up, where it gives any up
+UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
+CACHE_SIZE, MAX_CACHED_CHARACTERS = 1 << 16, 64  # the number of cached pieces, and their length: words recur
+MAX_CHARACTERS = 100  # of a piece; WordPiece takes a longer one for unknown, if it has an unknown token
 
 
 class ReferenceEncoder:
@@ -36,7 +36,7 @@ class ReferenceEncoder:
             ids[kind][token] = index
         self._normal, self._continuation = ids[Kind.NORMAL], ids[Kind.CONTINUATION]
         self._initial = self._normal
-        if vocabulary.spelling == "plain":  # a word that begins as a continuation is written is taken for it
+        if vocabulary.spelling == "plain":  # a word that begins with the prefix is taken for a continuation
             self._initial |= {CONTINUING_SUBWORD_PREFIX.encode() + token: i for token, i in self._continuation.items()}
         self._byte = {token[0]: i for token, i in (ids[Kind.FALLBACK] or self._normal).items() if len(token) == 1}
         self._unknown = next(iter(ids[Kind.UNKNOWN].values()), None) if not ids[Kind.FALLBACK] else None
@@ -57,11 +57,11 @@ class ReferenceEncoder:
         self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of text; never a control id."""
+        """The ids of a text; never control ids."""
         ids: list[int] = []
         for piece in self._pieces(text):
-            found = self._ids_in(piece)
-            ids += found if self._unknown is None else self._fuse_unknown(found)
+            piece_ids = self._ids_in(piece)
+            ids += piece_ids if self._unknown is None else self._fuse_unknown(piece_ids)
         return ids
 
     def _ids_in(self, piece: str) -> list[int]:
@@ -76,12 +76,12 @@ class ReferenceEncoder:
             yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
 
     def _lookup(self, piece: str) -> list[int]:
-        """The whole piece, else its bytes."""
+        """The complete piece, or else its bytes."""
         data = piece.encode()
         return [self._normal[data]] if data in self._normal else [self._byte[byte] for byte in data]
 
     def _merge(self, piece: str) -> list[int]:
-        """The whole piece, else its bytes (without a pattern: characters) joined pair by pair, the least rank first."""
+        """The complete piece, or else its bytes (without a pattern: characters) merged by pairs, lowest rank first."""
         if self._marked:
             ids = [index for character in piece for index in self._character(character.encode())]
         else:
@@ -96,7 +96,7 @@ class ReferenceEncoder:
         return ids
 
     def _wordpiece(self, piece: str) -> list[int]:
-        """From the left, always the longest entry: the first one initial, the others continuations."""
+        """From the left, the longest entry each time: the first one initial, the others continuations."""
         if self._unknown is not None and len(piece) > MAX_CHARACTERS:
             return [self._unknown]
         data, entries = piece.encode(), self._initial
@@ -112,24 +112,26 @@ class ReferenceEncoder:
         return ids
 
     def _viterbi(self, piece: str) -> list[int]:
-        """The cut with the greatest sum of scores; of equal ones, the one that reaches each point from furthest left.
+        """The split with the greatest sum of scores; of equal ones, that with the longest token before each place.
 
-        Sums are rounded at each step as the original rounds them.
+        Sums are rounded at each step as in the original library.
         """
         data = piece.encode()
-        best: dict[int, tuple[float, int, list[int]]] = {0: (0.0, 0, [])}  # sum, from, ids of what ends there
+        best: dict[int, tuple[float, int, list[int]]] = {
+            0: (0.0, 0, [])
+        }  # by end: sum, start and ids of the best last token
         starts = [place for place, byte in enumerate(data) if byte & 0xC0 != 0x80]
         for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
             total = best[start][0]
-            ways = [
+            candidates = [
                 (self._scores[index], stop, [index])
                 for stop in range(start + 1, min(start + self._longest, len(data)) + 1)
                 if (index := self._normal.get(data[start:stop])) is not None
             ]
-            if all(stop != following for _, stop, _ in ways):
+            if all(stop != following for _, stop, _ in candidates):
                 score = self._round_score(self._least - UNKNOWN_PENALTY)
-                ways.append((score, following, self._character(data[start:following])))
-            for score, stop, ids in ways:
+                candidates.append((score, following, self._character(data[start:following])))
+            for score, stop, ids in candidates:
                 reached = self._round_score(total + score)
                 if stop not in best or reached > best[stop][0]:
                     best[stop] = (reached, start, ids)
@@ -141,18 +143,18 @@ class ReferenceEncoder:
         return result
 
     def _character(self, character: bytes) -> list[int]:
-        """Its token, else its bytes, else that for unknown text."""
+        """The id of a character's token, or else the ids of its bytes or the unknown id."""
         if character in self._normal:
             return [self._normal[character]]
         return [self._byte[byte] for byte in character] if self._unknown is None else [self._unknown]
 
     def _fuse_unknown(self, ids: list[int]) -> list[int]:
-        """Characters that no token covers are one token together."""
+        """Replace each run of unknown ids by one."""
         return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
 
 
 def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str]:
-    """What a piece falls into between characters that stand side by side in no token: joining crosses none."""
+    """Split a piece between characters that are adjacent in no token: no merge crosses such a place."""
     start = 0
     for place, pair in enumerate(pairwise(piece), start=1):
         if pair not in joined:
@@ -162,6 +164,6 @@ def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str
 
 
 def _adjacent_characters(vocabulary: Vocabulary) -> set[tuple[str, str]]:
-    """The pairs of characters that stand side by side inside a token."""
+    """The pairs of characters that are adjacent in a token."""
     texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
     return {pair for text in texts for pair in pairwise(text)}

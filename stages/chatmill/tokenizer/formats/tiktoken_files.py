@@ -3,9 +3,8 @@
     IQ== 0
     Ig== 1
 
-The lines say neither how text is cut nor which special tokens there are; that stands in a file of the same name with
-`.json` behind it: `{"name": …, "pattern": …, "special_tokens": {name: id}}`. Published files that lack it are known by
-their names.
+The lines have neither the split pattern nor the special tokens; these are in a file of the same name with `.json`
+appended: `{"name": …, "pattern": …, "special_tokens": {name: id}}`. Published files without it are recognised by name.
 """
 
 import base64
@@ -26,7 +25,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 _ENDOFTEXT = "<|endoftext|>"
 _FILL = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 _QWEN = (_ENDOFTEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{k}|>" for k in range(205)))
-PUBLISHED = {  # pattern and special tokens of the files that their makers publish without either
+PUBLISHED = {  # pattern and special tokens of files that are published without them
     "gpt2": ("gpt2", {_ENDOFTEXT: 50256}),
     "r50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
     "p50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
@@ -40,12 +39,12 @@ PUBLISHED = {  # pattern and special tokens of the files that their makers publi
 
 
 def description_file(file: Path) -> Path:
-    """Where the pattern and the special tokens of a file of ranks stand."""
+    """The file with the pattern and the special tokens of a file of ranks."""
     return file.with_name(f"{file.name}.json")
 
 
 def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
-    """Write ranks and description; `read_tiktoken` inverts it. Raises ValueError where tiktoken cannot express it."""
+    """Write ranks and description; `read_tiktoken` is the inverse. Raises ValueError if tiktoken cannot express it."""
     reason = tiktoken_unsupported_reason(vocabulary)
     if reason is not None:
         raise ValueError(reason)
@@ -61,7 +60,7 @@ def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
 
 
 def read_tiktoken(file: Path) -> Vocabulary:
-    """The vocabulary in a file of ranks. Raises ValueError with the line where it is none."""
+    """The vocabulary in a file of ranks. Raises ValueError with the line that is invalid."""
     ranks = _read_ranks(file)
     name, pattern, special = _read_description(file)
     try:
@@ -79,7 +78,7 @@ def _read_ranks(file: Path) -> dict[bytes, int]:
             encoded, rank = line.split(b" ")
             token = base64.b64decode(encoded, validate=True)
             if not token or token in ranks or not rank.isdigit():
-                raise ValueError("an empty token, one that stood before, or no rank")
+                raise ValueError("an empty token, a duplicate, or no rank")
             ranks[token] = int(rank)
         except (ValueError, binascii.Error) as error:
             raise ValueError(f"{file}:{number}: not a token in base64 and its rank: {line[:60]!r}: {error}") from error
@@ -92,8 +91,8 @@ def _read_description(file: Path) -> tuple[str, str, dict[str, int]]:
         published = file.name.split(".")[0]
         if published not in PUBLISHED:
             raise ValueError(
-                f"{file}: ranks do not say how text is cut: write {description.name} beside it, with name, pattern and "
-                f"special_tokens, or give it a name that is known: {', '.join(PUBLISHED)}"
+                f"{file}: ranks have no split pattern: write {description.name} beside it, with name, pattern and "
+                f"special_tokens, or use one of the known file names: {', '.join(PUBLISHED)}"
             )
         pattern, special = PUBLISHED[published]
         return published, PATTERNS[pattern], special
@@ -101,7 +100,7 @@ def _read_description(file: Path) -> tuple[str, str, dict[str, int]]:
         content = json.loads(description.read_bytes())
         name, pattern, special = content["name"], content["pattern"], content["special_tokens"]
         if not (isinstance(name, str) and isinstance(pattern, str) and all(type(i) is int for i in special.values())):
-            raise TypeError("a value of another type")
+            raise TypeError("a value has the wrong type")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{description}: expected name, pattern and special_tokens: {error}") from error
     return name, pattern, special

@@ -1,8 +1,8 @@
 """tokenizer.pkl: a pickled `tiktoken.Encoding`, as nanochat loads it.
 
-Loading a pickle runs what it says. So it is never loaded here: its opcodes are interpreted, those alone that a pickled
-encoding consists of, and they build nothing but strings, numbers and dictionaries. The interpreter is our own, as
-`pickle.Unpickler`, even with a `find_class` that finds nothing, takes 32 GB where nine bytes ask for it (LONG_BINPUT).
+Loading a pickle can run any code, so it is never loaded here. Only the opcodes of a pickled encoding are interpreted,
+and they build nothing but strings, numbers and dictionaries. `pickle.Unpickler` would not do, even with a `find_class`
+that finds nothing: nine bytes (LONG_BINPUT) make it allocate 32 GB.
 """
 
 import pickle
@@ -22,13 +22,13 @@ _FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens
 
 @dataclass(eq=False)
 class _EncodingStub:
-    """An encoding that does nothing."""
+    """A placeholder for the pickled encoding."""
 
     state: Any = None
 
 
 def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
-    """Write the pickle; `read_tiktoken_pickle` is the inverse. Raises ValueError where tiktoken cannot express it."""
+    """Write the pickle; `read_tiktoken_pickle` is the inverse. Raises ValueError if tiktoken cannot express it."""
     file.write_bytes(pickle.dumps(to_tiktoken_encoding(vocabulary), protocol=PROTOCOL))
 
 
@@ -85,7 +85,7 @@ def _interpret(data: bytes) -> dict[str, Any]:
                 (state,) = _pop(stack, -1)
                 stack[-1].state = state
             case _:
-                raise ValueError(f"opcode {opcode.name} at byte {position} has no place in one")
+                raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
     (result,) = stack
     return _checked(result.state)
 
@@ -99,19 +99,19 @@ def _pop(stack: list[Any], place: int) -> list[Any]:
 
 def _find_class(name: str) -> object:
     if name != "tiktoken.core Encoding":
-        raise ValueError(f"it asks for {name.replace(' ', '.')}")
+        raise ValueError(f"it imports {name.replace(' ', '.')}")
     return _CLASS
 
 
 def _checked(state: Any) -> dict[str, Any]:
-    """The state, of the right types throughout."""
+    """The state, with all types checked."""
     if not isinstance(state, dict):
         raise ValueError(
-            f"its state is {state!r:.40}, a name to look up elsewhere" if isinstance(state, str) else "no state"
+            f"its state is the name {state!r:.40} without ranks" if isinstance(state, str) else "it has no state"
         )
     if {key: type(value) for key, value in state.items()} != _FIELDS:
-        raise ValueError(f"its state holds {', '.join(map(repr, state))[:80]}; expected {', '.join(_FIELDS)}")
+        raise ValueError(f"its state has {', '.join(map(repr, state))[:80]}; expected {', '.join(_FIELDS)}")
     for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
         if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
-            raise ValueError(f"{field} maps something else than {expected.__name__} to int")
+            raise ValueError(f"{field}: expected a mapping from {expected.__name__} to int")
     return state

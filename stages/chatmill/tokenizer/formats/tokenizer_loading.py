@@ -1,4 +1,4 @@
-"""Any tokenizer, from any file that can be read."""
+"""Load a tokenizer from any supported file."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,10 +29,10 @@ MAX_FILE_BYTES = 1 << 28
 
 
 def load(path: Path | str) -> ChatTokenizer:
-    """The tokenizer in a folder or file. Raises ValueError with place and remedy.
+    """The tokenizer in a folder or file. Raises ValueError with the file and the remedy.
 
-    A space that it would put before every text (`leading_space` remembers it), and a normaliser to NFC, are left out;
-    one that otherwise changes text is refused.
+    Steps that put a space before every text (then `leading_space` is set) or normalise to NFC are left out; a tokenizer
+    that changes text in other ways is refused.
     """
     try:
         vocabulary = read_vocabulary(Path(path))
@@ -42,9 +42,9 @@ def load(path: Path | str) -> ChatTokenizer:
 
 
 def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
-    """The vocabulary without the steps that it can do without: what then is a text's tokens are its bytes.
+    """The vocabulary without optional steps, so that the tokens of a text are exactly its bytes.
 
-    Raises ValueError where others are left.
+    Raises ValueError if other steps remain.
     """
     plain = replace(vocabulary, steps=drop_harmless_steps(vocabulary.steps))
     if plain.steps is not None and (example := changed_text(plain.steps)):
@@ -55,9 +55,9 @@ def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files that a tokenizer in a file is read from. Raises ValueError for a folder."""
+    """All files from which a tokenizer's file is read, itself included. Raises ValueError for a folder."""
     if path.is_dir():
-        raise ValueError(f"{path}: a folder: name the tokenizer's file in it")
+        raise ValueError(f"{path}: expected a file, got a folder: give the tokenizer's file in it")
     pairs = {name: pair for pair in MERGES_FILES.items() for name in pair}
     if path.name in pairs:
         return [path.with_name(name) for name in pairs[path.name]]
@@ -65,14 +65,14 @@ def files_of(path: Path) -> list[Path]:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in a folder or file, told apart by name."""
+    """The vocabulary in a folder or file, whose format follows from its name."""
     if (path / DESCRIPTION).is_file():
         return read_folder(path)
     file = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
     if not file.is_file():
         raise ValueError(f"{file}: no such file: expected a tokenizer's folder or file")
     if file.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"{file}: over {MAX_FILE_BYTES:,} bytes: not a tokenizer")
+        raise ValueError(f"{file}: not a tokenizer: it has over {MAX_FILE_BYTES:,} bytes")
     pairs = {name: vocabulary for vocabulary, merges in MERGES_FILES.items() for name in (vocabulary, merges)}
     read = read_vocab_and_merges if file.name in pairs else READERS.get(file.suffix)
     if read is None:

@@ -1,4 +1,4 @@
-"""Whether a vocabulary that was read from a file can encode every text without end, crash or loss."""
+"""Check that a vocabulary from a file can encode every text in bounded time, without a crash or loss."""
 
 import math
 import re
@@ -21,12 +21,12 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, check_lengths
 
 MAX_PATTERN = 2000  # characters
-MAX_UNBOUNDED_QUANTIFIERS = 3  # `+` and `*` in one alternative: with more of them a long run of blanks takes ages
+MAX_UNBOUNDED_QUANTIFIERS = 3  # `+` and `*` in one alternative: with more, a long run of spaces takes very long
 SPELLINGS = {"lookup": {"bytes"}, "merge": {"bytes", "marked"}, "wordpiece": {"bytes", "plain"}, "viterbi": {"marked"}}
 
 
 def check_vocabulary(vocabulary: Vocabulary) -> None:
-    """Raise ValueError where it is not sound."""
+    """Raise ValueError if the vocabulary cannot encode every text safely."""
     _check_fields(vocabulary)
     _check_tokens(vocabulary)
     _check_bytes(vocabulary)
@@ -34,7 +34,7 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
     if vocabulary.steps is not None:
         run = Preprocessor(vocabulary.steps).run
         if vocabulary.spelling == "marked" and any(" " in stretch for stretch in run("a b")):
-            raise ValueError("its steps leave blanks as they are, where U+2581 should stand for them")
+            raise ValueError("its preprocessing does not write spaces as U+2581")
         for pattern in patterns_of(vocabulary.steps):
             check_expression(pattern)
     if vocabulary.pattern is not None:
@@ -45,40 +45,40 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
 
 def _check_fields(vocabulary: Vocabulary) -> None:
     if vocabulary.spelling not in SPELLINGS.get(vocabulary.algorithm, ()):
-        raise ValueError(f"no tokenizer of type {vocabulary.type!r:.40} works by {vocabulary.algorithm!r:.40}")
+        raise ValueError(f"type {vocabulary.type!r:.40} does not support algorithm {vocabulary.algorithm!r:.40}")
     if vocabulary.pattern is None and vocabulary.algorithm == "lookup":
-        raise ValueError("it names no pattern")
+        raise ValueError("it has no split pattern")
     if vocabulary.spelling == "marked" and vocabulary.pattern is not None:
-        raise ValueError("its pieces have U+2581 for blanks, and yet it names a pattern")
+        raise ValueError("it has a split pattern, although its pieces write spaces as U+2581")
     unknown, unused = vocabulary.kinds.count(Kind.UNKNOWN), vocabulary.kinds.count(Kind.UNUSED)
     if unknown > 1 or (unknown and vocabulary.spelling == "bytes"):
-        raise ValueError("it has an id for unknown text where there is none, or two")
+        raise ValueError("it has an unknown token that byte-level types do not have, or several")
     if vocabulary.algorithm == "viterbi" and not unknown and not unused:
-        raise ValueError("it has no id for unknown text, and none to spare")
+        raise ValueError("it has neither an unknown token nor an unused id")
     if not all(math.isfinite(score) for score in vocabulary.scores):
-        raise ValueError("a score is no finite number")
+        raise ValueError("a score is not a finite number")
 
 
 def _check_tokens(vocabulary: Vocabulary) -> None:
-    """Each token is there once, by its bytes and by how files spell it."""
+    """Raise ValueError if a token is a duplicate, by its bytes or as files write it."""
     check_lengths(vocabulary.tokens)
     seen: dict[object, int] = {}
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
-        spelt = vocabulary.spelling != "bytes" or kind >= Kind.CONTROL
+        is_text = vocabulary.spelling != "bytes" or kind >= Kind.CONTROL
         try:
-            key = id_to_piece(vocabulary, i) if spelt else (token, kind)
+            key = id_to_piece(vocabulary, i) if is_text else (token, kind)
         except UnicodeDecodeError as error:
-            raise ValueError(f"its token {i}, {token!r:.80}, is no UTF-8") from error
+            raise ValueError(f"its token {i}, {token!r:.80}, is not UTF-8") from error
         if kind >= Kind.CONTROL and len(token.decode()) == 1:
-            raise ValueError(f"the name of its token {i}, {token!r}, is one character, as text may have")
+            raise ValueError(f"the name of its token {i}, {token!r}, is a single character, which text may contain")
         if seen.setdefault(key, i) != i:
             raise ValueError(f"its tokens {seen[key]} and {i} are the same, {token!r:.80}")
         if kind == Kind.CONTINUATION and vocabulary.algorithm != "wordpiece":
-            raise ValueError(f"its token {i}, {token!r:.80}, continues words, which only WordPiece does")
+            raise ValueError(f"its token {i}, {token!r:.80}, is a continuation, which only WordPiece supports")
 
 
 def _check_bytes(vocabulary: Vocabulary) -> None:
-    """Every byte has a token, unless there is one for unknown text."""
+    """Raise ValueError if a byte has no token, unless there is an unknown token."""
     single: dict[Kind, set[bytes]] = {kind: set() for kind in Kind}
     for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
         if len(token) == 1:
@@ -86,22 +86,22 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
     if vocabulary.spelling == "marked" and any(
         b"\0" in token for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind != Kind.FALLBACK
     ):
-        raise ValueError("a token holds the character 0, which SentencePiece does not take")
+        raise ValueError("a token contains the character U+0000, which SentencePiece does not support")
     fallbacks = vocabulary.kinds.count(Kind.FALLBACK)
     if fallbacks and (fallbacks != 256 or len(single[Kind.FALLBACK]) != 256 or vocabulary.spelling != "marked"):
-        raise ValueError("it falls back on some bytes, and not on each once")
+        raise ValueError("its byte fallback does not have each of the 256 bytes once")
     if fallbacks and b" " not in single[Kind.NORMAL]:
-        raise ValueError("it has no token for a blank, which would come back as U+2581")
+        raise ValueError("it has no token for a space, which would be decoded as U+2581")
     if fallbacks or Kind.UNKNOWN in vocabulary.kinds:
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
         if len(single[kind]) < 256:
-            raise ValueError(f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot take every text")
+            raise ValueError(f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot encode every text")
 
 
 def _check_merges(vocabulary: Vocabulary) -> None:
     if vocabulary.merges and vocabulary.algorithm != "merge":
-        raise ValueError("it has merges, and does not work by them")
+        raise ValueError(f"it has merges, which the algorithm {vocabulary.algorithm!r} does not use")
     texts, size = {vocabulary.tokens[i] for i in vocabulary.text_ids if not vocabulary.kinds[i]}, len(vocabulary.tokens)
     for rank, (left, right) in enumerate(vocabulary.merges):
         if max(left, right) >= size or vocabulary.kinds[left] or vocabulary.kinds[right]:
@@ -109,53 +109,53 @@ def _check_merges(vocabulary: Vocabulary) -> None:
         if vocabulary.tokens[left] + vocabulary.tokens[right] not in texts:
             raise ValueError(f"its merge {rank} makes no token")
     if len(set(vocabulary.merges)) < len(vocabulary.merges):
-        raise ValueError("a merge is there twice")
+        raise ValueError("it has a merge twice")
 
 
 @lru_cache
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError for a pattern that loses text, that engines disagree about, or that may take ages."""
+    """Raise ValueError for a pattern that loses text, that engines disagree about, or that may take very long."""
     if pattern in PATTERNS.values():
         return
     check_expression(pattern)
     pieces = [match[0] for match in regex.finditer(pattern, PATTERN_SAMPLE)]
     if not all(pieces):
-        raise ValueError(f"its pattern {pattern!r:.80} matches the empty text")
+        raise ValueError(f"its pattern {pattern!r:.80} matches the empty string")
     if "".join(pieces) != PATTERN_SAMPLE or any(not regex.match(pattern, character) for character in _characters()):
-        raise ValueError(f"its pattern {pattern!r:.80} leaves characters out")
+        raise ValueError(f"its pattern {pattern!r:.80} does not match every character")
     for name, cut in {"tiktoken": tiktoken_pretokens, "Oniguruma": oniguruma_pretokens}.items():
         if cut(pattern) != pieces:
-            raise ValueError(f"{name} cuts text differently by its pattern {pattern!r:.80} than `regex`")
+            raise ValueError(f"{name} and `regex` split text differently with its pattern {pattern!r:.80}")
 
 
 def check_expression(pattern: str) -> None:
-    """Raise ValueError for what is no regular expression, or one that may take ages on some text."""
+    """Raise ValueError for an invalid regular expression, or one that may take very long on some text."""
     if len(pattern) > MAX_PATTERN:
         raise ValueError(f"its pattern has over {MAX_PATTERN} characters")
     if re.search(r"\\[0-9gkK]|\(\?(?![:=!>i-]|<[=!])", pattern):
-        raise ValueError(f"its pattern {pattern!r:.80} refers to groups, or has some of an unknown kind")
+        raise ValueError(f"its pattern {pattern!r:.80} refers to groups, or has groups of an unsupported kind")
     try:
         regex.compile(pattern)
         oniguruma_pretokens(pattern)
     except Exception as error:  # tokenizers raises no narrower one
-        raise ValueError(f"its pattern {pattern!r:.80} is no regular expression: {error}") from error
+        raise ValueError(f"its pattern {pattern!r:.80} is not a regular expression: {error}") from error
     if max(map(len, unbounded_atoms(pattern)), default=0) > MAX_UNBOUNDED_QUANTIFIERS:
         raise ValueError(
-            f"its pattern {pattern!r:.80} repeats over {MAX_UNBOUNDED_QUANTIFIERS} things in one alternative"
+            f"its pattern {pattern!r:.80} has over {MAX_UNBOUNDED_QUANTIFIERS} unbounded quantifiers in one alternative"
         )
 
 
 def _check_bounded(pattern: str) -> None:
-    """WordPiece gives pieces of over 100 bytes up; `bounded` makes patterns that have none."""
+    """Raise ValueError if pieces may have over 100 bytes, which WordPiece does not encode; `bounded` limits them."""
     most = [int(count) for count in re.findall(r"(\d+)\}", pattern)]
     if bounded(pattern) != pattern or max(most, default=0) > 22:
-        raise ValueError(f"its pattern {pattern!r:.80} has pieces of any length")
+        raise ValueError(f"its pattern {pattern!r:.80} allows pieces of over 100 bytes")
 
 
 @lru_cache
 def _characters() -> list[str]:
-    """A character of each of Unicode's categories that text may have."""
-    found: dict[str, str] = {}
+    """One character of each Unicode category, except surrogates, which text cannot have."""
+    by_category: dict[str, str] = {}
     for code in range(sys.maxunicode + 1):
-        found.setdefault(unicodedata.category(chr(code)), chr(code))
-    return [character for category, character in found.items() if category != "Cs"]
+        by_category.setdefault(unicodedata.category(chr(code)), chr(code))
+    return [character for category, character in by_category.items() if category != "Cs"]

@@ -1,4 +1,4 @@
-"""Byte-level BPE: starting from bytes, the most frequent neighbours within a piece are joined again and again."""
+"""Byte-level BPE: starting from bytes, the most frequent pair of adjacent tokens is merged, again and again."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -12,25 +12,25 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = True  # fewer text tokens than asked are an error
+EXACT = True  # fewer text tokens than requested are an error
 
-# rustbpe counts in 32 bits, and nothing is more frequent than there are bytes. From 2,148 MB of one letter on, it takes
-# the most frequent pair for one that never occurs, and says nothing.
+# rustbpe counts pairs in 32 bits, and no pair is more frequent than there are bytes. From 2,148 MB of one letter on, it
+# silently takes the most frequent pair for one that never occurs.
 MAX_BYTES = 2**31 - 1
 
 
 class Settings(BaseModel, extra="forbid"):
-    """How text is cut into pieces, who counts, and how many texts rustbpe takes at a time."""
+    """The split pattern, the trainer, and how many texts rustbpe reads at a time."""
 
     pattern: Pattern = "qwen2"
     trainer: Literal["rustbpe", "tokenizers"] = "rustbpe"
-    buffer_size: int = Field(8192, gt=0, le=1_000_000, strict=True)  # room for them is made at once, 24 bytes each
+    buffer_size: int = Field(8192, gt=0, le=1_000_000, strict=True)  # 24 bytes are allocated for each
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """At most `num_text` tokens, by rank; the texts are read once, and their order does not matter.
+    """A vocabulary of at most `num_text` tokens; the texts are read once, and their order does not matter.
 
-    Raises ValueError where they have more than MAX_BYTES, and rustbpe is to count them.
+    Raises ValueError if rustbpe is the trainer and the texts have more than MAX_BYTES.
     """
     train_ranks = _rustbpe if settings.trainer == "rustbpe" else _tokenizers
     longer = [token for token in train_ranks(texts, num_text, settings) if len(token) > 1]
@@ -38,7 +38,7 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
 
 
 def _rustbpe(texts: Iterable[str], num_text: int, settings: Settings) -> list[bytes]:
-    """Ties go to the pair with the smaller ids."""
+    """The tokens by rank; of equally frequent pairs, the one with the smaller ids is merged first."""
     tokenizer = rustbpe.Tokenizer()
     tokenizer.train_from_iterator(_countable(texts), num_text, settings.buffer_size, settings.pattern)
     ranks = sorted(tokenizer.get_mergeable_ranks(), key=lambda entry: entry[1])
@@ -46,7 +46,7 @@ def _rustbpe(texts: Iterable[str], num_text: int, settings: Settings) -> list[by
 
 
 def _countable(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, up to MAX_BYTES. Raises ValueError at the text that has more."""
+    """The texts, up to MAX_BYTES in all. Raises ValueError at the text that exceeds it."""
     total = 0
     for text in texts:
         total += len(text) if text.isascii() else len(text.encode())

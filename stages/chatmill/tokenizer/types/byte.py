@@ -1,4 +1,4 @@
-"""The 256 bytes, and nothing else."""
+"""Bytes: each of the 256 is a token, and there are no others."""
 
 from collections.abc import Iterable
 
@@ -8,11 +8,11 @@ from chatmill.tokenizer.vocabulary.patterns import ANYTHING
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = False  # fewer text tokens than asked are no error
+EXACT = False  # fewer text tokens than requested are no error
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Nothing to choose."""
+    """There are no settings."""
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:

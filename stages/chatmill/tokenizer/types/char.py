@@ -1,4 +1,4 @@
-"""Characters: the most frequent ones beyond ASCII are tokens; any other is spelt in bytes."""
+"""Characters: the most frequent non-ASCII ones are tokens; all others are encoded as bytes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = False  # fewer text tokens than asked are no error
+EXACT = False  # fewer text tokens than requested are no error
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Nothing to choose."""
+    """There are no settings."""
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""A tokenizer made elsewhere, with the control tokens of chats after its last id."""
+"""An external tokenizer, with the chat control tokens added after its last id."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,18 +13,18 @@ EXACT = False
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Any file that chatmill.tokenizer.load reads; of two files, such as encoder.json and vocab.bpe, one of them."""
+    """Any file that chatmill.tokenizer.load reads; of a pair such as encoder.json and vocab.bpe, either."""
 
     path: Path
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """The file's vocabulary, whatever the texts and the size that is asked for.
+    """The file's vocabulary, whatever the texts and the requested size.
 
-    A space that it would put before every text, and a normaliser to NFC, are left out.
+    Steps that put a space before every text or normalise to NFC are left out.
     """
     vocabulary = read_vocabulary(settings.path)
     try:
         return make_lossless(vocabulary)
     except ValueError as error:
-        raise ValueError(f"{settings.path}: {error}: use a tokenizer that keeps every character") from error
+        raise ValueError(f"{settings.path}: {error}: use a tokenizer that preserves every character") from error

@@ -1,4 +1,4 @@
-"""SentencePiece, as a unigram model or as BPE on characters; whatever they do not cover is spelt in bytes."""
+"""SentencePiece, as a unigram model or as BPE over characters; what it does not cover is encoded as bytes."""
 
 import io
 import re
@@ -13,24 +13,22 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
-MINIMUM = 277  # text tokens: bytes, the characters below, and one for unknown text; mostly more letters
-EXACT = True  # fewer text tokens than asked are an error
-REQUIRED_CHARS = "<0x123456789ABCDEF>"  # else `<0x41>` in text could become the byte 0x41 in other runtimes
-SCORE_RESOLUTION = (
-    64  # steps of scores in 1: sums are then exact in float32, as SentencePiece adds them, and elsewhere in float64
-)
-WORD = re.compile(" ?[^ \n\0\t\u2581\u2585]+\n*|\n+| ")  # without the characters that SentencePiece keeps to itself
+MINIMUM = 277  # text tokens: bytes, the characters below, and the unknown token; most texts need more
+EXACT = True  # fewer text tokens than requested are an error
+REQUIRED_CHARS = "<0x123456789ABCDEF>"  # otherwise `<0x41>` in text could become the byte 0x41 in other runtimes
+SCORE_RESOLUTION = 64  # scores are multiples of 1/64, so that their sums are exact in float32 and in float64
+WORD = re.compile(" ?[^ \n\0\t\u2581\u2585]+\n*|\n+| ")  # without characters that SentencePiece reserves
 
 
 class Settings(BaseModel, extra="forbid"):
-    """How pieces are chosen, and what share of the text's characters are pieces of their own."""
+    """The algorithm, and the share of the text's characters that have a piece of their own."""
 
     algorithm: Literal["unigram", "bpe"] = "unigram"
     character_coverage: float = Field(0.9995, gt=0, le=1)
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """One token less than `num_text`: SentencePiece keeps an id for unknown text."""
+    """A vocabulary of at most `num_text` - 1 tokens: SentencePiece reserves an id for unknown text."""
     trained = io.BytesIO()
     try:
         SentencePieceTrainer.train(
@@ -52,16 +50,16 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        raise ValueError(f"{error}: see train_tokenizer.vocab_size and train_tokenizer.sentencepiece") from error
+        raise ValueError(f"{error}: change train_tokenizer.vocab_size or train_tokenizer.sentencepiece") from error
     model = ModelProto.FromString(trained.getvalue())
-    del model.pieces[0]  # for unknown text; it comes back after the control tokens
+    del model.pieces[0]  # the unknown piece, which is added again after the control tokens
     for piece in model.pieces:
         piece.score = round(piece.score * SCORE_RESOLUTION) / SCORE_RESOLUTION
     return from_model_proto(model)
 
 
 def _counted_words(texts: Iterable[str]) -> Iterator[str]:
-    """`word TAB count` for each stretch that a piece may lie in; so memory grows with the words, not with the text."""
+    """`word TAB count` for each distinct word, so that memory grows with the words and not with the text."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(WORD.findall(text))

@@ -1,6 +1,6 @@
-"""Words: the most frequent ones are tokens, with the space before them; any other is spelt in bytes.
+"""Words: the most frequent ones are tokens, with the space before them; all others are encoded as bytes.
 
-No word of two bytes is a token: merging by bytes (tiktoken) would then find it inside unknown words. So `is` is two
+No word of two bytes is a token: tiktoken, which merges bytes, would then find it inside unknown words. So `is` is two
 tokens, but ` is` is one.
 """
 
@@ -14,11 +14,11 @@ from chatmill.tokenizer.vocabulary.patterns import WORDS
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = False  # fewer text tokens than asked are no error
+EXACT = False  # fewer text tokens than requested are no error
 
 
 class Settings(BaseModel, extra="forbid"):
-    """Nothing to choose."""
+    """There are no settings."""
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:

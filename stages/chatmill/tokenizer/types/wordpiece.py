@@ -1,7 +1,7 @@
-"""WordPiece on bytes: the longest entry that a piece begins with, then the longest that continues it, and so on.
+"""WordPiece over bytes: a piece is split into its longest initial entry, then the longest continuation, and so on.
 
-Every byte is an entry twice, at the start of a piece and inside it, so that any text can be spelt. Entries are learnt
-as BPE learns them, on 512 letters: the WordPiece trainer of `tokenizers` gives another vocabulary each time.
+Every byte has two entries, for the start of a piece and inside it, so that any text can be encoded. Entries are trained
+by BPE on 512 letters: the WordPiece trainer of `tokenizers` gives another vocabulary each time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,18 +14,18 @@ from chatmill.tokenizer.vocabulary.patterns import Pattern, bounded
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, rank_scores
 
 MINIMUM = 512  # text tokens
-EXACT = True  # fewer text tokens than asked are an error
-INITIAL, INSIDE = 0xE000, 0xE100  # the letters of the byte 0 at the start of a piece, and inside it
+EXACT = True  # fewer text tokens than requested are an error
+INITIAL, INSIDE = 0xE000, 0xE100  # the letters for the byte 0 at the start of a piece, and inside it
 
 
 class Settings(BaseModel, extra="forbid"):
-    """How text is cut into pieces; those of over 100 bytes are cut further."""
+    """The split pattern; pieces of over 100 bytes are split further."""
 
     pattern: Pattern = "qwen2"
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:
-    """At most `num_text` entries: the bytes twice, then longer ones in the order in which they were learnt."""
+    """At most `num_text` entries: the bytes twice, then longer ones in the order of training."""
     pattern = bounded(settings.pattern)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -40,7 +40,7 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
 
 
 class _Letters(dict[str, str]):
-    """A piece in letters; each piece is spelt once."""
+    """The letters of each piece, computed once."""
 
     def __missing__(self, piece: str) -> str:
         first, *others = piece.encode()

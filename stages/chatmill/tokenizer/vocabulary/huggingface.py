@@ -1,8 +1,8 @@
-r"""The files with which transformers and its kin load a tokenizer and render its conversations.
+r"""The files with which transformers and similar libraries load a tokenizer and render conversations.
 
-The Jinja template gives what chatmill.conversation.template gives, `<|bos|>` included. Calls of the calculator are
-their expression, other calls their JSON; a result of the role `tool` stands inside the assistant's turn. It escapes
-what people say, for these readers take the name of a control token in text for the token.
+The Jinja template renders the same text as chatmill.conversation.template, including `<|bos|>`. A calculator call is
+rendered as its expression, other calls as JSON; a result of the role `tool` is part of the assistant's turn. Message
+text is escaped, because these libraries take a control token's name in text for the token.
 """
 
 import json
@@ -14,7 +14,7 @@ from chatmill.conversation.chatml import BOS, CALL_END, CALL_START, IM_END, IM_S
 from chatmill.conversation.template import MARKERS, TemplateName
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, SENTENCEPIECE_MODEL, TOKENIZER_JSON
 
-SPECIAL_TOKEN_NAMES = {  # the token of each, by the first of these names that the tokenizer has
+SPECIAL_TOKEN_NAMES = {  # for each, the first of these tokens that the tokenizer has
     "bos_token": (BOS, "<s>", "<|begin_of_text|>"),
     "eos_token": (IM_END, "</s>", "<|eot_id|>", "<|endoftext|>"),
     "pad_token": (PAD, "<pad>", "[PAD]"),
@@ -91,14 +91,14 @@ def chat_template(template: TemplateName) -> str:
 
 
 def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName) -> None:
-    """Copy a tokenizer's files and add what transformers reads beside them; a template for one with chat tokens."""
+    """Copy a tokenizer's files and add those of transformers, with a chat template if it has chat tokens."""
     out.mkdir(parents=True, exist_ok=True)
     for name in (TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL):
         if (tokenizer_folder / name).exists():
             shutil.copyfile(tokenizer_folder / name, out / name)
     special = json.loads((tokenizer_folder / DESCRIPTION).read_text(encoding="utf-8"))["controls"]
     names = {
-        role: next((name for name in found if name in special), None) for role, found in SPECIAL_TOKEN_NAMES.items()
+        role: next((name for name in known if name in special), None) for role, known in SPECIAL_TOKEN_NAMES.items()
     }
     names = {role: name for role, name in names.items() if name is not None}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | names

@@ -1,8 +1,9 @@
-r"""The regular expressions that cut text into pieces before it becomes tokens.
+r"""The split patterns: regular expressions that cut text into pieces before it is tokenized.
 
-All are written so that tiktoken's, Oniguruma's and Python's `regex` engine give the same pieces. `qwen2`, `llama3` and
-`gpt2` load in every runtime. `cl100k` and `nanochat` are spelt without possessive quantifiers and `$`: same pieces.
-A name is a line of PATTERNS. A named pattern is not checked when it is used: try it as a pattern of its own before.
+All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces. `qwen2`, `llama3`
+and `gpt2` load in every runtime. `cl100k` and `nanochat` are written without possessive quantifiers and `$`, and give
+the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not checked when used: to
+check an expression, use it as the parameter's value first.
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """
@@ -40,7 +41,7 @@ PATTERN_SAMPLE = (
     "It's 2024,\r\n\r\n  the CAFÉ'S naïve\u00a0\u3000re\u0301sumé...\t\t中文🙂 ½٣Ⅷ <|x|>\n don't_STOP ſ'ſ\u2028!!  \n "
 )
 
-BOUND = 22  # characters of up to four bytes; whatever else an alternative matches has the other 12 of the 100 bytes
+BOUND = 22  # characters of up to four bytes; 12 of the 100 bytes are for the rest of an alternative
 _ATOM = re.compile(
     r"(\\[pP]\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]|\((?:\?(?:[a-z-]*:|<?[=!]|>))?|[^\\])"  # class, group or character
     r"([+*?]|\{[\d,]+\})?([+?]?)",
@@ -49,9 +50,9 @@ _ATOM = re.compile(
 
 
 def resolve(pattern: str) -> str:
-    """The expression of that name, or the expression itself, completed so that it leaves no character out.
+    """The pattern of that name, or the expression itself, extended so that it matches every character.
 
-    Raises ValueError for what is neither, and where the engines disagree about it.
+    Raises ValueError if it is neither, or if the engines disagree about it.
     """
     if pattern in PATTERNS:
         return PATTERNS[pattern]
@@ -65,9 +66,11 @@ def resolve(pattern: str) -> str:
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"not a regular expression: {error}") from error
     if not all(pieces):
-        raise ValueError("it matches the empty text, so characters would be lost")
+        raise ValueError("it matches the empty string, so characters would be lost")
     if differing:
-        raise ValueError(f"{differing[0]} cuts text differently by it than `regex`: use plain classes such as \\p{{L}}")
+        raise ValueError(
+            f"{differing[0]} and `regex` split text differently with it: use plain classes such as \\p{{L}}"
+        )
     return pattern
 
 
@@ -75,10 +78,10 @@ Pattern = Annotated[str, AfterValidator(resolve), Field(validate_default=True)]
 
 
 def tiktoken_pretokens(pattern: str) -> list[str]:
-    """The pieces of the sample: each is one token, since every stretch of the sample is."""
+    """The pieces of the sample in tiktoken, with every substring of the sample as a token."""
     data = PATTERN_SAMPLE.encode()
-    stretches = {data[i:j] for i in range(len(data)) for j in range(i + 2, len(data) + 1)}
-    ranks = {token: i for i, token in enumerate([*(bytes([byte]) for byte in range(256)), *sorted(stretches)])}
+    substrings = {data[i:j] for i in range(len(data)) for j in range(i + 2, len(data) + 1)}
+    ranks = {token: i for i, token in enumerate([*(bytes([byte]) for byte in range(256)), *sorted(substrings)])}
     encoding = tiktoken.Encoding("sample", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     return [encoding.decode([i]) for i in encoding.encode_ordinary(PATTERN_SAMPLE)]
 
@@ -91,13 +94,14 @@ def oniguruma_pretokens(pattern: str) -> list[str]:
 def bounded(pattern: str) -> str:
     r"""The pattern with every `+` and `*` limited, so that no piece has over 100 bytes.
 
-    `\p{L}+` becomes `\p{L}{1,22}`; two in one alternative share the 22. Raises ValueError for a repeated group.
+    `\p{L}+` becomes `\p{L}{1,22}`; two quantifiers in one alternative share the 22.
+    Raises ValueError for a repeated group.
     """
     return "|".join(map(_bounded_alternative, _alternatives(pattern)))
 
 
 def unbounded_atoms(pattern: str) -> list[list[str]]:
-    """What each alternative repeats without limit. Raises ValueError for a repeated group."""
+    """The atoms that each alternative repeats without limit. Raises ValueError for a repeated group."""
     return [
         [atom for atom, quantifier, _ in atoms if quantifier in ("+", "*") or quantifier.endswith(",}")]
         for atoms in _alternatives(pattern)
@@ -105,22 +109,22 @@ def unbounded_atoms(pattern: str) -> list[list[str]]:
 
 
 def _alternatives(pattern: str) -> list[list[tuple[str, str, str]]]:
-    """What each alternative consists of: atom, quantifier, and whether this is lazy or possessive."""
+    """The parts of each alternative: atom, quantifier, and `?` or `+` if that is lazy or possessive."""
     alternatives: list[list[tuple[str, str, str]]] = [[]]
     depth = 0
     for match in _ATOM.finditer(pattern):
-        atom, quantifier, manner = (group or "" for group in match.groups())
+        atom, quantifier, suffix = (group or "" for group in match.groups())
         depth += atom.startswith("(") - (atom == ")")
         if atom == ")" and quantifier not in ("", "?"):
-            raise ValueError(f"{pattern!r} repeats a group, by {quantifier!r}: repeat single characters instead")
+            raise ValueError(f"{pattern!r} repeats a group with {quantifier!r}: repeat single characters instead")
         if atom == "|" and not depth:
             alternatives.append([])
         else:
-            alternatives[-1].append((atom, quantifier, manner))
+            alternatives[-1].append((atom, quantifier, suffix))
     return alternatives
 
 
 def _bounded_alternative(atoms: list[tuple[str, str, str]]) -> str:
     limit = BOUND // max(1, sum(quantifier in ("+", "*") for _, quantifier, _ in atoms))
     limits = {"+": f"{{1,{limit}}}", "*": f"{{0,{limit}}}"}
-    return "".join(f"{atom}{limits.get(quantifier, quantifier)}{manner}" for atom, quantifier, manner in atoms)
+    return "".join(f"{atom}{limits.get(quantifier, quantifier)}{suffix}" for atom, quantifier, suffix in atoms)

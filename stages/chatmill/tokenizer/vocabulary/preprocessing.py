@@ -1,8 +1,8 @@
-"""What tokenizers made elsewhere do to a text before their model cuts it, and around that.
+"""Normalisation and pre-tokenization of external tokenizers, before and after their model.
 
-Two libraries have such steps, and they round sums of scores differently; so the JSON of a vocabulary's steps says whose
-they are. SentencePiece's are its normaliser's settings; those of `tokenizers` stand as in tokenizer.json, with the
-scores of all tokens where float32 does not hold them.
+Two libraries have such steps, and they round sums of scores differently, so the JSON of a vocabulary's steps names the
+library. For SentencePiece it holds the settings of the normaliser; for `tokenizers` it holds the components as in
+tokenizer.json, and the scores of all tokens if float32 cannot represent them.
 
     {"sentencepiece": {"charsmap": "…", "dummy_prefix": true, "remove_extra_whitespaces": true}}
     {"tokenizers": {"normalizer": {"type": "Prepend", …}, "pre_tokenizer": null, "post_processor": null, "decoder": …}}
@@ -50,7 +50,7 @@ class SentencePieceNormalizer(TypedDict):
 
 
 class Preprocessor:
-    """Runs them. Raises ValueError for steps that no library of ours is let to run."""
+    """Runs the preprocessing steps. Raises ValueError for unsupported steps."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -58,36 +58,36 @@ class Preprocessor:
             self.run, self.round_score = {"sentencepiece": _sentencepiece, "tokenizers": _tokenizers}[library](content)
             self._text, self._is_tokenizers = text, library == "tokenizers"
             if not all(type(score) is float and math.isfinite(score) for score in content.get("scores", [])):
-                raise ValueError("a score is no finite number")
+                raise ValueError("a score is not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"its steps before the model are not of a known form: {error}") from error
+            raise ValueError(f"its preprocessing is not supported: {error}") from error
         if others:
-            raise ValueError("its steps are of two libraries")
+            raise ValueError("its preprocessing is of two libraries")
 
-    run: Callable[[str], list[str]]  # a text to the stretches that the model is given
-    round_score: Callable[[float], float]  # a sum of scores as the library keeps it
+    run: Callable[[str], list[str]]  # splits a text into what the model encodes
+    round_score: Callable[[float], float]  # rounds a sum of scores as the library does
 
     def scores(self, scores: Sequence[float]) -> list[float]:
         """The scores of all tokens as the library adds them."""
-        kept = exact_scores(self._text, scores)
-        return list(map(_as_serde_reads, kept)) if self._is_tokenizers else kept
+        exact = exact_scores(self._text, scores)
+        return list(map(_as_serde_reads, exact)) if self._is_tokenizers else exact
 
 
 def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
-    """The steps of a tokenizer.json, with `scores` that need to be kept. Raises ValueError for unknown steps."""
+    """The steps of a tokenizer.json, with exact `scores` if given. Raises ValueError for unsupported steps."""
     steps = {place: content.get(place) for place in COMPONENTS}
     for place, step in steps.items():
         _check(place, step)
     first = any(step.get("prepend_scheme") == "first" for step in _flat("pre_tokenizer", steps["pre_tokenizer"]))
     if first and steps["normalizer"] is not None:
-        raise ValueError("it puts a space before the first word alone, as that stood before it was changed")
+        raise ValueError("its prepend_scheme 'first' is not supported with a normalizer")
     if scores:
         steps["scores"] = list(scores)
     return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
 
 
 def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
-    """The steps of a SentencePiece model; None where it takes text as it is."""
+    """The steps of a SentencePiece model; None if it leaves text unchanged."""
     charsmap = normalizer.precompiled_charsmap
     if not (charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces):
         return None
@@ -101,14 +101,14 @@ def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
 
 
 def to_normalizer_spec(steps: str | None) -> NormalizerSpec:
-    """The normaliser of a SentencePiece model with these steps. Raises ValueError for those of another library."""
+    """The normaliser of a SentencePiece model with these steps. Raises ValueError for steps of another library."""
     content: SentencePieceNormalizer | None = SentencePieceNormalizer(
         charsmap="", dummy_prefix=False, remove_extra_whitespaces=False
     )
     if steps is not None:
         content = json.loads(steps).get("sentencepiece")
     if content is None:
-        raise ValueError("its steps before the model are not SentencePiece's")
+        raise ValueError("its preprocessing is not SentencePiece's")
     return NormalizerSpec(
         name="custom" if content["charsmap"] else "identity",
         precompiled_charsmap=base64.b64decode(content["charsmap"]),
@@ -119,7 +119,7 @@ def to_normalizer_spec(steps: str | None) -> NormalizerSpec:
 
 
 def to_tokenizers_json(steps: str) -> dict[str, Any]:
-    """The steps as tokenizer.json has them; of a SentencePiece normaliser, the nearest that there is."""
+    """The steps as in tokenizer.json; for a SentencePiece normaliser, the closest equivalent."""
     library, content = _library(steps)
     if library == "tokenizers":
         return {place: content[place] for place in COMPONENTS}
@@ -143,9 +143,9 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
 
 
 def drop_harmless_steps(steps: str | None) -> str | None:
-    """The steps less those that leave every other text as it is: a space put before it, and NFC.
+    """The steps without those that put a space before every text or normalise to NFC.
 
-    What is left, if anything, changes text so that its tokens are not its bytes.
+    None if no other steps remain; others change text, so that its tokens are not its bytes.
     """
     if steps is None:
         return None
@@ -160,7 +160,7 @@ def drop_harmless_steps(steps: str | None) -> str | None:
 
 
 def adds_prefix_space(steps: str | None) -> bool:
-    """Whether a space is put before every text."""
+    """Whether the steps put a space before every text."""
     if steps is None:
         return False
     library, content = _library(steps)
@@ -174,15 +174,15 @@ def adds_prefix_space(steps: str | None) -> bool:
 
 
 def _marks_spaces_alone(step: dict[str, Any]) -> bool:
-    """Whether a step writes U+2581 for spaces, perhaps one more at the beginning, and cuts nothing."""
+    """Whether a step only replaces spaces by U+2581, possibly after adding one at the start, and splits nothing."""
     return step["type"] == "Metaspace" and step.get("replacement") == METASPACE and step.get("split") is False
 
 
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
-    """The scores of all tokens as their file has them."""
+    """The scores of all tokens as in their file."""
     _, content = _library(steps)
-    kept = content.get("scores", [])
-    return [*kept, *scores[len(kept) :]]
+    exact = content.get("scores", [])
+    return [*exact, *scores[len(exact) :]]
 
 
 def types_of(normalizer: dict[str, Any] | None) -> list[str]:
@@ -191,7 +191,7 @@ def types_of(normalizer: dict[str, Any] | None) -> list[str]:
 
 
 def patterns_of(steps: str) -> list[str]:
-    """The regular expressions that the steps cut and replace by."""
+    """The regular expressions by which the steps split and replace."""
     library, content = _library(steps)
     if library != "tokenizers":
         return []
@@ -201,16 +201,16 @@ def patterns_of(steps: str) -> list[str]:
 
 
 def changed_text(steps: str) -> tuple[str, str] | None:
-    """A text that the steps change, and what becomes of it; None where all samples stay as they are."""
+    """A text that the steps change, and the result; None if they change no sample."""
     run = Preprocessor(steps).run
     changed = ((text, "".join(run(text)).replace(METASPACE, " ")) for text in NORMALIZATION_SAMPLES)
     return next(((text, other) for text, other in changed if text != other), None)
 
 
 def _as_serde_reads(number: float) -> float:
-    """What `tokenizers` makes of the number in a file: serde_json divides its digits by a power of ten, rounding twice.
+    """The number as `tokenizers` reads it: serde_json divides its digits by a power of ten, rounding twice.
 
-    Near ties are decided by that.
+    This decides near ties.
     """
     whole, _, fraction = repr(abs(number)).partition(".")
     if not fraction.isdigit():
@@ -219,7 +219,7 @@ def _as_serde_reads(number: float) -> float:
 
 
 def _library(steps: str) -> tuple[str, dict[str, Any]]:
-    """The library whose steps they are, and what it is to do."""
+    """The library of the steps, and their settings."""
     ((library, content),) = json.loads(steps).items()
     return library, content
 
@@ -237,7 +237,7 @@ def _sentencepiece(content: dict[str, Any]) -> tuple[Callable[[str], list[str]],
     try:
         normalize = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
     except RuntimeError as error:
-        raise ValueError(f"sentencepiece refuses them: {error}") from error
+        raise ValueError(f"sentencepiece rejects it: {error}") from error
 
     def run(text: str) -> list[str]:
         return [stretch for stretch in [normalize(text)] if stretch]
@@ -254,7 +254,7 @@ def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Ca
     try:
         tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
     except Exception as error:  # tokenizers raises no narrower one
-        raise ValueError(f"tokenizers refuses them: {error}") from error
+        raise ValueError(f"tokenizers rejects it: {error}") from error
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
 
     def run(text: str) -> list[str]:
@@ -268,7 +268,7 @@ def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Ca
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Raise ValueError for what Rust raises beside exceptions: a damaged table of replacements leads to that."""
+    """Raise ValueError for a panic in Rust, which a damaged table of replacements causes."""
     try:
         yield
     except BaseException as error:
@@ -278,16 +278,16 @@ def _panics() -> Iterator[None]:
 
 
 def _check(place: str, step: dict[str, Any] | None) -> None:
-    """Raise ValueError for steps that are not known."""
+    """Raise ValueError for unsupported steps."""
     for number, one in enumerate(_flat(place, step)):
         if one["type"] not in SUPPORTED_TYPES[place] or number >= MOST_STEPS:
-            raise ValueError(f"its {place} {one['type']!r:.40} is not known")
+            raise ValueError(f"its {place} {one['type']!r:.40} is not supported, or follows {MOST_STEPS} others")
         if one["type"] == "Precompiled":
             _check_charsmap(base64.b64decode(one["precompiled_charsmap"], validate=True))
 
 
 def _flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A step, or those of a sequence; sequences hold none."""
+    """The step, or the steps of a sequence. Raises ValueError for a sequence of sequences."""
     if step is None:
         return
     if step["type"] != "Sequence":
@@ -302,7 +302,7 @@ def _flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 def _check_charsmap(charsmap: bytes) -> None:
     """Raise ValueError for a table of replacements that would be read past its end.
 
-    u32 bytes of a double array (darts-clone), its units, then the replacements, each with a zero behind it.
+    u32 bytes of a double array (darts-clone), its units, then the replacements, each followed by a zero.
     """
     if not charsmap:
         return
@@ -316,9 +316,9 @@ def _check_charsmap(charsmap: bytes) -> None:
     base = np.arange(len(units)) ^ ((units >> 10) << ((units & 0x200) >> 6))
     values = units[leaf] & 0x7FFFFFFF
     if size % 4 or len(units) * 4 != size or not len(units) or not texts.endswith(b"\0"):
-        raise ValueError("its table of replacements is cut")
+        raise ValueError("its table of replacements is truncated")
     starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
     if (base[~leaf] | 0xFF).max(initial=0) >= len(units) or values.max(initial=0) >= len(texts):
-        raise ValueError("its table of replacements leads outside of it")
+        raise ValueError("its table of replacements has an index past its end")
     if not starts[values].all():
-        raise ValueError("its table of replacements leads into the middle of a character")
+        raise ValueError("its table of replacements has an index inside a character")

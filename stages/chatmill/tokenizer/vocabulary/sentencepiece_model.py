@@ -1,7 +1,7 @@
 """tokenizer.model: SentencePiece's own file, a protocol buffer of pieces with their scores.
 
-Pieces stand in the order of their ids. chatmill's own are bytes and text, then control tokens, then unused ones, the
-first of which is SentencePiece's piece for unknown text; with a piece for every byte, it never occurs.
+Pieces are in the order of their ids: in chatmill's own files bytes and text, then control tokens, then unused ones. The
+first unused one is SentencePiece's unknown piece, which never occurs, because every byte has a piece.
 """
 
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ _KINDS = {type: kind for kind, type in _TYPES.items()}
 
 
 def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
-    """Why there is no such model; None where there is one."""
+    """Why SentencePiece cannot express the vocabulary; None if it can."""
     if vocabulary.spelling != "marked":
-        return f"a {vocabulary.type} tokenizer is no SentencePiece model"
+        return f"a {vocabulary.type} tokenizer is not a SentencePiece model"
     if not {Kind.UNKNOWN, Kind.UNUSED} & set(vocabulary.kinds):
-        return "SentencePiece needs an id for unknown text, and this tokenizer has none to spare"
+        return "SentencePiece needs an id for unknown text, and this tokenizer has no unused one"
     if (
         vocabulary.algorithm == "merge"
         and _merges(vocabulary.tokens, vocabulary.kinds, vocabulary.scores) != vocabulary.merges
     ):
-        return "SentencePiece joins whatever gives the best token, and this tokenizer has merges of its own"
+        return "SentencePiece merges every pair that makes a token, and this tokenizer only those of its list"
     try:
         to_normalizer_spec(vocabulary.steps)
     except ValueError as error:
@@ -52,7 +52,7 @@ def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
 
 
 def to_model_proto(vocabulary: Vocabulary) -> bytes:
-    """The file's content. Raises ValueError where there is none."""
+    """The file's content. Raises ValueError for preprocessing that is not SentencePiece's."""
     model = ModelProto(normalizer_spec=to_normalizer_spec(vocabulary.steps))
     for i, (kind, score) in enumerate(zip(vocabulary.kinds, vocabulary.scores, strict=True)):
         model.pieces.add(piece=id_to_piece(vocabulary, i), score=score, type=_TYPES[kind])
@@ -70,12 +70,12 @@ def to_model_proto(vocabulary: Vocabulary) -> bytes:
 
 
 def unknown_id(vocabulary: Vocabulary) -> int:
-    """The id for unknown text: the vocabulary's own, or one that is unused."""
+    """The id for unknown text: the vocabulary's own, or the first unused one."""
     return vocabulary.kinds.index(Kind.UNKNOWN if Kind.UNKNOWN in vocabulary.kinds else Kind.UNUSED)
 
 
 def read_sentencepiece_model(file: Path) -> Vocabulary:
-    """The vocabulary of a model. Raises ValueError where it is damaged, or needs what only SentencePiece has."""
+    """The vocabulary of a model file. Raises ValueError if it is damaged or not supported."""
     try:
         return from_model_proto(ModelProto.FromString(file.read_bytes()))
     except DecodeError as error:
@@ -85,22 +85,22 @@ def read_sentencepiece_model(file: Path) -> Vocabulary:
 
 
 def from_model_proto(model: ModelProto) -> Vocabulary:
-    """The vocabulary in a model. Raises ValueError where it is damaged, or needs what only SentencePiece has."""
+    """The vocabulary of a model. Raises ValueError if it is damaged or not supported."""
     normalizer, kind = model.normalizer_spec, model.trainer_spec.model_type
     if kind not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE) or model.trainer_spec.treat_whitespace_as_suffix:
-        raise ValueError("only unigram and BPE models with blanks before words are known")
+        raise ValueError("it is not a unigram or BPE model with spaces before words")
     if not model.pieces or not normalizer.escape_whitespaces:
-        raise ValueError("it has no pieces, or writes blanks as they are")
+        raise ValueError("it has no pieces, or does not write spaces as U+2581")
     tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
     check_lengths(tokens)
     if kinds.count(Kind.FALLBACK) not in (0, 256):
-        raise ValueError("it has pieces for some bytes, and not for all")
+        raise ValueError("it has pieces for some bytes but not for all")
     if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
-        raise ValueError("it has pieces for bytes and does not fall back on them, or the other way round")
+        raise ValueError("it has byte pieces without byte_fallback, or byte_fallback without byte pieces")
     if kind == TrainerSpec.BPE:
         _check_joined(tokens, kinds)
     if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
-        raise ValueError("it has neither pieces for bytes nor one for unknown text")
+        raise ValueError("it has neither byte pieces nor an unknown piece")
     steps = from_normalizer_spec(normalizer)
     if kind == TrainerSpec.UNIGRAM:
         scores = tuple(
@@ -113,35 +113,35 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
 
 def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     if not isinstance(piece.piece, str):
-        raise ValueError(f"its piece {piece.piece!r:.80} is no UTF-8")
+        raise ValueError(f"its piece {piece.piece!r:.80} is not UTF-8")
     if piece.type not in _KINDS:
-        raise ValueError(f"its piece {piece.piece!r} is user-defined, which only SentencePiece knows")
+        raise ValueError(f"its piece {piece.piece!r} is user-defined, which only SentencePiece supports")
     kind = _KINDS[piece.type]
     if kind == Kind.NORMAL and " " in piece.piece:
-        raise ValueError(f"its piece {piece.piece!r:.80} holds a blank, where U+2581 stands for it")
+        raise ValueError(f"its piece {piece.piece!r:.80} contains a space, which is written as U+2581")
     if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED_PREFIX):
         kind = Kind.UNUSED
     return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
 
 
 def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
-    """Raise ValueError for pieces that SentencePiece joins in ways that merges cannot say."""
+    """Raise ValueError for pieces that SentencePiece merges in ways that a list of merges cannot express."""
     if any(
         kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode())
         for token, kind in zip(tokens, kinds, strict=True)
     ):
-        raise ValueError("it has pieces that are not used, of which it yet makes others")
+        raise ValueError("it has unused pieces, which SentencePiece still merges into others")
     texts = [token.decode() for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.NORMAL]
     single = {text for text in texts if len(text) == 1}
     lone = next((text for text in texts if not single.issuperset(text)), None)
     if lone is not None:
-        raise ValueError(f"its piece {lone!r:.80} has a character that is no piece")
+        raise ValueError(f"its piece {lone!r:.80} has a character that is not a piece")
 
 
 def _merges(
     tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float] | None = None
 ) -> tuple[MergePair, ...]:
-    """Every pair of tokens that makes another, the best score first: SentencePiece joins whatever gives that."""
+    """Every pair of tokens that makes another, the best score first, as SentencePiece merges them."""
     ids = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind == Kind.NORMAL}
     merges: list[MergePair] = []
     for token in sorted(ids, key=lambda token: -scores[ids[token]]) if scores else ids:

@@ -1,8 +1,8 @@
-"""The tokenizer's folder: what stands in it, and what every tokenizer gets beside its text tokens.
+"""The tokenizer's folder: its files, and the control and unused tokens that every tokenizer gets.
 
 tokenizer.json            canonical
 chatmill_tokenizer.json   type, algorithm, pattern, control tokens, sizes, fingerprint
-tokenizer.model           of SentencePiece types
+tokenizer.model           for SentencePiece types
 manifest.json
 """
 
@@ -31,21 +31,21 @@ FORMAT = 1
 
 
 def check_special_tokens(names: Sequence[str]) -> None:
-    """Raise ValueError unless each is `<|name|>`, once, and not chatmill's own."""
+    """Raise ValueError unless each name has the form `<|name|>`, is not chatmill's own, and occurs once."""
     for name in names:
         if not re.fullmatch(r"<\|\w+\|>", name):
-            raise ValueError(f"special token {name!r} must look like <|name|>")
+            raise ValueError(f"special token {name!r}: expected the form <|name|>")
         if name in CONTROL_TOKENS or name.startswith(UNUSED_PREFIX):
-            raise ValueError(f"special token {name!r} is chatmill's own: choose another name")
+            raise ValueError(f"special token {name!r}: expected another name, since this one is chatmill's own")
     if len(set(names)) < len(names):
-        raise ValueError("a special token is named twice")
+        raise ValueError(f"special tokens {', '.join(names)}: expected each once")
 
 
 def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
-    """The vocabulary with the control tokens that it lacks, and unused ids up to a multiple of 64.
+    """The vocabulary with any missing control tokens added, and unused ids up to a multiple of 64.
 
-    They take the ids that are unused, then new ones: no id changes its meaning. SentencePiece has an id for unknown
-    text, which never occurs here: where it has no name of its own it is an unused one, so there is one.
+    Control tokens take the unused ids first, then new ones; no other id changes. SentencePiece needs an id for unknown
+    text, which never occurs here: if the vocabulary has none, an unused id serves as one, so at least one is left.
     """
     tokens, kinds, scores = list(vocabulary.tokens), list(vocabulary.kinds), list(vocabulary.scores)
     spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
@@ -54,7 +54,7 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
         tokens[i], kinds[i] = control.encode(), Kind.CONTROL
     texts = {id_to_piece(vocabulary, i) for i in vocabulary.text_ids}
     if taken := [name for name in controls if name in texts]:
-        raise ValueError(f"the control token {taken[0]} is a token of text in it: use another tokenizer")
+        raise ValueError(f"the control token {taken[0]} is already one of its text tokens: use another tokenizer")
     added = controls[len(spare) :]
     needed = int(vocabulary.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % VOCAB_SIZE_MULTIPLE
@@ -67,7 +67,7 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
 
 
 def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write a complete vocabulary; `read_folder` is the inverse."""
+    """Write a vocabulary that has its control tokens; `read_folder` is the inverse."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
     description = {
@@ -88,7 +88,7 @@ def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def read_folder(folder: Path) -> Vocabulary:
-    """The vocabulary of a folder. Raises ValueError where a file is missing, damaged, or from another tokenizer."""
+    """The vocabulary of a folder. Raises ValueError if a file is missing, damaged, or from another tokenizer."""
     check_manifest(folder)
     file = folder / DESCRIPTION
     try:

@@ -1,9 +1,9 @@
-"""tokenizer.json: the file of Hugging Face's `tokenizers`, which is chatmill's canonical one.
+"""tokenizer.json: the file format of Hugging Face's `tokenizers`, and chatmill's canonical one.
 
 Byte-level types are `Split(pattern) + ByteLevel` before a BPE or WordPiece model; lookup is BPE that ignores its
-(absent) merges. SentencePiece types take the text as it is, with spaces as U+2581 and `<0x0A>` for the byte 10. Control
-and unused tokens are special added tokens. Files made elsewhere may have other steps around the model, if they are
-known (chatmill.tokenizer.steps); whatever else one asks for is refused.
+(absent) merges. SentencePiece types do not split the text, with spaces as U+2581 and `<0x0A>` for the byte 10. Control
+and unused tokens are special added tokens. External files may have other components around the model, if
+chatmill.tokenizer.vocabulary.preprocessing supports them; anything else is refused.
 """
 
 import json
@@ -36,10 +36,10 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     rank_scores,
 )
 
-BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece's continuations; no letter of the byte-level alphabet
-UNREACHABLE_PREFIX = "\ufffe"  # no character; before the number of an id that no text may give
-UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # as BERT's vocabularies name entries that no text gives
-MAX_INPUT_CHARS_PER_WORD = 100  # bytes or characters; WordPiece gives a longer piece up
+BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
+UNREACHABLE_PREFIX = "\ufffe"  # a noncharacter; before the number of an id that no text may produce
+UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # the names of unused entries in BERT's vocabularies
+MAX_INPUT_CHARS_PER_WORD = 100  # bytes or characters; WordPiece takes a longer piece for unknown
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
@@ -58,7 +58,7 @@ def write_tokenizer_json(vocabulary: Vocabulary, file: Path) -> None:
 
 
 def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
-    """The file's content; without `special` tokens no text can give their ids."""
+    """The file's content; without `special`, no text can produce the ids of control tokens."""
     added = [
         {"id": i, "content": token.decode(), "single_word": False, "lstrip": False, "rstrip": False}
         | {"normalized": False, "special": True}
@@ -119,7 +119,7 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
         scored = [list(entry) for entry in zip(pieces, scores, strict=True)][:last]
         fallback = Kind.FALLBACK in vocabulary.kinds
         return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": fallback}
-    last = max(vocabulary.text_ids, default=-1)  # ids of added tokens that the model lacks are given anew, after it
+    last = max(vocabulary.text_ids, default=-1)  # added tokens that the model lacks get the ids after it
     ids = {piece: i for i, piece in enumerate(pieces) if vocabulary.kinds[i] < Kind.CONTROL or i < last}
     if vocabulary.algorithm == "wordpiece":
         plain = vocabulary.spelling == "plain"
@@ -145,11 +145,11 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
 
 
 def _unmerged(vocabulary: Vocabulary) -> list[int]:
-    """The ids that only looking a whole piece up can give: in byte-level merging, tokens that no merge makes."""
+    """The ids of byte-level tokens that no merge makes: only looking up a complete piece gives them."""
     if vocabulary.algorithm != "merge" or vocabulary.spelling != "bytes":
         return []
-    made = {vocabulary.tokens[left] + vocabulary.tokens[right] for left, right in vocabulary.merges}
-    return [i for i in vocabulary.text_ids if len(vocabulary.tokens[i]) > 1 and vocabulary.tokens[i] not in made]
+    merged = {vocabulary.tokens[left] + vocabulary.tokens[right] for left, right in vocabulary.merges}
+    return [i for i in vocabulary.text_ids if len(vocabulary.tokens[i]) > 1 and vocabulary.tokens[i] not in merged]
 
 
 def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
@@ -172,7 +172,7 @@ def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
 
 
 def id_to_piece(vocabulary: Vocabulary, i: int) -> str:
-    """How the file spells a token: by the byte-level alphabet, as SentencePiece does, or as it is."""
+    """How the file writes a token: in the byte-level alphabet, as SentencePiece does, or as plain text."""
     token, kind = vocabulary.tokens[i], vocabulary.kinds[i]
     if kind >= Kind.CONTROL:
         return token.decode()
@@ -188,9 +188,9 @@ def id_to_piece(vocabulary: Vocabulary, i: int) -> str:
 
 
 def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
-    """The vocabulary in a file; its `type` is the one that its shape suggests, unless it is given.
+    """The vocabulary in a file; its `type` is inferred from its content unless it is given.
 
-    Every added token becomes a control token. Raises ValueError for shapes that are not known.
+    Every added token becomes a control token. Raises ValueError for unsupported files.
     """
     try:
         return from_json(json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys), type)
@@ -201,19 +201,19 @@ def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises ValueError for one that has a name twice, of which readers take either."""
+    """A JSON object. Raises ValueError if it has a key twice: readers differ in which value they take."""
     result = dict(pairs)
     if len(result) < len(pairs):
-        raise ValueError("a name stands twice in it")
+        raise ValueError("an object in it has a key twice")
     return result
 
 
 def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
-    """The vocabulary in a file's content. Raises ValueError, KeyError, TypeError and their like for what is none."""
+    """The vocabulary in a file's content. Raises ValueError, KeyError, TypeError and the like if it has none."""
     model = content["model"]
     for option in ("dropout", "end_of_word_suffix"):
         if model.get(option):
-            raise ValueError(f"its {option} is not known to chatmill: use another tokenizer")
+            raise ValueError(f"its {option} is not supported: use another tokenizer")
     match _kind(model), model.get("byte_fallback", False), model.get("continuing_subword_prefix"):
         case "Unigram", _, _:
             pieces = [piece for piece, _ in model["vocab"]]
@@ -225,11 +225,11 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
             return _plain_wordpiece(content)
         case ("BPE", _, None | "") | ("WordPiece", _, "→"):
             return _byte_level(content, type)
-    raise ValueError(f"a {_kind(model):.40} model of this kind is not known to chatmill: use another tokenizer")
+    raise ValueError(f"a {_kind(model):.40} model with these settings is not supported: use another tokenizer")
 
 
 def _kind(model: dict[str, Any]) -> str:
-    """The model's kind; older files do not name it."""
+    """The model's type, which older files do not name."""
     if "type" in model:
         return str(model["type"])
     return "Unigram" if "unk_id" in model else "BPE" if "merges" in model else "WordPiece"
@@ -255,20 +255,20 @@ def _sentencepiece(
 
 
 def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
-    """Raise ValueError for what neither chatmill's encoder nor its files can say."""
+    """Raise ValueError for settings that chatmill's encoder and files cannot express."""
     model, fallback = content["model"], bool(content["model"].get("byte_fallback"))
     if any(" " in piece for piece in ids):
-        raise ValueError("a piece holds a blank, where U+2581 stands for it")
+        raise ValueError("a piece contains a space, which is written as U+2581")
     bytes_of = [i for piece, i in ids.items() if sentencepiece_entry(piece)[1] == Kind.FALLBACK]
     if bytes_of and not fallback:
-        raise ValueError("it has pieces for bytes, such as <0x0A>, and does not fall back on them")
+        raise ValueError("it has byte pieces, such as <0x0A>, but byte_fallback is not set")
     if scores is not None and any(scores[i] > NO_RANK for i in bytes_of):
-        raise ValueError("its pieces for bytes, such as <0x0A>, are taken for text that says so")
+        raise ValueError("its byte pieces, such as <0x0A>, also match that text")
     if model.get("ignore_merges"):
-        raise ValueError("it looks words up before it merges, which is known for byte-level BPE alone")
+        raise ValueError("its ignore_merges is supported for byte-level BPE only")
     if scores is None and model.get("unk_token") is not None and not fallback and not model.get("fuse_unk"):
         raise ValueError(
-            "it gives each unknown character a token (fuse_unk is not set), which is not known to chatmill"
+            "it gives each unknown character a token of its own (fuse_unk is not set), which is not supported"
         )
 
 
@@ -291,14 +291,16 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     scores = rank_scores(tokens, kinds, merges)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps)
     for i in [] if ignore_merges or algorithm != "merge" else _unreached(vocabulary):
-        raise ValueError(f"no merge makes its token {i}, {tokens[i]!r:.80}, of its bytes, and ignore_merges is not set")
+        raise ValueError(
+            f"no merge makes its token {i}, {tokens[i]!r:.80}, from its bytes, and ignore_merges is not set"
+        )
     return vocabulary
 
 
 def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
     model = content["model"]
-    if model["max_input_chars_per_word"] != MAX_INPUT_CHARS_PER_WORD:
-        raise ValueError(f"its max_input_chars_per_word is not {MAX_INPUT_CHARS_PER_WORD}: use another tokenizer")
+    if (longest := model["max_input_chars_per_word"]) != MAX_INPUT_CHARS_PER_WORD:
+        raise ValueError(f"its max_input_chars_per_word: expected {MAX_INPUT_CHARS_PER_WORD}, got {longest!r:.40}")
     entries = _with_added_tokens(
         model["vocab"], {i: plain_entry(piece) for piece, i in model["vocab"].items()}, content
     )
@@ -311,38 +313,38 @@ def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
 
 def _score(number: Any) -> float:
     if type(number) not in (int, float) or not abs(number) < 1e30:
-        raise ValueError(f"the score {number!r:.40} is no number, or too large")
+        raise ValueError(f"the score {number!r:.40} is not a number, or is too large")
     return float(number)
 
 
 def _numbered(pieces: Sequence[str]) -> dict[str, int]:
     ids = {piece: i for i, piece in enumerate(pieces)}
     if len(ids) < len(pieces):
-        raise ValueError("a piece stands twice in its vocabulary")
+        raise ValueError("its vocabulary has a piece twice")
     return ids
 
 
 def _with_added_tokens(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, Any]) -> dict[int, Entry]:
-    """The text entries by id, and the added tokens'. Raises ValueError where two share an id."""
+    """The text entries by id, with the added tokens. Raises ValueError if two share an id."""
     by_id: dict[int, str] = {}
     for piece, i in ids.items():
         if type(i) is not int or by_id.setdefault(i, piece) != piece:
-            raise ValueError(f"its piece {piece!r:.80} has the id {i!r:.80}, which is no number or another piece's")
+            raise ValueError(f"its piece {piece!r:.80} has the id {i!r:.80}: not an integer, or another piece's")
     names: dict[str, int] = {}
     for token in content["added_tokens"]:
         i, name = token["id"], token["content"]
         if token.get("normalized") and LOSSY_NORMALIZERS & set(types_of(content.get("normalizer"))):
-            raise ValueError(f"its added token {name!r:.80} is looked for in text that was changed")
+            raise ValueError(f"its added token {name!r:.80} is searched in normalised text, which is not supported")
         if not token.get("special", True) and not SPECIAL_NAME.fullmatch(name):
-            raise ValueError(f"its added token {name!r:.80} is text, which only `tokenizers` would find")
+            raise ValueError(f"its added token {name!r:.80} is not special: only `tokenizers` would find it in text")
         if type(i) is not int or by_id.setdefault(i, name) != name or names.setdefault(name, i) != i:
-            raise ValueError(f"its added token {name!r:.80} has the id {i!r:.80}, which is no number or another one's")
+            raise ValueError(f"its added token {name!r:.80} has the id {i!r:.80}: not an integer, or another token's")
         entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED_PREFIX) else Kind.CONTROL
     return entries
 
 
 def sentencepiece_entry(piece: str) -> Entry:
-    """The bytes and the kind of a text piece, as SentencePiece spells it."""
+    """The bytes and the kind of a text piece, as SentencePiece writes it."""
     if re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
         return bytes.fromhex(piece[3:5]), Kind.FALLBACK
     return piece.replace(METASPACE, " ").encode(), Kind.NORMAL
@@ -352,12 +354,12 @@ def byte_level_entry(piece: str) -> Entry:
     """The bytes and the kind of a piece in letters of the byte-level alphabet. Raises ValueError for other letters."""
     letters = piece.removeprefix(BYTE_LEVEL_SUBWORD_PREFIX)
     if not letters or not all(map(_UNICODE_TO_BYTE.__contains__, letters)):
-        raise ValueError(f"its piece {piece!r:.80} is not in letters that stand for bytes")
+        raise ValueError(f"its piece {piece!r:.80} is not in the byte-level alphabet")
     return bytes(map(_UNICODE_TO_BYTE.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
 
 
 def plain_entry(piece: str) -> Entry:
-    """The bytes and the kind of an entry of a WordPiece vocabulary that is text."""
+    """The bytes and the kind of an entry of a plain-text WordPiece vocabulary."""
     if UNUSED_ENTRY.fullmatch(piece):
         return piece.encode(), Kind.UNUSED
     text = piece.removeprefix(CONTINUING_SUBWORD_PREFIX)
@@ -365,7 +367,7 @@ def plain_entry(piece: str) -> Entry:
 
 
 def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
-    """Tokens and kinds by id. Raises ValueError for a gap, and for a token that would take ages to understand."""
+    """Tokens and kinds by id. Raises ValueError for a gap, and for a token that is empty or too long."""
     missing = next((i for i in range(len(entries)) if i not in entries), None)
     if missing is not None:
         raise ValueError(f"no token has the id {missing}")
@@ -391,7 +393,7 @@ def _pattern(steps: dict[str, Any] | None) -> str | None:
             ],
         }:
             return pattern
-    raise ValueError("its pre_tokenizer is not one pattern followed by bytes")
+    raise ValueError("its pre_tokenizer is not one Split pattern followed by ByteLevel")
 
 
 def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[MergePair, ...]:
@@ -399,8 +401,8 @@ def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[MergePair, ...]
     for rank, merge in enumerate(model.get("merges", [])):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if len(parts) != 2 or not all(part in ids for part in (*parts, "".join(parts))):
-            raise ValueError(f"its merge {rank}, {merge!r:.80}, is not of two tokens that make a third")
+            raise ValueError(f"its merge {rank}, {merge!r:.80}, is not of two tokens that make a third one")
         pairs.append((ids[parts[0]], ids[parts[1]]))
     if len(set(pairs)) < len(pairs):
-        raise ValueError("a merge is there twice")
+        raise ValueError("it has a merge twice")
     return tuple(pairs)

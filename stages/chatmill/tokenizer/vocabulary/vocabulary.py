@@ -1,4 +1,4 @@
-"""What a tokenizer consists of, whatever file it stands in, and the fingerprint that tells two apart."""
+"""The content of a tokenizer, independent of its file format, and its fingerprint."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ from typing import Literal
 
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 MergePair = tuple[int, int]
-VOCAB_SIZE_MULTIPLE = 64  # of which every vocabulary's size is one
-CONTINUING_SUBWORD_PREFIX = "##"  # before WordPiece's continuations, where its entries are text and not bytes
-UNUSED_PREFIX = "<|unused_"  # how the names of unused ids begin
-MAX_TOKEN_BYTES = 1024  # bytes of a token that is read from a file
-NO_RANK = -1e6  # score of single bytes, controls and whatever else has no rank
+VOCAB_SIZE_MULTIPLE = 64  # the size of a vocabulary is a multiple of it
+CONTINUING_SUBWORD_PREFIX = "##"  # before WordPiece continuations, if entries are text and not bytes
+UNUSED_PREFIX = "<|unused_"  # of the names of unused ids
+MAX_TOKEN_BYTES = 1024  # of a token that is read from a file
+NO_RANK = -1e6  # score of tokens without a rank, such as single bytes and control tokens
 
 _FLOAT32 = struct.Struct("<f")
 
@@ -29,20 +29,21 @@ class Kind(IntEnum):
     NORMAL = 0
     CONTINUATION = 1  # only inside a word: its text follows other text of the same piece
     FALLBACK = 2  # one byte, for text that no other entry covers
-    CONTROL = 3  # never made by text
-    UNUSED = 4  # an id that stands for nothing
-    UNKNOWN = 5  # text that no token covers, where there are no bytes to fall back on
+    CONTROL = 3  # never produced by text
+    UNUSED = 4  # an id without a token
+    UNKNOWN = 5  # text that no token covers, if there is no byte fallback
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer's content, in id order.
 
-    `algorithm` says how a piece becomes ids: `lookup` (the whole piece, else its bytes), `merge` (pairs by rank),
+    `algorithm` is how a piece becomes ids: `lookup` (the complete piece, or else its bytes), `merge` (pairs by rank),
     `wordpiece` (longest match first), `viterbi` (best sum of scores). `pattern` is the regular expression whose matches
-    are the pieces; None where the algorithm takes the text as it is. `merges` are pairs of ids, by rank.
+    are the pieces; None if the text is not split. `merges` are pairs of ids, by rank.
 
-    A tokenizer made elsewhere may change the text before, or cut it otherwise: `steps`, of chatmill.tokenizer.steps.
+    An external tokenizer may also normalise or split text in other ways: `steps`, a text of
+    chatmill.tokenizer.vocabulary.preprocessing.
     """
 
     type: str
@@ -50,7 +51,7 @@ class Vocabulary:
     pattern: str | None
     tokens: tuple[bytes, ...]  # exact bytes of each token; of a control or unused token, its name
     kinds: tuple[Kind, ...]
-    scores: tuple[float, ...]  # float32; log-probabilities for viterbi, otherwise as `rank_scores` makes them
+    scores: tuple[float, ...]  # float32; log-probabilities for viterbi, otherwise from `rank_scores`
     merges: tuple[MergePair, ...] = ()
     steps: str | None = None
 
@@ -61,19 +62,19 @@ class Vocabulary:
 
     @cached_property
     def num_text(self) -> int:
-        """How many ids text can produce."""
+        """The number of ids that text can produce."""
         return len(self.text_ids)
 
     @property
     def spelling(self) -> Literal["bytes", "marked", "plain"]:
-        """How files write tokens: in letters for bytes, as text with U+2581 for spaces, or as text."""
+        """How files write tokens: in the byte-level alphabet, as text with U+2581 for spaces, or as plain text."""
         if self.type == "sentencepiece":
             return "marked"
         return "plain" if self.algorithm == "wordpiece" and self.steps is not None else "bytes"
 
     @cached_property
     def lossless(self) -> bool:
-        """Whether the tokens of a text are its bytes, whatever it says."""
+        """Whether the tokens of every text are exactly its bytes."""
         return self.steps is None and (Kind.UNKNOWN not in self.kinds or Kind.FALLBACK in self.kinds)
 
     @cached_property
@@ -83,7 +84,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of canonical JSON of all of it: equal wherever it was read from."""
+        """sha256 of canonical JSON of the content; the same for every file format."""
         entries = [
             [token.hex(), int(kind), f"{score:.6g}"]
             for token, kind, score in zip(self.tokens, self.kinds, self.scores, strict=True)
@@ -101,7 +102,7 @@ class Vocabulary:
 
 
 def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence[MergePair] = ()) -> tuple[float, ...]:
-    """-ln(rank + 1): the rank of the first merge that makes a token; without merges, its place among longer entries."""
+    """-ln(rank + 1): the rank of the first merge that makes a token; without merges, its place among longer tokens."""
     rank_by_token: dict[bytes, int] = {}
     for place, (left, right) in enumerate(merges):
         rank_by_token.setdefault(tokens[left] + tokens[right], place)
@@ -116,18 +117,18 @@ def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence
 
 
 def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tuple[MergePair, ...]:
-    """The merges behind byte-level tokens in the order of their ranks: the two parts that lower ranks make of each.
+    """The merges of byte-level tokens, in the order of their ranks: the two parts that lower ranks make of each token.
 
-    A token of which they make more than two has none: it is found by looking a whole piece up, and not by merging. Of
-    `trained` tokens there is none such, so that most need no merging to be understood.
+    A token with more than two such parts has no merge: it is found only by looking up a complete piece. `trained` says
+    that there is no such token, which makes most merges faster to find.
     """
     known: dict[bytes, int] = {token: i for token, i in ranks.items() if len(token) == 1}
     merges = []
     for token, i in sorted(ranks.items(), key=itemgetter(1)):
         if len(token) > 1:
             cuts = range(1, len(token)) if trained else ()
-            ways = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in known and token[cut:] in known]
-            parts = ways[0] if len(ways) == 1 else byte_pair_merge(token, known)
+            splits = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in known and token[cut:] in known]
+            parts = splits[0] if len(splits) == 1 else byte_pair_merge(token, known)
             if len(parts) == 2:
                 merges.append((known[parts[0]], known[parts[1]]))
             known[token] = i
@@ -135,18 +136,18 @@ def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tupl
 
 
 def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
-    """Merges less those that never happen, where they follow the ranks of what they make.
+    """The merges without unreachable ones, if they are sorted by the rank of the token they make.
 
-    Some writers list every pair whose joint token there is; but only the two parts that lower ranks leave ever meet.
+    Some programs list every pair that makes a token; but only the two parts that lower ranks leave are ever merged.
     """
     tokens = {i: token for token, i in ranks.items()}
-    made = [ranks[tokens[left] + tokens[right]] for left, right in merges]
+    merged = [ranks[tokens[left] + tokens[right]] for left, right in merges]
     needed = merges_by_rank(ranks)
-    return needed if made == sorted(made) and set(needed) <= set(merges) else merges
+    return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
 
 
 def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """The bytes of a piece joined pair by pair, those first whose joint token has the least rank."""
+    """The bytes of a piece merged pair by pair, lowest rank first."""
     parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
     pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
     while pairs and (best := min(pairs)) < math.inf:
@@ -159,27 +160,27 @@ def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
 
 
 def unused_names(taken: Container[bytes]) -> Iterator[bytes]:
-    """Names for unused ids, without end; none of those that are taken."""
+    """Endless names for unused ids, without those that are taken."""
     return (name for k in count() if (name := f"{UNUSED_PREFIX}{k}|>".encode()) not in taken)
 
 
 def check_lengths(tokens: Iterable[bytes]) -> None:
-    """Raise ValueError for a token that is empty, or so long that it would take ages to understand."""
+    """Raise ValueError for a token that is empty or too long."""
     if any(not 0 < len(token) <= MAX_TOKEN_BYTES for token in tokens):
         raise ValueError(f"a token is empty, or has over {MAX_TOKEN_BYTES} bytes")
 
 
 def float32(value: float) -> float:
-    """The nearest number that every format keeps exactly."""
+    """The nearest float32, which every format stores exactly."""
     number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
     return number
 
 
 def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:
-    """The text tokens of a byte-level tokenizer: the 256 bytes, then longer tokens by rank, as training made them."""
+    """The text tokens of a byte-level tokenizer: the 256 bytes, then the longer tokens of training by rank."""
     tokens = (*(bytes([byte]) for byte in range(256)), *longer)
     kinds = (Kind.NORMAL,) * len(tokens)
     ranks = {token: i for i, token in enumerate(tokens)}
-    assert len(ranks) == len(tokens), "a token is there twice"
+    assert len(ranks) == len(tokens), "a duplicate token"
     merges = merges_by_rank(ranks, trained=True) if algorithm == "merge" else ()
     return Vocabulary(type, algorithm, pattern, tokens, kinds, rank_scores(tokens, kinds, merges), merges)
