@@ -187,10 +187,7 @@ def test_ids_are_those_of_the_c_program(tmp_path_factory, text):
         (records(*ENTRIES).replace(b"\n<s>\n", b"\n<q>\n"), "its token 1: expected <s>, got "),
         (records(*ENTRIES[:-1], (float("nan"), "b")), "its token 268, 'b', has the score nan"),
         (records((-9.0, "ab"), *ENTRIES[1:]), "tokens 259 and 260 are the same"),
-        (
-            records((-2.0, " a"), *ENTRIES[1:]),
-            "its token 260, 'ab', has the score -2.0: not finite, or another",
-        ),
+        (records((-2.0, " a"), *ENTRIES[1:]), "its token 260, 'ab', has the score -2.0: not finite, or another"),
         (records(*ENTRIES).replace(b"\xc3\xa9", b"\xff\xff"), "can't decode byte"),
         (b"", "it has only 0"),
     ],

@@ -181,9 +181,7 @@ def assert_refused(result, *words):
 @pytest.mark.parametrize("exported", ["unigram"], indirect=True)
 def test_what_follows_the_records_is_not_needed(exported, reader, tmp_path, name, num_numbers):
     (tmp_path / name).write_bytes(Records(exported, name, num_numbers).data)
-    complete, truncated = (
-        run(reader, folder / name, num_numbers, 704, "tokens") for folder in (exported.out, tmp_path)
-    )
+    full, cut = (run(reader, folder / name, num_numbers, 704, "tokens") for folder in (exported.out, tmp_path))
     assert (cut.returncode, cut.stdout) == (0, full.stdout)
 
 

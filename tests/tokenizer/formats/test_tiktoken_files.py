@@ -156,10 +156,7 @@ HOSTILE = {
     "a name to fetch": (pickled("cl100k_base"), "its state is the name 'cl100k_base'"),
     "no state": (pickled(None), "no state"),
     "other fields": (pickled({"name": "x"}), "expected name, pat_str, mergeable_ranks, special_tokens"),
-    "ranks of text": (
-        pickled(encoding_state(mergeable_ranks={"a": 0})),
-        "mergeable_ranks: expected a mapping",
-    ),
+    "ranks of text": (pickled(encoding_state(mergeable_ranks={"a": 0})), "mergeable_ranks: expected a mapping"),
     "huge ids": (pickled(encoding_state(special_tokens={"<s>": 2**31 - 1})), "ids up to 2147483647 for 257 tokens"),
     "ids twice": (pickled(encoding_state(special_tokens={"<s>": 3})), "the id 3 has two tokens"),
     "no bytes": (pickled(encoding_state(mergeable_ranks={b"a": 0})), "no token for the byte 0x00"),

@@ -68,9 +68,7 @@ def resolve(pattern: str) -> str:
     if not all(pieces):
         raise ValueError("it matches the empty string, so characters would be lost")
     if differing:
-        raise ValueError(
-            f"{differing[0]} and `regex` split text differently with it: use plain classes such as \\p{{L}}"
-        )
+        raise ValueError(f"{differing[0]} and `regex` split text differently by it: use classes such as \\p{{L}}")
     return pattern
 
 

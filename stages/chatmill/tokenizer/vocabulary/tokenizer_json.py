@@ -267,9 +267,7 @@ def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: l
     if model.get("ignore_merges"):
         raise ValueError("its ignore_merges is supported for byte-level BPE only")
     if scores is None and model.get("unk_token") is not None and not fallback and not model.get("fuse_unk"):
-        raise ValueError(
-            "it gives each unknown character a token of its own (fuse_unk is not set), which is not supported"
-        )
+        raise ValueError("it gives each unknown character a token (fuse_unk is not set), which is not supported")
 
 
 def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
@@ -291,9 +289,7 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     scores = rank_scores(tokens, kinds, merges)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps)
     for i in [] if ignore_merges or algorithm != "merge" else _unreached(vocabulary):
-        raise ValueError(
-            f"no merge makes its token {i}, {tokens[i]!r:.80}, from its bytes, and ignore_merges is not set"
-        )
+        raise ValueError(f"no merge makes its token {i}, {tokens[i]!r:.80}, and ignore_merges is not set")
     return vocabulary
 
 
