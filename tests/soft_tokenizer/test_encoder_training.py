@@ -41,13 +41,13 @@ SYLLABLES = [f"{first}{last}".encode() for first in "bcdfghklmnprstvz" for last 
 WORDS = [first + last for first in SYLLABLES[::3] for last in SYLLABLES[::7]]
 VOCABULARY = add_special_tokens(byte_level_vocabulary([*SYLLABLES, *WORDS], "bpe", "merge", PATTERNS["qwen2"]), [])
 SIZE = len(VOCABULARY.tokens)
-TALKS = [
+CONVERSATIONS = [
     [Message.from_text("user", f"{word.decode()}?"), Message.from_text("assistant", f"{word.decode()} bada!")]
     for word in WORDS[:40]
 ]
 
 
-def pairs_of(rows=None, vocabulary=VOCABULARY, longest=8, seed=1):
+def make_dataset(rows=None, vocabulary=VOCABULARY, longest=8, seed=1):
     rows = torch.randn(len(vocabulary.tokens), 8, generator=torch.Generator().manual_seed(0)) if rows is None else rows
     counts = np.arange(len(vocabulary.tokens))
     return EmbeddingDataset.from_table(vocabulary, rows, counts, longest=longest, held_out=0.2, seed=seed)
@@ -59,14 +59,14 @@ def composed_rows():
     return torch.stack([sum(letters[byte] / (place + 1) for place, byte in enumerate(t)) for t in VOCABULARY.tokens])
 
 
-def learnt(pairs, chosen=None, shape=SHAPE, ridge=1e-4, **changes):
-    chosen = torch.ones_like(pairs.held_out) if chosen is None else chosen
+def fitted(dataset, chosen=None, shape=SHAPE, ridge=1e-4, **changes):
+    chosen = torch.ones_like(dataset.held_out) if chosen is None else chosen
     options = {"steps": 60, "contrast": 0.1, "ridge": ridge, "seed": 1} | changes
-    return fit_encoder(shape, pairs, chosen, **options)
+    return fit_encoder(shape, dataset, chosen, **options)
 
 
-def measured(pairs, encoder, learnt, on):
-    return compute_metrics(predict(encoder, pairs.byte_ids), pairs, learnt, on)
+def measured(dataset, encoder, train_mask, on):
+    return compute_metrics(predict(encoder, dataset.byte_ids), dataset, train_mask, on)
 
 
 def model_with(tied=True):
@@ -79,39 +79,39 @@ def encoder_for(model):
     return encoder
 
 
-def tokens_of(pairs, chosen):
-    return {VOCABULARY.tokens[i] for i in pairs.ids[chosen].tolist()}
+def tokens_of(dataset, chosen):
+    return {VOCABULARY.tokens[i] for i in dataset.ids[chosen].tolist()}
 
 
 def test_control_tokens_are_apart_and_a_fallback_token_is_its_byte():
     kinds = (Kind.FALLBACK, *VOCABULARY.kinds[1:])
-    pairs = pairs_of(vocabulary=replace(VOCABULARY, kinds=kinds))
-    assert pairs.ids.tolist() == list(VOCABULARY.text_ids)
-    assert pairs.byte_ids[0, :2].tolist() == [START + Kind.FALLBACK, 0]
+    dataset = make_dataset(vocabulary=replace(VOCABULARY, kinds=kinds))
+    assert dataset.ids.tolist() == list(VOCABULARY.text_ids)
+    assert dataset.byte_ids[0, :2].tolist() == [START + Kind.FALLBACK, 0]
 
 
 def test_the_order_of_a_vocabulary_decides_on_no_token():
     order = [*reversed(VOCABULARY.text_ids), *range(VOCABULARY.num_text, SIZE)]
     turned = replace(VOCABULARY, tokens=tuple(VOCABULARY.tokens[i] for i in order), merges=())
-    pairs, other = pairs_of(), pairs_of(vocabulary=turned)
-    assert tokens_of(pairs, pairs.held_out) == {turned.tokens[i] for i in other.ids[other.held_out].tolist()}
+    dataset, other = make_dataset(), make_dataset(vocabulary=turned)
+    assert tokens_of(dataset, dataset.held_out) == {turned.tokens[i] for i in other.ids[other.held_out].tolist()}
 
 
 def test_about_the_share_is_held_out_and_the_seed_decides_which():
-    first, second = pairs_of(), pairs_of(seed=2)
+    first, second = make_dataset(), make_dataset(seed=2)
     assert 0.1 < first.held_out.float().mean() < 0.3
     assert not torch.equal(first.held_out, second.held_out)
     assert not is_held_out(b"a", Kind.NORMAL, 0.0, 1) and is_held_out(b"a", Kind.NORMAL, 1.0, 1)
 
 
 def test_tokens_that_are_too_long_are_counted():
-    assert pairs_of().num_truncated == 0
-    assert pairs_of(longest=3).num_truncated == len(WORDS)
+    assert make_dataset().num_truncated == 0
+    assert make_dataset(longest=3).num_truncated == len(WORDS)
 
 
 def test_empty_tokens_are_refused():
     with pytest.raises(ValueError, match=r"1 of .* tokens of the vocabulary are empty"):
-        pairs_of(vocabulary=replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:])))
+        make_dataset(vocabulary=replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:])))
 
 
 def test_a_share_that_holds_out_no_token_is_refused():
@@ -122,46 +122,48 @@ def test_a_share_that_holds_out_no_token_is_refused():
 
 
 def test_rows_that_follow_from_bytes_are_known_for_tokens_never_seen():
-    pairs = pairs_of(composed_rows())
-    found = measured(pairs, learnt(pairs, ~pairs.held_out, ridge=RIDGE_HELD_OUT), ~pairs.held_out, pairs.held_out)
+    dataset = make_dataset(composed_rows())
+    encoder = fitted(dataset, ~dataset.held_out, ridge=RIDGE_HELD_OUT)
+    found = measured(dataset, encoder, ~dataset.held_out, dataset.held_out)
     assert found["variance_explained"]["plain"] > 0.5
     assert found["nearest"]["cosine"] > 20 * found["nearest"]["chance"]
 
 
 def test_rows_that_follow_from_nothing_are_learnt_but_foretold_for_no_token():
-    pairs = pairs_of()
-    encoder = learnt(pairs, ~pairs.held_out, replace(SHAPE, features=1024))
-    kept, held_out = (measured(pairs, encoder, ~pairs.held_out, on) for on in (~pairs.held_out, pairs.held_out))
-    assert kept["variance_explained"]["plain"] > 0.9 and kept["nearest"]["cosine"] > 0.9
-    assert held_out["variance_explained"]["plain"] < 0.1 and not has_collapsed(kept)
+    dataset = make_dataset()
+    encoder = fitted(dataset, ~dataset.held_out, replace(SHAPE, features=1024))
+    train_mask = ~dataset.held_out
+    trained, held_out = (measured(dataset, encoder, train_mask, on) for on in (train_mask, dataset.held_out))
+    assert trained["variance_explained"]["plain"] > 0.9 and trained["nearest"]["cosine"] > 0.9
+    assert held_out["variance_explained"]["plain"] < 0.1 and not has_collapsed(trained)
 
 
 @pytest.mark.parametrize("ridge", [1e-4, 1e9])
 def test_a_network_that_tells_no_tokens_apart_is_flagged(ridge):
     rows = 5 + torch.randn(SIZE, 8, generator=torch.Generator().manual_seed(0))
-    unread = replace(pairs_of(rows), byte_ids=torch.full((VOCABULARY.num_text, 3), 65))
-    pairs = unread if ridge < 1 else pairs_of(rows)
-    everything = torch.ones_like(pairs.held_out)
-    found = measured(pairs, learnt(pairs, ridge=ridge), everything, everything)
+    unread = replace(make_dataset(rows), byte_ids=torch.full((VOCABULARY.num_text, 3), 65))
+    dataset = unread if ridge < 1 else make_dataset(rows)
+    everything = torch.ones_like(dataset.held_out)
+    found = measured(dataset, fitted(dataset, ridge=ridge), everything, everything)
     assert found["mean_cosine"] > 0.95 and found["norm_ratio"] == pytest.approx(1, abs=0.05)
     assert has_collapsed(found) and found["nearest"]["cosine"] < 0.02
 
 
 def test_the_mean_row_explains_nothing_and_the_rows_themselves_all():
-    pairs = pairs_of()
-    constant = pairs.rows[~pairs.held_out].mean(dim=0).expand_as(pairs.rows)
-    assert compute_metrics(constant, pairs, ~pairs.held_out, ~pairs.held_out)["variance_explained"]["plain"] == 0
-    perfect = compute_metrics(pairs.rows, pairs, ~pairs.held_out, pairs.held_out)
+    dataset = make_dataset()
+    constant = dataset.rows[~dataset.held_out].mean(dim=0).expand_as(dataset.rows)
+    assert compute_metrics(constant, dataset, ~dataset.held_out, ~dataset.held_out)["variance_explained"]["plain"] == 0
+    perfect = compute_metrics(dataset.rows, dataset, ~dataset.held_out, dataset.held_out)
     assert perfect["variance_explained"] == {"plain": 1, "by_use": 1} and perfect["nearest"]["cosine"] == 1
     assert perfect["mean_cosine"] == pytest.approx(1) and perfect["norm_ratio"] == 1
 
 
 def test_what_is_explained_is_held_against_the_mean_of_the_learnt_rows():
     rows, predicted = torch.tensor([[0.0], [2.0], [4.0]]), torch.tensor([[0.0], [0.0], [3.0]])
-    learnt, numbers = torch.tensor([True, True, False]), torch.tensor([1, 2])
-    assert explained_variance(predicted, rows, torch.ones(2), learnt, numbers) == pytest.approx(1 - (4 + 1) / (1 + 9))
-    assert explained_variance(predicted, rows, torch.tensor([1.0, 3.0]), learnt, numbers) == pytest.approx(1 - 7 / 28)
-    assert explained_variance(predicted, rows, torch.zeros(2), learnt, numbers) is None
+    shown, numbers = torch.tensor([True, True, False]), torch.tensor([1, 2])
+    assert explained_variance(predicted, rows, torch.ones(2), shown, numbers) == pytest.approx(1 - (4 + 1) / (1 + 9))
+    assert explained_variance(predicted, rows, torch.tensor([1.0, 3.0]), shown, numbers) == pytest.approx(1 - 7 / 28)
+    assert explained_variance(predicted, rows, torch.zeros(2), shown, numbers) is None
 
 
 def test_the_nearest_row_by_dot_product_may_be_a_longer_one():
@@ -170,40 +172,40 @@ def test_the_nearest_row_by_dot_product_may_be_a_longer_one():
 
 
 def test_among_the_measured_alone_no_row_that_was_shown_is_in_the_way():
-    pairs = pairs_of(torch.eye(SIZE))
-    shown = pairs.rows[~pairs.held_out][0]
-    found = compute_metrics(0.4 * pairs.rows + 0.6 * shown, pairs, ~pairs.held_out, pairs.held_out)
+    dataset = make_dataset(torch.eye(SIZE))
+    shown = dataset.rows[~dataset.held_out][0]
+    found = compute_metrics(0.4 * dataset.rows + 0.6 * shown, dataset, ~dataset.held_out, dataset.held_out)
     assert found["nearest"]["cosine"] == 0
-    assert found["nearest_of_these"] == {"cosine": 1, "chance": 1 / int(pairs.held_out.sum())}
+    assert found["nearest_of_these"] == {"cosine": 1, "chance": 1 / int(dataset.held_out.sum())}
 
 
 def test_the_last_matrix_is_that_of_least_squares():
-    pairs, shape = pairs_of(), replace(SHAPE, features=16)
-    encoder, weights = ByteEncoder(shape, 8), pairs.weights.double().sqrt()[:, None]
-    fit_last_layer(encoder, pairs, torch.ones_like(pairs.held_out), 0.0)
-    read = encoder.encode(pairs.byte_ids).detach().double()
-    expected = torch.linalg.lstsq(read * weights, pairs.rows.double() * weights).solution
-    torch.testing.assert_close(predict(encoder, pairs.byte_ids).double(), read @ expected, atol=1e-3, rtol=1e-3)
+    dataset, shape = make_dataset(), replace(SHAPE, features=16)
+    encoder, weights = ByteEncoder(shape, 8), dataset.weights.double().sqrt()[:, None]
+    fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), 0.0)
+    read = encoder.encode(dataset.byte_ids).detach().double()
+    expected = torch.linalg.lstsq(read * weights, dataset.rows.double() * weights).solution
+    torch.testing.assert_close(predict(encoder, dataset.byte_ids).double(), read @ expected, atol=1e-3, rtol=1e-3)
 
 
 def test_rows_that_nothing_foretells_are_held_down_most():
-    composed, random = pairs_of(composed_rows()), pairs_of()
+    composed, random = make_dataset(composed_rows()), make_dataset()
     apart = torch.arange(len(random.ids)) % 10 == 0
-    first, second = (best_ridge(learnt(p, ~apart), p, ~apart, apart) for p in (composed, random))
+    first, second = (best_ridge(fitted(p, ~apart), p, ~apart, apart) for p in (composed, random))
     assert first < 10 <= second
 
 
 def test_learning_gives_the_same_each_time_and_another_with_another_seed():
-    pairs = pairs_of()
-    first, again, other = (predict(learnt(pairs, steps=5, seed=seed), pairs.byte_ids) for seed in (1, 1, 2))
+    dataset = make_dataset()
+    first, again, other = (predict(fitted(dataset, steps=5, seed=seed), dataset.byte_ids) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("ridge", [RIDGE_HELD_OUT, 1e-4])
 def test_rows_held_out_change_nothing_that_is_learnt(ridge):
-    pairs = pairs_of()
-    other = replace(pairs, rows=torch.where(pairs.held_out[:, None], 100.0, pairs.rows))
-    first, second = (predict(learnt(p, ~p.held_out, ridge=ridge, steps=5), p.byte_ids) for p in (pairs, other))
+    dataset = make_dataset()
+    other = replace(dataset, rows=torch.where(dataset.held_out[:, None], 100.0, dataset.rows))
+    first, second = (predict(fitted(p, ~p.held_out, ridge=ridge, steps=5), p.byte_ids) for p in (dataset, other))
     assert torch.equal(first, second)
 
 
@@ -239,46 +241,46 @@ def test_control_tokens_keep_their_rows_in_another_tokenizer():
 
 def test_a_tokenizer_of_the_same_tokens_in_another_order_costs_nothing():
     model = model_with()
-    subject = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, TALKS[:3])
+    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, CONVERSATIONS[:3])
     turned = add_special_tokens(
         byte_level_vocabulary([*reversed(SYLLABLES), *reversed(WORDS)], "bpe", "merge", PATTERNS["qwen2"]), []
     )
     encoder, other = encoder_for(model), ChatTokenizer(turned)
-    own, foreign = (
-        subject.bits_per_byte(
-            transferred_embedding(subject, encoder, tokenizer, np.ones(SIZE)).weight, subject.corpus(tokenizer)
+    own, external = (
+        evaluator.bits_per_byte(
+            transferred_embedding(evaluator, encoder, tokenizer, np.ones(SIZE)).weight, evaluator.corpus(tokenizer)
         )
-        for tokenizer in (subject.tokenizer, other)
+        for tokenizer in (evaluator.tokenizer, other)
     )
-    assert other.fingerprint != subject.tokenizer.fingerprint and foreign == pytest.approx(own, rel=1e-5)
+    assert other.fingerprint != evaluator.tokenizer.fingerprint and external == pytest.approx(own, rel=1e-5)
 
 
 def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():
     model = model_with()
-    subject, pairs = (
-        EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, TALKS),
-        pairs_of(embedding_table(model)),
+    evaluator, dataset = (
+        EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, CONVERSATIONS),
+        make_dataset(embedding_table(model)),
     )
-    scores = measure_plugged(subject, pairs, pairs.rows, embedding_table(model))
+    scores = measure_plugged(evaluator, dataset, dataset.rows, embedding_table(model))
     assert scores["table"] == scores["plugged_in"] == scores["held_out"] != scores["held_out_mean"]
-    assert measure_noisy(subject, embedding_table(model))["case"]["table"]["all"] != scores["table"]["all"]
+    assert measure_noisy(evaluator, embedding_table(model))["case"]["table"]["all"] != scores["table"]["all"]
 
 
 def test_where_only_answers_were_trained_all_text_is_not_scored():
     model = model_with()
-    subject = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.0, TALKS[:2])
-    scores = subject.bits_per_byte(embedding_table(model), subject.corpus())
+    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.0, CONVERSATIONS[:2])
+    scores = evaluator.bits_per_byte(embedding_table(model), evaluator.corpus())
     assert scores["all"] is None and scores["assistant"] > 0
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_training_on_learns_the_network_and_the_model(tied):
     model, tokenizer = model_with(tied), ChatTokenizer(VOCABULARY)
-    subject, encoder = EmbeddingEvaluator(model, tokenizer, "chatml", 0.1, TALKS), encoder_for(model)
-    encoded = tokenizer.encode_conversations([Segmenter("chatml")(render(talk)) for talk in TALKS])
+    evaluator, encoder = EmbeddingEvaluator(model, tokenizer, "chatml", 0.1, CONVERSATIONS), encoder_for(model)
+    encoded = tokenizer.encode_conversations([Segmenter("chatml")(render(one)) for one in CONVERSATIONS])
     embedding, before = make_byte_embedding(encoder, VOCABULARY, embedding_table(model)), deepcopy(encoder.state_dict())
-    untuned = subject.bits_per_byte(embedding.weight, subject.corpus())
-    tuned = subject.fine_tuned(embedding, tokenizer, EncodedSplit(*encoded), steps=30, seed=1)
-    assert subject.bits_per_byte(embedding_table(tuned), subject.corpus())["all"] < untuned["all"]
+    untuned = evaluator.bits_per_byte(embedding.weight, evaluator.corpus())
+    tuned = evaluator.fine_tuned(embedding, tokenizer, EncodedSplit(*encoded), steps=30, seed=1)
+    assert evaluator.bits_per_byte(embedding_table(tuned), evaluator.corpus())["all"] < untuned["all"]
     assert not torch.equal(encoder.embed_out.weight, before["embed_out.weight"])
     assert torch.equal(embedding_table(tuned), embedding.weight)

@@ -52,14 +52,14 @@ def test_a_word_is_replaced_by_the_same_word_wherever_it_stands():
 
 def test_calls_of_tools_stay():
     text = Part("text", "One word follows another until the sentence finally ends somewhere near here. " * 5)
-    talk = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), text))]
+    conversation = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), text))]
     for kind in NOISE_KINDS:
-        ((message,),) = add_noise([talk], kind)
-        assert message.parts[:2] == talk[0].parts[:2] and message.parts[2] != text
+        ((message,),) = add_noise([conversation], kind)
+        assert message.parts[:2] == conversation[0].parts[:2] and message.parts[2] != text
 
 
 @given(st.text(), st.sampled_from(NOISE_KINDS))
 def test_any_text_remains_a_conversation(text, kind):
-    (talk,) = add_noise([[Message.from_text("user", text), Message.from_text("assistant", text)]], kind)
-    assert parse(render(talk)) == talk
-    assert [re.sub(r"[^\d\s]", "", message.text) for message in talk] == [re.sub(r"[^\d\s]", "", text)] * 2
+    (conversation,) = add_noise([[Message.from_text("user", text), Message.from_text("assistant", text)]], kind)
+    assert parse(render(conversation)) == conversation
+    assert [re.sub(r"[^\d\s]", "", message.text) for message in conversation] == [re.sub(r"[^\d\s]", "", text)] * 2

@@ -14,7 +14,7 @@ from chatmill.encoded.token_files import SplitCounts, read_meta, read_split, tok
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
 
-TALKS = [
+CONVERSATIONS = [
     [Message.from_text("user", "Hi"), Message.from_text("assistant", "Hé!")],
     [
         Message.from_text("system", "Short."),
@@ -27,8 +27,8 @@ TALKS = [
 @pytest.fixture
 def folder(tmp_path):
     """Two conversations to train on, one to validate, and a tokenizer of bytes."""
-    for split, talks in (("train", TALKS), ("validation", TALKS[:1])):
-        lines = "".join(Record("talk", "talk/1", render(talk)).to_json() for talk in talks)
+    for split, conversations in (("train", CONVERSATIONS), ("validation", CONVERSATIONS[:1])):
+        lines = "".join(Record("talk", "talk/1", render(conversation)).to_json() for conversation in conversations)
         (tmp_path / f"{split}.jsonl").write_text(lines, encoding="utf-8")
     write_folder(VOCABULARY, tmp_path / "tokenizer")
     return tmp_path
@@ -46,8 +46,8 @@ def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, templa
     monkeypatch.setattr("chatmill.encoded.file_encoding.CONVERSATIONS_PER_BATCH", chunk)
     ids, loss, offsets = read_split(run(folder, template), "train")
     assert (ids.dtype, loss.dtype, offsets.dtype) == (np.uint16, np.uint8, np.int64)
-    for i, talk in enumerate(TALKS):
-        expected_ids, expected_loss = byte_tokenizer().encode_segments(conversation_segments(talk, template))
+    for i, conversation in enumerate(CONVERSATIONS):
+        expected_ids, expected_loss = byte_tokenizer().encode_segments(conversation_segments(conversation, template))
         part = slice(offsets[i], offsets[i + 1])
         assert ids[part].tolist() == expected_ids and loss[part].tolist() == expected_loss
     assert offsets[-1] == len(ids) == len(loss)
@@ -76,7 +76,7 @@ def test_text_that_is_not_rendered_has_no_segments(text):
 
 def test_decoded_chatml_is_the_text_on_disk(folder):
     ids, _, offsets = read_split(run(folder), "train")
-    assert byte_tokenizer().decode(ids[offsets[1] : offsets[2]]) == "<|bos|>" + render(TALKS[1])
+    assert byte_tokenizer().decode(ids[offsets[1] : offsets[2]]) == "<|bos|>" + render(CONVERSATIONS[1])
 
 
 def test_the_mask_is_the_answer_and_its_end(folder):
@@ -88,14 +88,14 @@ def test_the_mask_is_the_answer_and_its_end(folder):
 
 def test_meta_counts_bytes_of_text_without_control_tokens(folder):
     meta = read_meta(run(folder))
-    text = render(TALKS[0]).replace(IM_START, "").replace(IM_END, "")
+    text = render(CONVERSATIONS[0]).replace(IM_START, "").replace(IM_END, "")
     assert meta.bytes["validation"] == len(text.encode())
     assert meta.conversations == {"train": 2, "validation": 1}
     assert meta.fingerprint == VOCABULARY.fingerprint and meta.template == "chatml"
 
 
 def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
-    chunk = byte_tokenizer().encode_conversations([conversation_segments(TALKS[0])])
+    chunk = byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])])
     counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64))
     split = read_split(tmp_path, "train")
     assert split.ids.dtype == np.uint32

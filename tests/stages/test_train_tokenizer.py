@@ -35,11 +35,11 @@ def chat(tmp_path_factory):
     words = ["".join(choose(syllables) for _ in range(1 + i % 3)) for i in range(200)]
     with file.open("w", encoding="utf-8") as lines:
         for i in range(300):
-            talk = [
+            conversation = [
                 Message.from_text("user", f"What do you think of the {choose(words)}, and of {i} {choose(words)}s?"),
                 Message.from_text("assistant", f"I like {choose(words)} more than {choose(words)}.\n<|im_end|> 中文"),
             ]
-            lines.write(Record("talk", f"talk/{i}", render(talk)).to_json())
+            lines.write(Record("talk", f"talk/{i}", render(conversation)).to_json())
     return file
 
 

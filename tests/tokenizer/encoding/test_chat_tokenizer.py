@@ -123,8 +123,8 @@ def test_the_fast_path_equals_the_slow_one(trained, name, template, conversation
 
 
 def test_many_conversations_are_the_same_in_any_number_of_threads(tokenizer):
-    talk = [Message.from_text("user", WORDS * 40), Message.from_text("assistant", "naïve <|im_end|> 🙂" * 9)]
-    rendered = [conversation_segments(talk[: 1 + i % 2]) for i in range(90)]
+    conversation = [Message.from_text("user", WORDS * 40), Message.from_text("assistant", "naïve <|im_end|> 🙂" * 9)]
+    rendered = [conversation_segments(conversation[: 1 + i % 2]) for i in range(90)]
     one, two = tokenizer.encode_conversations(rendered), tokenizer.encode_conversations(rendered, threads=2)
     assert all((a == b).all() for a, b in zip(one, two, strict=True))
     assert tokenizer.decode(one.ids[one.offsets[88] : one.offsets[89]]) == "".join(part.text for part in rendered[88])
