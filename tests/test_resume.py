@@ -184,7 +184,7 @@ def test_tokens_that_were_cut_are_refused(tokens, tmp_path):
     shutil.copytree(tokens / "tokens", tmp_path / "tokens")
     ids = tmp_path / "tokens/train_ids.npy"
     os.truncate(ids, ids.stat().st_size - 100)
-    with pytest.raises(ValueError, match=rf"^{ids} is damaged or was edited: make the folder anew"):
+    with pytest.raises(ValueError, match=rf"^{ids} is damaged or was edited: recreate the folder"):
         train(tmp_path, tmp_path)
 
 

@@ -56,7 +56,7 @@ def test_each_token_has_its_own_nats_whatever_the_window(lengths):
 
 
 def test_a_context_of_one_token_is_refused():
-    with pytest.raises(ValueError, match="a context of 1 tokens predicts nothing"):
+    with pytest.raises(ValueError, match="context: expected 2 tokens or more, got 1"):
         token_nats([np.arange(3)], 1, list)
 
 

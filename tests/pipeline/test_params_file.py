@@ -1,4 +1,4 @@
-"""params.yaml is read as DVC reads it, and checked whole before any stage begins."""
+"""params.yaml is read as DVC reads it, and checked completely before any stage starts."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from chatmill.pipeline.signatures import read_signature
 from support.paths import ROOT, SOURCE
 
 SIGNATURES = {file.stem: read_signature(file) for file in SOURCE.glob("*.py")}
-NO_SUCH = "did you mean {}?: expected one of "
+NEAR = " (did you mean {}?): expected one of "
 
 
 def test_numbers_are_read_as_dvc_reads_them(tmp_path):
@@ -22,7 +22,7 @@ def test_numbers_are_read_as_dvc_reads_them(tmp_path):
 
 
 def errors(**changes):
-    """What is wrong with the project's own parameters, of which those at dotted paths are changed."""
+    """The errors in the project's own parameters with some values changed, at keys joined by two underscores."""
     params = read_params(ROOT / "params.yaml")
     for key, value in changes.items():
         *path, last = key.split("__")
@@ -40,22 +40,26 @@ def test_the_parameters_of_the_project_are_right():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("evalute", {"max_tokens": 1}, "unknown section evalute: did you mean evaluate?: expected one of benchmark, "),
-        ("evaluate__max_token", 5, f"unknown parameter evaluate.max_token: {NO_SUCH.format('max_tokens')}"),
-        ("evaluate__max_tokens", 0, "evaluate.max_tokens = 0: input should be greater than 0"),
-        ("train_model__dept", 5, f"unknown parameter train_model.dept: {NO_SUCH.format('depth')}"),
-        ("train_model__precision", "fp32", "train_model.precision = 'fp32': input should be 'auto', 'float32' or "),
-        ("train_model__compile", 5, "train_model.compile = 5: input should be 'auto', or input should be a valid bool"),
+        ("evalute", {"max_tokens": 1}, "unknown section evalute (did you mean evaluate?): expected one of benchmark, "),
+        ("evaluate__max_token", 5, f"unknown parameter evaluate.max_token{NEAR.format('max_tokens')}"),
+        ("evaluate__max_tokens", 0, "evaluate.max_tokens: expected an integer above 0, got 0"),
+        ("train_model__dept", 5, f"unknown parameter train_model.dept{NEAR.format('depth')}"),
+        ("train_model__precision", "fp32", 'train_model.precision: expected auto, float32 or bfloat16, got "fp32"'),
+        ("train_model__compile", 5, "train_model.compile: expected auto, or true or false, got 5"),
         ("train_model__context", 8192, "train_model.batch_size = 4096 is less than train_model.context = 8192"),
-        ("train_model__initial_sha256", "0", "train_model.initial_sha256 is no longer a parameter: DVC tracks "),
-        ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp': {NO_SUCH.format('bpe')}bpe, byte, "),
-        ("train_tokenizer__bep", {}, f"unknown parameter train_tokenizer.bep: {NO_SUCH.format('bpe')}"),
-        ("train_tokenizer__bpe__pattern", "(", "train_tokenizer.bpe.pattern = '(': not a regular expression"),
+        ("train_model__initial_sha256", "0", "train_model.initial_sha256 was removed, since DVC tracks "),
+        ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp'{NEAR.format('bpe')}bpe, byte, "),
+        ("train_tokenizer__bep", {}, f"unknown parameter train_tokenizer.bep{NEAR.format('bpe')}"),
+        ("train_tokenizer__bpe__pattern", "(", 'train_tokenizer.bpe.pattern = "(": not a regular expression'),
         ("train_tokenizer__vocab_size", 100, "train_tokenizer.vocab_size = 100: expected a multiple of 64"),
-        ("prepare__visits__limits", 5, f"unknown parameter prepare.visits.limits: {NO_SUCH.format('limit')}"),
-        ("prepare__visits", [1], "prepare.visits: expected keys and values"),
-        ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0 = 'bin': input should be 'binary', "),
-        ("evaluate__compare_tokenizers", {"a": "0"}, "evaluate.compare_tokenizers is a list of files in data/raw/"),
+        ("prepare__visits__limits", 5, f"unknown parameter prepare.visits.limits{NEAR.format('limit')}"),
+        ("prepare__visits", [1], "prepare.visits: expected keys and values, got [1]"),
+        ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0: expected binary, llama2c, "),
+        (
+            "evaluate__compare_tokenizers",
+            {"a": "0"},
+            "evaluate.compare_tokenizers: expected a list, each ",
+        ),
     ],
 )
 def test_every_section_is_checked(key, value, message):
@@ -66,10 +70,10 @@ def test_every_section_is_checked(key, value, message):
 def test_a_sum_of_a_pretrained_tokenizer_is_no_longer_a_parameter():
     section = {"path": "data/raw/external/pretrained/t.json", "sha256": "0"}
     found = errors(train_tokenizer__type="pretrained", train_tokenizer__pretrained=section)
-    assert found[0].startswith("train_tokenizer.pretrained.sha256 is no longer a parameter: DVC tracks ")
+    assert found[0].startswith("train_tokenizer.pretrained.sha256 was removed, since DVC tracks ")
 
 
-def test_a_mistake_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
+def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     params = read_params(ROOT / "params.yaml")
     params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
@@ -77,7 +81,9 @@ def test_a_mistake_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     command = [sys.executable, SOURCE / "prepare.py", "letters.txt", "letters.jsonl", "letters.rejects.jsonl"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "missing parameter benchmark.repeats; params.yaml: unknown parameter benchmark.repeets" in result.stderr
+    assert "benchmark.repeats: expected an integer above 0; params.yaml: unknown parameter benchmark.repeets" in (
+        result.stderr
+    )
     assert not (tmp_path / "letters.jsonl").exists()
 
 
@@ -101,5 +107,5 @@ def test_a_file_in_the_folder_that_dvc_tracks_is_accepted(tmp_path):
 @pytest.mark.parametrize("name", ["earlier", "initial", "initial/../earlier"])
 def test_any_other_is_refused_with_the_commands_that_bring_it_there(tmp_path, name):
     (tmp_path / "earlier").mkdir()
-    with pytest.raises(ValueError, match=r"^train_model.initial = .* alone: `cp .*dvc add .*dvc import-url URL"):
+    with pytest.raises(ValueError, match=r"^train_model.initial: expected a path in .*`cp .*dvc import-url.*dvc add "):
         check_external(tmp_path / name, tmp_path / "initial", "train_model.initial")

@@ -57,10 +57,10 @@ def test_files_and_parameters_reach_main(project):
             "count: params.yaml: unknown parameter count.colour: expected one of number, ",
         ),
         ("{}", "count: params.yaml: missing parameter count.number"),
-        ("{number: 0}", "count: params.yaml: count.number = 0: input should be greater than 0"),
-        ("{number: 1.5}", "count: params.yaml: count.number = 1.5: input should be a valid integer"),
-        ("{number: 3, rate: abc}", "count: params.yaml: count.rate = 'abc': input should be a valid number"),
-        ("[1]", "count: params.yaml: count: expected keys and values"),
+        ("{number: 0}", "count: params.yaml: count.number: expected an integer above 0, got 0"),
+        ("{number: 1.5}", "count: params.yaml: count.number: expected an integer above 0, got 1.5"),
+        ("{number: 3, rate: abc}", 'count: params.yaml: count.rate: expected a number, got "abc"'),
+        ("[1]", "count: params.yaml: count: expected keys and values, got [1]"),
         ("{", "count: params.yaml: not YAML"),
     ],
 )
@@ -125,7 +125,7 @@ def test_two_runs_of_a_stage_take_turns(project):
     assert first.stdout.readline() == "ready\n"
     (project / "raw.txt").write_text("hello")
     second = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
-    assert second.stderr.readline() == "count: waiting for another run of this stage to end\n"
+    assert second.stderr.readline() == "count: waiting for another run of this stage\n"
     time.sleep(0.2)
     assert not (project / "out.txt").exists()
     first.kill()

@@ -70,7 +70,7 @@ def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, t
     ["Hi", f"{IM_START}robot\nHi{IM_END}\n", f"{IM_START}user\nHi{IM_END}", f"{IM_START}user\n<|bos|>{IM_END}\n"],
 )
 def test_text_that_is_not_rendered_has_no_segments(text):
-    with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|out of place"):
+    with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|misplaced"):
         Segmenter("chatml")(text)
 
 

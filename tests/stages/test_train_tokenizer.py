@@ -79,11 +79,14 @@ def test_bytes_are_fewer_than_requested_which_is_logged(chat, tmp_path):
         ),
         ({"words": {}}, "unknown parameter train_tokenizer.words"),
         ({"bpe": {"patern": "qwen2"}}, "unknown parameter train_tokenizer.bpe.patern"),
-        ({"bpe": {"pattern": "qwen"}}, "train_tokenizer.bpe.pattern = 'qwen': expected qwen2, llama3"),
+        ({"bpe": {"pattern": "qwen"}}, 'train_tokenizer.bpe.pattern = "qwen": expected qwen2, llama3'),
         ({"type": "pretrained"}, "missing parameter train_tokenizer.pretrained.path"),
-        ({"bpe": {"buffer_size": 0}}, "train_tokenizer.bpe.buffer_size = 0: input should be greater than 0"),
-        ({"vocab_size": "512"}, "train_tokenizer.vocab_size = '512'"),
-        ({"max_bytes": 0}, "train_tokenizer.max_bytes = 0: input should be greater than 0"),
+        (
+            {"bpe": {"buffer_size": 0}},
+            "train_tokenizer.bpe.buffer_size: expected an integer above 0 and at most",
+        ),
+        ({"vocab_size": "512"}, 'train_tokenizer.vocab_size: expected an integer above 0, got "512"'),
+        ({"max_bytes": 0}, "train_tokenizer.max_bytes: expected an integer above 0, or null, got 0"),
     ],
 )
 def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes, message):

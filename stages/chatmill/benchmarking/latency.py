@@ -1,4 +1,4 @@
-"""How long engines take to answer, in turn, beside what the machine allows in the same minute."""
+"""Latency of engines, measured in turn and compared with the limits of the machine at the same time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from chatmill.benchmarking.roofline import LimitsProbe, MachineLimits, Workload
 from chatmill.engines.engine import Engine
 from chatmill.pipeline.progress import progress
 
-RECOMPUTED_TOKENS = 3  # tokens of a repetition without cache: each reads everything again
+RECOMPUTED_TOKENS = 3  # tokens of a repetition without a cache, each of which processes the complete text
 RECOMPUTE_ENGINES = ("pytorch", "onnx")
 
 Metrics = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """One thing to time: an engine answering a prompt of some length, with its cache or without."""
+    """One measurement: an engine that answers a prompt, with its cache or without."""
 
     engine: Engine
     mode: str
@@ -28,14 +28,14 @@ class Case(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """One repetition: what the machine allowed, and the milliseconds of each case's tokens."""
+    """One repetition: the limits of the machine, and the milliseconds of each token for each case."""
 
     limits: MachineLimits
     times: list[list[float]]
 
 
 def make_cases(engines: Sequence[Engine], prompts: Sequence[list[int]]) -> list[Case]:
-    """All that is timed, with what is compared side by side."""
+    """All cases, ordered so that those which are compared follow one another."""
     return [
         Case(engine, mode, prompt)
         for prompt in prompts
@@ -46,18 +46,18 @@ def make_cases(engines: Sequence[Engine], prompts: Sequence[list[int]]) -> list[
 
 
 def time_cases(
-    cases: Sequence[Case], needs: Workload, meter: LimitsProbe, new_tokens: int, repeats: int
+    cases: Sequence[Case], workload: Workload, probe: LimitsProbe, new_tokens: int, repeats: int
 ) -> list[Repetition]:
-    """The repetitions, after one that does not count."""
-    rounds = [
-        Repetition(meter.measure(needs.weights.values()), [token_times_ms(case, new_tokens) for case in cases])
+    """The repetitions, without a first one that warms up."""
+    repetitions = [
+        Repetition(probe.measure(workload.weights.values()), [token_times_ms(case, new_tokens) for case in cases])
         for _ in progress(range(1 + repeats), "time engines")
     ]
-    return rounds[1:]
+    return repetitions[1:]
 
 
 def token_times_ms(case: Case, new_tokens: int) -> list[float]:
-    """Milliseconds to the first token, and for each of the next."""
+    """Milliseconds to the first token, and for each next one."""
     ids, times = list(case.prompt), []
     case.engine.rewind(0)
     for _ in range(1 + (new_tokens if case.mode == "cache" else RECOMPUTED_TOKENS)):
@@ -69,22 +69,22 @@ def token_times_ms(case: Case, new_tokens: int) -> list[float]:
     return times
 
 
-def latencies(cases: Sequence[Case], rounds: Sequence[Repetition], needs: Workload) -> Metrics:
-    """What was measured, by engine, mode and length of the prompt."""
+def latencies(cases: Sequence[Case], repetitions: Sequence[Repetition], workload: Workload) -> Metrics:
+    """The measured times by engine, mode and length of the prompt."""
     result: Metrics = {case.engine.name: defaultdict(dict) for case in cases}
-    limits = [allowed for allowed, _ in rounds]
+    limits = [limits for limits, _ in repetitions]
     for index, case in enumerate(cases):
-        answers = [times[index] for _, times in rounds]
+        answers = [times[index] for _, times in repetitions]
         values = time_statistics(answers)
-        if case.mode == "cache" and case.engine.name in needs.weights:
-            values["bytes_per_token"] = needs.bytes_per_token(case.engine.name, len(case.prompt))
-            values["reached"] = fraction_of_limit(case, answers, limits, needs)
+        if case.mode == "cache" and case.engine.name in workload.weights:
+            values["bytes_per_token"] = workload.bytes_per_token(case.engine.name, len(case.prompt))
+            values["reached"] = fraction_of_limit(case, answers, limits, workload)
         result[case.engine.name][case.mode][str(len(case.prompt))] = values
     return result
 
 
 def time_statistics(answers: Sequence[Sequence[float]]) -> Metrics:
-    """The times of a case's repetitions; `spread` is the slowest of them as a multiple of the fastest."""
+    """Statistics over the repetitions of a case; `spread` is the slowest divided by the fastest of them."""
     firsts, nexts = [first for first, *_ in answers], [rest for _, *rest in answers]
     medians = [median(rest) for rest in nexts]
     return {
@@ -94,17 +94,17 @@ def time_statistics(answers: Sequence[Sequence[float]]) -> Metrics:
 
 
 def fraction_of_limit(
-    case: Case, answers: Sequence[Sequence[float]], limits: Sequence[MachineLimits], needs: Workload
+    case: Case, answers: Sequence[Sequence[float]], limits: Sequence[MachineLimits], workload: Workload
 ) -> Metrics:
-    """The share of what the machine allowed in the same repetition, at the first token and at those after it."""
+    """The least time that the machine allows divided by the measured one, for the first token and the next ones."""
     name, tokens = case.engine.name, len(case.prompt)
     pairs = list(zip(answers, limits, strict=True))
     return {
-        "ttft": median(needs.min_ttft_ms(name, tokens, allowed) / first for (first, *_), allowed in pairs),
-        "token": median(needs.min_token_ms(name, tokens, allowed) / median(rest) for (_, *rest), allowed in pairs),
+        "ttft": median(workload.min_ttft_ms(name, tokens, limit) / first for (first, *_), limit in pairs),
+        "token": median(workload.min_token_ms(name, tokens, limit) / median(rest) for (_, *rest), limit in pairs),
     }
 
 
 def percentiles(values: Sequence[float]) -> Metrics:
-    """The median, and what 19 of 20 stay under."""
+    """The median and the 95th percentile."""
     return {f"p{share}": float(np.percentile(values, share)) for share in (50, 95)}

@@ -1,4 +1,4 @@
-"""The most memory that chatting with one engine takes, measured in a process of its own."""
+"""The peak memory of a chat with one engine, measured in a process of its own."""
 
 import resource
 import subprocess
@@ -13,7 +13,7 @@ STATUS = Path("/proc/self/status")
 
 
 def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: int) -> float:
-    """The peak of a fresh process that opens the engine and reads a prompt, in 10^6 bytes."""
+    """The peak memory, in 10^6 bytes, of a process that opens the engine and reads a prompt."""
     arguments = [folder, engine, prompt_tokens, threads]
     command = [sys.executable, "-m", __name__, *map(str, arguments)]
     environment = {"PYTHONPATH": SOURCE_ROOT}
@@ -22,18 +22,18 @@ def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: in
 
 
 def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
-    """Read a prompt and some tokens after it, and print this process's peak in bytes."""
+    """Read a prompt and some tokens after it, and print the peak memory of this process in bytes."""
     die_with_parent()
-    opened = load_engine(Path(folder), engine, device="cpu", threads=int(threads))
-    opened.append([0] * int(prompt_tokens))
+    loaded = load_engine(Path(folder), engine, device="cpu", threads=int(threads))
+    loaded.append([0] * int(prompt_tokens))
     for _ in range(NEW_TOKENS):
-        opened.append([0])
+        loaded.append([0])
     print(peak_bytes())
 
 
 def peak_bytes() -> int:
-    """The most memory this process has had at once."""
-    if STATUS.exists():  # what getrusage says includes the parent's peak
+    """The peak memory of this process."""
+    if STATUS.exists():  # getrusage includes the parent's peak
         return 1024 * next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

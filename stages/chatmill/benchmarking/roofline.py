@@ -1,7 +1,7 @@
-"""What the machine allows a model: how fast it reads memory and multiplies matrices, and how much of both is needed.
+"""Lower bounds of latency (roofline): the machine's memory bandwidth and FLOP/s, and how much of each a model needs.
 
-A token takes at least as long as reading the weights and the cache, and a prompt at least as long as that and as its
-multiplications in float32.
+A token takes at least as long as reading the weights and the cache. A prompt takes at least as long as reading the
+weights, and at least as long as its matrix products in float32.
 """
 
 import tempfile
@@ -20,59 +20,65 @@ from onnx import TensorProto, helper, numpy_helper
 
 from chatmill.engines.onnx.session import Session
 
-TRIALS = 5  # of which the median counts
-TRIAL_BYTES = 100_000_000  # bytes that a trial reads, if the buffer has fewer by reading it again
-ROWS, WIDTH, NUM_MATMULS = 1024, 512, 8  # a trial multiplies (ROWS, WIDTH) by (WIDTH, WIDTH) so often
-LOOKUP_OPS = {"Gather", "GatherBlockQuantized", "GroupQueryAttention", "Reshape", "RotaryEmbedding"}  # of tables
+TRIALS = 5  # the median counts
+TRIAL_BYTES = 100_000_000  # read in a trial; a smaller buffer is read repeatedly
+ROWS, WIDTH, NUM_MATMULS = 1024, 512, 8  # a trial multiplies (ROWS, WIDTH) by (WIDTH, WIDTH) NUM_MATMULS times
+LOOKUP_OPS = {
+    "Gather",
+    "GatherBlockQuantized",
+    "GroupQueryAttention",
+    "Reshape",
+    "RotaryEmbedding",
+}  # they read rows of tables
 
 
 class MachineLimits(NamedTuple):
-    """Bytes a second that threads read, by the size of what they read again and again, and operations on matrices."""
+    """Memory bandwidth in bytes per second by the size of the buffer that is read, and FLOP/s of matrix products."""
 
     bandwidths: dict[int, float]
     flops_per_second: float
 
 
 class Workload(NamedTuple):
-    """What a model of this shape (a Qwen3 config.json) needs, with weights of so many bytes for each engine."""
+    """A model's demand, from its Qwen3 config.json and the bytes of its weights in each engine."""
 
     config: Mapping[str, Any]
     weights: Mapping[str, int]
 
     def bytes_per_token(self, engine: str, tokens: int) -> int:
-        """That a token reads after so many: the weights, and the cache's keys and values."""
+        """Bytes read to generate one token after `tokens` others: the weights, and the keys and values in the cache."""
         heads: int = self.config["num_hidden_layers"] * self.config["num_key_value_heads"]
         size: int = self.config["head_dim"]
         return self.weights[engine] + tokens * heads * size * 2 * np.dtype(np.float32).itemsize
 
     def prompt_flops(self, tokens: int) -> int:
-        """On matrices, to read so many tokens and tell what comes next."""
+        """FLOPs of the matrix products that process a prompt of `tokens` tokens."""
         width, size = self.config["hidden_size"], self.config["head_dim"]
         heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         weights = width * size * 2 * (heads + kv_heads) + 3 * width * self.config["intermediate_size"]
-        attended = tokens * (tokens + 1) // 2  # of each position at itself and those before
+        attended = tokens * (tokens + 1) // 2  # pairs of a position and itself or an earlier one
         layer = tokens * weights + 2 * attended * heads * size
         products: int = self.config["num_hidden_layers"] * layer + width * self.config["vocab_size"]
         return 2 * products
 
     def min_token_ms(self, engine: str, tokens: int, limits: MachineLimits) -> float:
-        """The least time of a token after so many."""
+        """The least time of a token after `tokens` others."""
         return 1e3 * self.bytes_per_token(engine, tokens) / limits.bandwidths[self.weights[engine]]
 
     def min_ttft_ms(self, engine: str, tokens: int, limits: MachineLimits) -> float:
-        """The least time of reading so many and telling what comes next."""
+        """The least time to the first token after a prompt of `tokens` tokens."""
         return max(1e3 * self.prompt_flops(tokens) / limits.flops_per_second, self.min_token_ms(engine, 0, limits))
 
 
 def weight_bytes(graph: Path) -> int:
-    """Bytes of a graph's weights that each token needs: all but the tables of which it needs a row."""
+    """Bytes of a graph's weights that each token reads: all but the tables of which it reads one row."""
     content = onnx.load(graph).graph
     needed = {name for node in content.node if node.op_type not in LOOKUP_OPS for name in node.input}
     return sum(len(tensor.raw_data) for tensor in content.initializer if tensor.name in needed)
 
 
 class LimitsProbe:
-    """Measures what the machine allows so many threads, whenever it is asked."""
+    """Measures the limits of the machine with this number of threads."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -82,29 +88,29 @@ class LimitsProbe:
             self._session = Session(file, threads=threads)
 
     def measure(self, sizes: Iterable[int]) -> MachineLimits:
-        """The limits of this moment."""
+        """The current limits, with the bandwidth for each size."""
         return MachineLimits({size: self.bandwidth(size) for size in set(sizes)}, self.flops_per_second())
 
     def bandwidth(self, size: int) -> float:
-        """Bytes a second, of a buffer of this size: a small one stays in the processor's caches, as weights do."""
+        """Bytes per second read from a buffer of this size; a small one stays in the CPU's caches, as weights do."""
         parts = np.array_split(np.ones(-(-size // 8), np.int64), self.threads)
         passes = max(1, TRIAL_BYTES // size)
 
         def read(part: NDArray[np.int64]) -> None:
             for _ in range(passes):
-                part.max()  # no other call of NumPy reads faster
+                part.max()  # the fastest reading call of NumPy
 
         with ThreadPoolExecutor(self.threads) as pool:
             return passes * size / _median_seconds(lambda: list(pool.map(read, parts)))
 
     def flops_per_second(self) -> float:
-        """Operations a second, in float32 and as ONNX Runtime does them."""
+        """FLOP/s of matrix products in float32 with ONNX Runtime."""
         feed, types = {"rows": np.ones((ROWS, WIDTH), np.float32)}, {"rows": "tensor(float)"}
         return NUM_MATMULS * 2 * ROWS * WIDTH**2 / _median_seconds(lambda: self._session.run(["product"], feed, types))
 
 
 def _matmul_graph() -> onnx.ModelProto:
-    """A graph that multiplies by one matrix after another."""
+    """A graph of NUM_MATMULS matrix products in a row."""
     names = ["rows", *(f"product.{i}" for i in range(1, NUM_MATMULS)), "product"]
     nodes = [helper.make_node("MatMul", [x, "weight"], [y]) for x, y in pairwise(names)]
     start, end = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, WIDTH]) for name in ("rows", "product"))
@@ -114,7 +120,7 @@ def _matmul_graph() -> onnx.ModelProto:
 
 
 def _median_seconds(action: Callable[[], object]) -> float:
-    """The median of the trials."""
+    """The median time over the trials."""
     times = []
     for _ in range(TRIALS):
         started = perf_counter()

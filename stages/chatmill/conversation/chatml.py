@@ -1,4 +1,4 @@
-r"""Conversations, and the ChatML text they are stored and read as.
+r"""Conversations, and the ChatML text as which they are stored and read by models.
 
 One question, answered with the help of the calculator (line breaks are literal):
 
@@ -40,7 +40,7 @@ _TOOL = re.compile(rf"<\|python_start\|>{_PLAIN}<\|python_end\|>(?:<\|output_sta
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of one message: text that is said, a call of the tool, or the tool's output."""
+    """One part of a message: text, a tool call, or a tool output."""
 
     kind: Literal["text", "call", "output"]
     text: str
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn: who speaks, and what they say. Text parts are neither empty nor adjacent; an output follows a call."""
+    """One message: its role and its parts. Text parts are neither empty nor adjacent; an output follows its call."""
 
     role: str
     parts: tuple[Part, ...]
@@ -59,21 +59,21 @@ class Message:
         previous = None
         for part in self.parts:
             if part.kind != "text" and self.role != "assistant":
-                raise ValueError(f"a {self.role} message holds a tool {part.kind}: only the assistant uses tools")
+                raise ValueError(f"tool {part.kind} in a {self.role} message: only the assistant uses tools")
             if part.kind == "text" and (not part.text or previous == "text"):
-                raise ValueError("text parts of a message must be joined, and not empty")
+                raise ValueError("text parts of a message must not be empty or adjacent: join them")
             if part.kind == "output" and previous != "call":
-                raise ValueError("a tool output must follow its call")
+                raise ValueError("tool output without a call before it")
             previous = part.kind
 
     @classmethod
     def from_text(cls, role: str, text: str) -> "Message":
-        """A message of text alone."""
+        """A message that holds only text."""
         return cls(role, (Part("text", text),) if text else ())
 
     @property
     def text(self) -> str:
-        """What is said, without calls and their outputs."""
+        """The text parts joined, without tool calls and outputs."""
         return "".join(part.text for part in self.parts if part.kind == "text")
 
 
@@ -86,7 +86,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that was escaped."""
+    """The original of an escaped text."""
     return text.replace("<\\", "<")
 
 
@@ -108,7 +108,7 @@ def _render_part(part: Part) -> str:
 
 
 def parse(text: str) -> Conversation:
-    """The messages in rendered text. Raises ValueError where it is not what `render` writes."""
+    """The messages of a rendered text. Raises ValueError for text that `render` does not write."""
     messages, position = [], 0
     while position < len(text):
         match = _MESSAGE.match(text, position)
@@ -134,12 +134,12 @@ def _parse_parts(text: str) -> Iterator[Part]:
 
 def _text_part(text: str) -> Part:
     if "<|" in text:
-        raise ValueError(f"a control token out of place: {text[text.index('<|') :][:60]!r}")
+        raise ValueError(f"misplaced control token: {text[text.index('<|') :][:60]!r}")
     return Part("text", unescape(text))
 
 
 def check_turns(conversation: Conversation) -> None:
-    """Raise ValueError unless it is [system], user, assistant, user, assistant … with something said in every turn."""
+    """Raise ValueError unless the roles are [system], user, assistant, user, assistant … and no message is blank."""
     turns = conversation[1:] if conversation and conversation[0].role == "system" else conversation
     for index, message in enumerate(turns):
         expected = ("user", "assistant")[index % 2]
@@ -149,15 +149,15 @@ def check_turns(conversation: Conversation) -> None:
         if not any(part.text.strip() for part in message.parts):
             raise ValueError(f"empty turn of {message.role}")
     if len(turns) < 2:
-        raise ValueError("no answer: a conversation needs a user's and an assistant's message")
+        raise ValueError("no answer: expected a message of the user and one of the assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A conversation on disk: one JSON line.
 
-    `group` keeps together what must land on the same side of the split. `skill` says how an answer is scored
-    (chatmill.evaluation.skill_scoring), for the conversations that have a right one.
+    Conversations of one `group` are in the same split. `skill` says how the last answer is scored
+    (chatmill.evaluation.skill_scoring); only conversations with a known right answer have it.
     """
 
     source: str
@@ -174,7 +174,7 @@ class Record:
 
 
 def read_records(file: Path) -> Iterator[Record]:
-    """The records of a file that `prepare` or `mix` wrote. Raises ValueError with file and line."""
+    """The records of a file that `prepare` or `mix` wrote. Raises ValueError with file and line for other lines."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:

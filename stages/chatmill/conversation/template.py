@@ -1,4 +1,4 @@
-r"""How a conversation becomes the text a model reads, and which of it is trained.
+r"""Renders a conversation as the text that a model reads, and marks what it is trained on.
 
 Two templates of the same conversation (line breaks are literal):
 
@@ -8,7 +8,7 @@ Two templates of the same conversation (line breaks are literal):
     <|im_start|>assistant                   Assistant: Hello<|im_end|>
     Hello<|im_end|>
 
-`markers` is the older format. Its boundaries are plain text: content that holds `Human:` can forge a turn.
+`markers` is the older format. Its boundaries are plain text, so content that contains `Human:` can forge a turn.
 """
 
 from collections.abc import Iterable
@@ -32,15 +32,15 @@ MARKERS = {"system": "System:", "user": "Human:", "assistant": "Assistant:"}
 
 
 class LossKind(IntEnum):
-    """What a token counts in training. The mask is set where it is TRAINED."""
+    """How a token enters the loss. The mask is set where it is TRAINED."""
 
-    IGNORED = 0  # tool output, forced into the stream
+    IGNORED = 0  # tool output, which the model does not generate
     PROMPT = 1  # headers, system and user text: weighted by train_model.prompt_loss_weight
     TRAINED = 2  # the assistant's text and calls, and the token that ends its turn
 
 
 class Segment(NamedTuple):
-    """A stretch of equal loss. Adjacent segments that are no control tokens form one span and are encoded together."""
+    """Text with one kind of loss, or a control token. Adjacent texts form one span and are encoded together."""
 
     text: str
     loss: LossKind
@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 
 
 def conversation_segments(conversation: Iterable[Message], template: TemplateName = "chatml") -> list[Segment]:
-    """The whole conversation, `<|bos|>` included."""
+    """The segments of a conversation, `<|bos|>` included."""
     result = [Segment(BOS, LossKind.IGNORED, control=True)]
     for message in conversation:
         result += message_segments(message, template)
@@ -56,7 +56,7 @@ def conversation_segments(conversation: Iterable[Message], template: TemplateNam
 
 
 def message_segments(message: Message, template: TemplateName = "chatml") -> list[Segment]:
-    """One message with its header and what follows it."""
+    """The segments of one message, with its header and its end."""
     assistant = message.role == "assistant"
     result = header_segments(message.role, template)
     if template == "markers" and message.parts:
@@ -81,14 +81,14 @@ def message_segments(message: Message, template: TemplateName = "chatml") -> lis
 
 
 def header_segments(role: str, template: TemplateName = "chatml") -> list[Segment]:
-    """What precedes the content of a role's message; for the assistant it is the prompt to answer."""
+    """The header before the content of a message; that of the assistant ends the prompt of an answer."""
     if template == "markers":
         return [Segment(MARKERS[role], LossKind.PROMPT)]
     return [Segment(IM_START, LossKind.PROMPT, control=True), Segment(f"{role}\n", LossKind.PROMPT)]
 
 
 def output_segments(output: str) -> list[Segment]:
-    """A tool's output, as it is forced into the stream after a call."""
+    """The segments of a tool output, which is inserted after its call."""
     return [
         Segment(OUTPUT_START, LossKind.IGNORED, control=True),
         Segment(escape(output), LossKind.IGNORED),
@@ -97,7 +97,7 @@ def output_segments(output: str) -> list[Segment]:
 
 
 def spans(segments: Iterable[Segment]) -> list[list[Segment]]:
-    """Segments grouped so that each group is one control token, or one text that is encoded in one call."""
+    """The segments in groups; each group is one control token, or text that is encoded in one call."""
     result: list[list[Segment]] = []
     for segment in segments:
         if segment.control or not result or result[-1][-1].control:

@@ -1,17 +1,17 @@
-"""Which side of the split a group of conversations falls on, from its name alone."""
+"""Assigns groups of conversations to train, validation and test by a hash of their names."""
 
 import hashlib
 from typing import Literal
 
 SplitName = Literal["train", "validation", "test"]
-HELD_BACK = "held-back/"  # groups with this prefix are always tested on, never trained on
+HELD_BACK = "held-back/"  # groups with this prefix are always in test
 
 
 def split_position(group: str) -> float:
-    """A point in [0, 1), fixed by the group's name; held-back groups are at 0.
+    """A number in [0, 1), the hash of the group's name; 0 for held-back groups.
 
-    A conversation made of several things takes the group with the least position, so that it is on the test side if
-    any of them is.
+    A conversation that belongs to several groups takes the one with the least position, so that it is in test if any
+    of them is.
     """
     if group.startswith(HELD_BACK):
         return 0.0
@@ -19,7 +19,7 @@ def split_position(group: str) -> float:
 
 
 def assign_split(group: str, *, validation_share: float, test_share: float) -> SplitName:
-    """The side of the split: adding data moves nothing that was there before."""
+    """The split of a group; it does not depend on other data, so added data moves no group."""
     point = split_position(group)
     if point < test_share:
         return "test"

@@ -1,9 +1,9 @@
-"""Bits per byte: what a model needs for each byte of text, a measure that no tokenizer can flatter.
+"""Bits per byte: how many bits a model needs for a byte of text, comparable between tokenizers.
 
     bits_per_byte = nats of the scored tokens / (ln 2 * bytes of exactly those tokens)
 
-Sums run over all conversations before they are divided (pooled). Control tokens condition what follows them, but are in
-neither sum. A conversation that is longer than the model's context is scored in windows (`windows`): every token once.
+Both sums run over all conversations (pooled). Control tokens are part of the context, but of neither sum. A conversation
+longer than the model's context is scored in sliding windows, each token once.
 
 Shapes: T tokens of a window, V vocabulary.
 """
@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-LOGIT_ROWS = 1024  # of logits at a time, which take twice the memory while they are added up
+LOGIT_ROWS = 1024  # at a time, since each takes twice its memory while it is summed
 Ids = np.ndarray  # (T,) integers
 WindowScorer = Callable[[list[Ids]], list[np.ndarray]]
-"""From windows of ids to the nats of all their tokens but the first: (T,) -> (T - 1,)."""
+"""Maps windows of ids to the nats of all tokens but the first: (T,) -> (T - 1,)."""
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float | None:
-    """Bits for each byte; None where there are no bytes."""
+    """Bits per byte; None for zero bytes."""
     return nats / (math.log(2) * num_bytes) if num_bytes else None
 
 
 def baselines(text: bytes) -> dict[str, float | None]:
-    """Bits per byte of methods that know nothing of chats: no model, frequencies of bytes, a general compressor."""
+    """Bits per byte of baselines: a uniform distribution, byte frequencies, and the compressor xz."""
     if not text:
         return {"uniform": None, "order0": None, "xz": None}
     shares = [count / len(text) for count in Counter(text).values()]
@@ -39,10 +39,10 @@ def baselines(text: bytes) -> dict[str, float | None]:
 
 
 def sliding_windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """(start, scored, end) of each window: tokens [start, end) are read, those of [scored, end) are scored.
+    """(start, scored, end) of each window: the model reads tokens [start, end), of which [scored, end) are scored.
 
-    Windows follow one another by half a context, so that beyond the first every token is scored with at least half a
-    context before it. The first token has nothing before it and is scored by none.
+    The stride is half a context, so that after the first window each token has at least half a context before it. The
+    first token has no context and is not scored.
     """
     scored = 1
     while scored < length:
@@ -54,7 +54,7 @@ def sliding_windows(length: int, context: int) -> Iterator[tuple[int, int, int]]
 def token_nats(conversations: Sequence[Ids], context: int, score_windows: WindowScorer) -> list[np.ndarray]:
     """The nats of each token of each conversation, (T,) float64; 0 for the first."""
     if context < 2:
-        raise ValueError(f"a context of {context} tokens predicts nothing: it takes 2 or more")
+        raise ValueError(f"context: expected 2 tokens or more, got {context}")
     places = [
         (index, *window) for index, ids in enumerate(conversations) for window in sliding_windows(len(ids), context)
     ]
@@ -66,9 +66,9 @@ def token_nats(conversations: Sequence[Ids], context: int, score_windows: Window
 
 
 def nats_of_logits(logits: np.ndarray, ids: Ids) -> np.ndarray:
-    """(T, V), (T,) -> (T - 1,) float64: what each token after the first costs, given the logits before it."""
-    stretches = [slice(start, start + LOGIT_ROWS) for start in range(0, len(ids) - 1, LOGIT_ROWS)]
-    return np.concatenate([np.empty(0), *(_nats(logits[:-1][rows], ids[1:][rows]) for rows in stretches)])
+    """(T, V), (T,) -> (T - 1,) float64: nats of each token after the first, given the logits before it."""
+    slices = [slice(start, start + LOGIT_ROWS) for start in range(0, len(ids) - 1, LOGIT_ROWS)]
+    return np.concatenate([np.empty(0), *(_nats(logits[:-1][rows], ids[1:][rows]) for rows in slices)])
 
 
 def _nats(logits: np.ndarray, targets: Ids) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where a model that works on chunks begins them: for the eye, and in numbers.
+"""The chunks in which a chunking model processes text, and their statistics.
 
 Shapes: T tokens of a text.
 """
@@ -15,7 +15,7 @@ from chatmill.model.chat_model import ChatModel
 
 @torch.inference_mode()
 def chunk_starts(model: ChatModel, ids: Sequence[int]) -> np.ndarray:
-    """(T,) bool: which tokens begin a chunk; of a text longer than the context, as if it began anew there."""
+    """(T,) bool: whether each token starts a chunk; a longer text is processed in parts of one context."""
     context = model.config.max_position_embeddings
     parts = [ids[start : start + context] for start in range(0, len(ids), context)]
     found = [model.boundaries(torch.tensor([list(part)]))[0].numpy() for part in parts]
@@ -23,30 +23,30 @@ def chunk_starts(model: ChatModel, ids: Sequence[int]) -> np.ndarray:
 
 
 def chunk_contents(starts: np.ndarray, contents: Sequence[bytes]) -> list[bytes]:
-    """The bytes of each chunk of a text, whose tokens have these contents."""
+    """The bytes of each chunk of a text, given the bytes of its tokens."""
     places = [*np.flatnonzero(starts).tolist(), len(contents)]
     return [b"".join(contents[begin:end]) for begin, end in pairwise(places)]
 
 
 def chunk_statistics(starts: Sequence[np.ndarray], contents: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """How long the chunks of several texts are, and how many begin where a word or a gap between words does.
+    """The mean length of the chunks of several texts in tokens, and the share that starts at an edge of a word.
 
-    `spread` is the standard deviation of their lengths as a share of the mean: 0 where chunks come like clockwork.
-    `chance` is the share of all tokens that begin there.
+    `spread` is the standard deviation of the lengths divided by their mean, 0 for chunks of equal length. `chance` is
+    the share of all tokens that start at an edge of a word.
     """
     lengths = np.concatenate([np.diff([*np.flatnonzero(one), len(one)]) for one in starts])
     edges = [np.array(word_edges(text), bool) for text in contents]
-    begun = np.concatenate([edge[one] for edge, one in zip(edges, starts, strict=True)])
+    at_edges = np.concatenate([edge[one] for edge, one in zip(edges, starts, strict=True)])
     return {
         "tokens": float(lengths.mean()),
         "spread": float(lengths.std() / lengths.mean()),
-        "at_word_edges": float(begun.mean()),
+        "at_word_edges": float(at_edges.mean()),
         "chance": float(np.concatenate(edges).mean()),
     }
 
 
 def word_edges(contents: Sequence[bytes]) -> list[bool]:
-    """Which tokens begin where a word, or what stands between words, begins."""
+    """Whether each token starts where a word starts or ends."""
     before = b" "
     edges = []
     for content in contents:

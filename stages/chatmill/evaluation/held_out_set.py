@@ -1,4 +1,4 @@
-"""Held-back conversations, on which models are measured."""
+"""The test conversations on which models are measured."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from chatmill.conversation.chatml import Conversation, parse, read_records
 
 @dataclass(frozen=True)
 class TestSet:
-    """What each conversation is from, what is said, and how its last answer is scored."""
+    """Test conversations with their sources, and how the last answer of each is scored."""
 
     sources: list[str]
     conversations: list[Conversation]
@@ -17,7 +17,7 @@ class TestSet:
 
 
 def read_test_set(file: Path, limit: int | None = None) -> TestSet:
-    """The conversations of a file, or at most so many, evenly spread. Raises ValueError with file and line."""
+    """The conversations of a file, or at most `limit`, evenly spread. Raises ValueError with file and line."""
     records = list(enumerate(read_records(file), start=1))
     if not records:
         raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")

@@ -1,6 +1,6 @@
-"""How models score text: from windows of ids to the nats of their tokens.
+"""Scores text with an engine: maps windows of ids to the nats of their tokens.
 
-Needs no engine's code, and PyTorch only for a model that runs in it: exports are scored where it is not installed.
+It imports PyTorch only for a model that runs in it, so that exports can be scored where PyTorch is not installed.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class ScoringEngine(Protocol):
-    """An engine, as far as text is scored."""
+    """The part of an engine that is needed to score text."""
 
     name: str
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a whole sequence."""
+        """Logits (T, V) after each position of a complete sequence."""
 
 
 @runtime_checkable
 class OwnNetwork(Protocol):
-    """An engine that runs our own network in PyTorch, which can score many windows at a time."""
+    """An engine that runs the project's own network in PyTorch, which scores windows in batches."""
 
     model: "ChatModel"
 
 
 def make_scorer(engine: ScoringEngine) -> WindowScorer:
-    """In batches where the engine runs our own network, else one window after another."""
+    """A scorer in batches for the project's own network, or of one window at a time for other engines."""
     if isinstance(engine, OwnNetwork):
         from chatmill.evaluation.batch_scoring import make_batch_scorer
 

@@ -1,4 +1,4 @@
-"""How an answer that is right or wrong is scored."""
+"""Decides whether an answer to a question of a skill is correct."""
 
 import re
 from typing import Any
@@ -7,10 +7,10 @@ MAX_SENTENCES = 8
 
 
 def is_correct(skill: dict[str, Any], reply: str) -> bool:
-    """Whether the reply is right, by the `skill` of its record.
+    """Whether a reply is correct according to the `skill` of its record.
 
-    `answers` are the only replies that are right, but for white space around them; with `contains`, any text of one to
-    eight whole sentences is right that has these words in it.
+    With `answers`, only these replies are correct, apart from surrounding white space. With `contains`, a reply is
+    correct if it contains these words and consists of one to MAX_SENTENCES complete sentences.
     """
     reply = reply.strip()
     if "answers" in skill:

@@ -1,4 +1,4 @@
-"""The command line of a stage: its files, in their order or, where they are many, under their names."""
+"""The command line of a stage: its files, as positional arguments or, if there are many, as named options."""
 
 import argparse
 import inspect
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from chatmill.pipeline.signatures import Signature
 
-MAX_POSITIONAL = 3  # files; of more, two could be taken for one another
+MAX_POSITIONAL = 3  # files; more are named, as positions are easily confused
 
 
 class _Parser(argparse.ArgumentParser):
@@ -19,12 +19,12 @@ class _Parser(argparse.ArgumentParser):
 def parse_files(
     main: Callable[..., None], signature: Signature, name: str, arguments: Sequence[str]
 ) -> dict[str, Path]:
-    """Every file that `main` takes. Raises ValueError where one is missing, or there is another."""
+    """The path of each file that `main` takes. Raises ValueError where one is missing or unknown."""
     parser = _Parser(prog=name, description=inspect.getdoc(main), allow_abbrev=False)
     positional = len(signature.files) <= MAX_POSITIONAL
     for file, is_output in signature.files.items():
         option, metavar = f"--{file.replace('_', '-')}", file.upper()
-        purpose = "is written" if is_output else "is read"
+        purpose = "output file or folder" if is_output else "input file or folder"
         if positional:
             parser.add_argument(file, metavar=metavar, type=Path, help=purpose)
         else:

@@ -1,4 +1,4 @@
-"""The list of files that every artefact folder carries, with their checksums.
+"""The manifest of an artefact folder: the list of its files with their checksums.
 
 {"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}}
 """
@@ -12,17 +12,17 @@ FORMAT_VERSION = 1
 
 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
-    """List the files of a finished folder; `fingerprint` is that of the tokenizer it belongs to."""
-    found = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
-    files = {str(file.relative_to(folder)): _sha256(file) for file in found}
+    """Write the manifest of a finished folder; `fingerprint` is that of its tokenizer."""
+    paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
+    files = {str(file.relative_to(folder)): _sha256(file) for file in paths}
     content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files}
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def check_manifest(folder: Path) -> str | None:
-    """The fingerprint in a folder's manifest, or None where there is none: a folder made elsewhere.
+    """The fingerprint in a folder's manifest, or None for a folder without one, such as an external model.
 
-    Raises ValueError where a file is missing or is not what was written.
+    Raises ValueError where a file is missing or has changed.
     """
     manifest = folder / MANIFEST_NAME
     if not manifest.exists():
@@ -34,14 +34,14 @@ def check_manifest(folder: Path) -> str | None:
         raise ValueError(f"{manifest}: not a manifest: {error}") from error
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{manifest}: format {version}, but this chatmill reads {FORMAT_VERSION}: make the folder anew"
+            f"{manifest}: format: expected {FORMAT_VERSION}, got {version}: recreate the folder with dvc repro"
         )
     for name, expected in files:
         file = folder / name
         if not file.is_file():
-            raise ValueError(f"{file} is missing: make the folder anew (dvc repro or dvc checkout)")
+            raise ValueError(f"{file} is missing: recreate the folder with dvc repro or dvc checkout")
         if _sha256(file) != expected:
-            raise ValueError(f"{file} is damaged or was edited: make the folder anew (dvc repro or dvc checkout)")
+            raise ValueError(f"{file} is damaged or was edited: recreate the folder with dvc repro or dvc checkout")
     return str(fingerprint)
 
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, written by one process at a time."""
+"""Atomic outputs: a file or folder appears complete or not at all, and one process at a time writes it."""
 
 import fcntl
 import os
@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCRATCH = ".cache"  # ignored by git and by DVC, in whatever folder it stands
+SCRATCH = ".cache"  # ignored by git and by DVC in any folder
 
 
 @contextmanager
 def stage_lock(name: str, outputs: list[Path]) -> Iterator[None]:
-    """Hold the lock of a stage that writes these outputs; wait for whoever has it."""
+    """Hold the lock of a stage with these outputs; wait for another run that holds it."""
     file = Path(SCRATCH, "locks", "-".join([name, *(output.stem for output in outputs[:1])]))
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{name}: waiting for another run of this stage to end", file=sys.stderr)
+            print(f"{name}: waiting for another run of this stage", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
 def atomic_output(output: Path) -> Iterator[Path]:
-    """A place to write a file or folder; it is renamed to `output` when the block ends well, and removed otherwise."""
+    """A temporary path for a file or folder; it is renamed to `output` on success, and removed on an error."""
     scratch = output.parent / SCRATCH
     _remove_stale(scratch)
     folder = scratch / str(os.getpid())
@@ -51,7 +51,7 @@ def atomic_output(output: Path) -> Iterator[Path]:
 
 
 def _remove_stale(scratch: Path) -> None:
-    """Remove what processes left that are no more."""
+    """Remove the folders of processes that no longer run."""
     if not scratch.is_dir():
         return
     for folder in scratch.iterdir():

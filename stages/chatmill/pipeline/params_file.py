@@ -1,7 +1,7 @@
-"""params.yaml: how it is read, and how all of it is checked before a stage begins.
+"""Reads params.yaml, and checks all of it before a stage starts.
 
-A section is what the `main` of the script of its name takes by keyword: the annotations there say what is allowed. Of
-other scripts only that signature is read, so that checking them imports none of what they work with.
+A section holds the keyword-only parameters of the `main` of the script with its name; their annotations say which
+values are allowed. Of the other scripts only this signature is read, so that the check does not import their libraries.
 """
 
 import difflib
@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from chatmill.pipeline.expected_values import expected_value, in_yaml
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.signatures import Signature, read_signature
 
@@ -26,14 +27,14 @@ NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 
 PARAMS_FILE = Path("params.yaml")
 Params = dict[str, Any]
-_REMOVED = {  # parameters as earlier versions had them, and what to do instead
-    key: f"is no longer a parameter: DVC tracks what lies in data/raw/external/{folder}: delete the line"
+_REMOVED = {  # parameters of earlier versions, and what to do instead
+    key: f"{key} was removed, since DVC tracks the files in data/raw/external/{folder}: delete the line"
     for key, folder in {
         "train_model.initial_sha256": "initial",
         "train_tokenizer.pretrained.sha256": "pretrained",
         "train_soft_tokenizer.other_tokenizer_sha256": "other_tokenizer",
     }.items()
-} | {"evaluate.compare_tokenizers": "is a list of files in data/raw/external/compare_tokenizers, without their sums"}
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -48,31 +49,31 @@ _Loader.add_implicit_resolver(
 
 
 def read_params(file: Path = PARAMS_FILE) -> Params:
-    """The parameters of all stages. Raises ValueError where there are none."""
+    """The parameters of all stages. Raises ValueError where the file is missing or unreadable."""
     if not file.exists():
-        raise ValueError(f"no {file} in {Path.cwd()}: run stages from the top folder of the project")
+        raise ValueError(f"{file} not found in {Path.cwd()}: run stages from the top folder of the project")
     try:
         params = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(params, dict):
-        raise ValueError(f"{file}: expected one section per stage")
+        raise ValueError(f"{file}: expected one section for each stage, got {in_yaml(params)}")
     return params
 
 
 def section_of(params: Params, name: str, signature: Signature, instance: str) -> Params:
-    """The section of a stage, or that of one `instance` where it has several. Raises ValueError where there is none."""
+    """The section of a stage, or of one `instance` of a foreach stage. Raises ValueError where it is missing."""
     path = f"{name}.{instance}" if signature.foreach else name
     for found, section in _sections(params, name, signature):
         if found == path:
             return section
-    raise ValueError(f"{PARAMS_FILE}: no section {path}")
+    raise ValueError(f"{PARAMS_FILE}: missing section {path}")
 
 
 def check_params(params: Params, scripts: Path) -> None:
-    """Raise ValueError, with all that is wrong, unless every section is what the script of its name takes.
+    """Raise ValueError, which lists all errors, unless every section fits the script of its name.
 
-    `scripts` is their folder. What was found right is remembered until the file or the code changes.
+    `scripts` is the folder of the scripts. A passed check is not repeated until the parameters or the code change.
     """
     files = sorted(scripts.rglob("*.py"))
     digest = hashlib.sha256(repr(params).encode())
@@ -92,7 +93,7 @@ def check_params(params: Params, scripts: Path) -> None:
 
 @contextmanager
 def _temporary_imports() -> Iterator[None]:
-    """Leave no module of the package behind: what a run depends on is told by the modules it has loaded."""
+    """Unload the modules of the package that the block imports, so that a run holds only modules it depends on."""
     before = set(sys.modules)
     try:
         yield
@@ -103,7 +104,7 @@ def _temporary_imports() -> Iterator[None]:
 
 
 def find_errors(params: Params, signatures: Mapping[str, Signature]) -> Iterator[str]:
-    """What is wrong with the sections, one sentence each; a section that is missing is missed by its own stage."""
+    """The errors in the sections, one line each; a missing section is reported by its own stage."""
     known = {*signatures, *(name for signature in signatures.values() for name in signature.other_sections)}
     for unknown in sorted(params.keys() - known, key=str):
         yield f"unknown section {unknown}{suggest(str(unknown), known)}"
@@ -116,19 +117,24 @@ def find_errors(params: Params, signatures: Mapping[str, Signature]) -> Iterator
 
 
 def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterator[str]:
-    """What is wrong with a section, one sentence for each key, with its path."""
+    """The errors in a section, one line for each key, with its path."""
     try:
         model.model_validate(section)
     except ValidationError as error:
         problems: dict[tuple[str, ...], list[ErrorDetails]] = {}
         for problem in error.errors():
             problems.setdefault(_key(problem["loc"], section), []).append(problem)
-        for key, found in problems.items():
-            yield _explain(".".join((path, *key)), found, model.model_fields if len(key) == 1 else ())
+        for key, found in problems.items():  # one error for each type that a value may have
+            name = ".".join((path, *key))
+            if found[0]["type"] == "extra_forbidden":
+                known = model.model_fields if len(key) == 1 else ()
+                yield _REMOVED.get(name) or f"unknown parameter {name}{suggest(key[-1], known)}"
+            else:
+                yield _error_line(name, found[0], expected_value(model, key))
 
 
 def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
-    """The keys of a place in a section, and the one that it lacks, without what pydantic adds for parts of a type."""
+    """The keys of a location in a section, up to one that is missing, without the type names that pydantic adds."""
     keys: list[str] = []
     for part in location:
         if not isinstance(section, (dict, list)):
@@ -139,45 +145,45 @@ def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _explain(key: str, problems: Sequence[ErrorDetails], known: Collection[str]) -> str:
-    """One sentence for what is wrong with a key; a value that may be of several types has a problem for each."""
-    problem = problems[0]
-    if key in _REMOVED:
-        return f"{key} {_REMOVED[key]}"
-    if problem["type"] == "extra_forbidden":
-        return f"unknown parameter {key}{suggest(key.rpartition('.')[2], known)}"
-    if problem["type"] == "missing":
-        return f"missing parameter {key}"
-    messages = [(each["msg"][:1].lower() + each["msg"][1:]).removeprefix("value error, ") for each in problems]
-    message = ", or ".join(dict.fromkeys(messages))
-    return f"{key} = {problem['input']!r}: {message}" if problem["loc"] else message
+def _error_line(name: str, error: ErrorDetails, expected: str) -> str:
+    """One line for an error; that of a validator names its parameter itself if it concerns more than one."""
+    if error["type"] == "missing":
+        return f"missing parameter {name}: expected {expected}"
+    if error["type"] == "value_error":
+        message = error["msg"].removeprefix("Value error, ")
+        return f"{name} = {in_yaml(error['input'])}: {message}" if error["loc"] else message
+    return f"{name}: expected {expected}, got {in_yaml(error['input'])}"
 
 
 def _sections(params: Params, name: str, signature: Signature) -> Iterator[tuple[str, Params]]:
-    """Each section of a stage, and its path. What its command line names is no parameter. Raises ValueError."""
+    """The path and the parameters of each section of a stage, without the files of its command line.
+
+    Raises ValueError where a section is not a mapping.
+    """
     whole = params.get(name) or {}
     sections = {name: whole}
     if signature.foreach and isinstance(whole, dict):
         sections = {f"{name}.{key}": section or {} for key, section in whole.items()}
     for path, section in sections.items():
         if not isinstance(section, dict):
-            raise ValueError(f"{PARAMS_FILE}: {path}: expected keys and values")
+            raise ValueError(f"{PARAMS_FILE}: {path}: expected keys and values, got {in_yaml(section)}")
         yield path, {key: value for key, value in section.items() if key not in signature.files}
 
 
 def suggest(name: str, known: Collection[str]) -> str:
-    """What to say after a name that is none of the known ones; nothing where there are none."""
+    """The end of a message about an unknown name: a known name like it, and all known ones; empty without any."""
     near = difflib.get_close_matches(name, known, n=1)
-    choices = f"expected one of {', '.join(sorted(known))}" if known else ""
-    return "".join(f": {part}" for part in (f"did you mean {near[0]}?" if near else "", choices) if part)
+    choices = f": expected one of {', '.join(sorted(known))}" if known else ""
+    return (f" (did you mean {near[0]}?)" if near else "") + choices
 
 
 def check_external(path: Path, folder: Path, parameter: str) -> None:
-    """Raise ValueError, which tells how to bring it there, unless a path lies in the folder that DVC tracks."""
+    """Raise ValueError, with the commands to copy it there, unless a path lies in the folder that DVC tracks."""
     if path.resolve().is_relative_to(folder.resolve()) and path.resolve() != folder.resolve():
         return
     place, copy = folder / path.name, "cp -r" if path.is_dir() else "cp"
     raise ValueError(
-        f"{parameter} = {str(path)!r}: DVC tracks what lies in {folder} alone: `{copy} {path} {place}` and, where it "
-        f"is too large for git, `dvc add {place}` (or `dvc import-url URL {place}`); then name {place}"
+        f"{parameter}: expected a path in {folder}, which DVC tracks, got {in_yaml(str(path))}: call "
+        f"`{copy} {path} {place}` (or `dvc import-url URL {place}`), for files too large for git also "
+        f"`dvc add {place}`; then set {parameter} to {place}"
     )

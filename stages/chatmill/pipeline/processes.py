@@ -1,4 +1,4 @@
-"""How the processes of a stage end, and where they find their code."""
+"""The end of a stage's processes, and the path on which they find their code."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCE_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and of the package
+SOURCE_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and the package
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """End this process when its parent ends, also when it is already gone: an orphan would write beside its successor.
+    """End this process when its parent ends, since an orphan would write the same files as the next run.
 
-    Every process that a stage starts calls this first.
+    Each process that a stage starts calls this first. It also ends if the parent has already ended.
     """
     parent = os.getppid()
     if not sys.platform.startswith("linux"):
@@ -37,16 +37,16 @@ def _watch_parent(parent: int) -> None:
 
 
 def hide_scripts() -> None:
-    """Take the folder of the scripts off the path, so that none of them stands for a library, such as `evaluate`.
+    """Remove the folder of the scripts from sys.path, so that none of them hides a library, such as `evaluate`.
 
-    The modules of the package are found all the same: it is imported, and knows its own folder.
+    Modules of the package are still found, since the imported package knows its own folder.
     """
     sys.path[:] = _path_without_scripts()
 
 
 @contextmanager
 def scripts_on_path() -> Iterator[None]:
-    """Let processes that are started meanwhile find the scripts and the package: they inherit the path."""
+    """Put the scripts and the package on sys.path, which processes started in the block inherit."""
     before = sys.path[:]
     sys.path[:] = [SOURCE_ROOT, *_path_without_scripts()]
     try:
@@ -56,5 +56,5 @@ def scripts_on_path() -> Iterator[None]:
 
 
 def _path_without_scripts() -> list[str]:
-    """The path without the folder of the scripts, in whatever way that is written."""
+    """sys.path without the folder of the scripts in any spelling."""
     return [folder for folder in sys.path if not folder or Path(folder).resolve() != Path(SOURCE_ROOT)]

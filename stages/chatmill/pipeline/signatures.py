@@ -1,12 +1,12 @@
-"""What the script of a stage takes: files on its command line, and a section of params.yaml.
+"""The parameters of a stage script: files on its command line, and a section of params.yaml.
 
     @stage
     def main(chat: Path, tokens: Output, *, template: TemplateName) -> None:
 
-Positional parameters are files and folders, `Output` those that are written. Keyword-only ones are the section that is
-named after the script, or, as a whole, those sections that are annotated as `Section`; a keyword `parameters` is a
-model of all of its own section. A script with `@stage(foreach="out")` runs once for each entry of its section, the
-one that has the name of the file `out`.
+Positional parameters are files and folders; those annotated `Output` are written. Keyword-only ones are the keys of the
+section that is named after the script. One annotated `Section` is another section, complete; one called `parameters` is
+a model of the script's own section. A script with `@stage(foreach="out")` runs once for each entry of its section: the
+one whose name is the stem of the file `out`.
 """
 
 import ast
@@ -26,12 +26,12 @@ MODEL_KEYWORD = "parameters"
 
 @dataclass(frozen=True)
 class Signature:
-    """What `main` takes, and which of its files is named as the section, if it has a section for each."""
+    """The files and parameters of a `main`; `foreach` names the file whose stem is the entry of a `foreach` stage."""
 
-    files: dict[str, bool]  # in the order of the command line: whether it is an output
-    other_sections: tuple[str, ...]  # sections that are read as a whole, beside its own
+    files: dict[str, bool]  # whether each is an output, in the order of the command line
+    other_sections: tuple[str, ...]  # sections that it reads completely, besides its own
     model: type[BaseModel]  # of its own section
-    takes_model: bool  # the model is what `main` takes, and not its single keys
+    takes_model: bool  # whether `main` takes the model instead of its single keys
     foreach: str
 
 
@@ -50,19 +50,19 @@ def signature_of(main: Callable[..., None], foreach: str = "") -> Signature:
     return Signature(files, others, model, False, foreach)
 
 
-def _is(annotation: Any, mark: str) -> bool:
-    return get_origin(annotation) is Annotated and mark in get_args(annotation)
+def _is(annotation: Any, marker: str) -> bool:
+    return get_origin(annotation) is Annotated and marker in get_args(annotation)
 
 
 def read_signature(script: Path) -> Signature:
-    """The signature of a script's `main`, for which only what its annotations name is imported.
+    """The signature of a script's `main`; only the modules that its annotations need are imported.
 
-    Raises ValueError where the file has no such function.
+    Raises ValueError where the script has no `main`.
     """
     tree = ast.parse(script.read_text(encoding="utf-8"))
     mains = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
     if not mains:
-        raise ValueError(f"{script}: a stage has a function main")
+        raise ValueError(f"{script}: expected a function main")
     main, namespace = mains[0], dict[str, Any](__name__=script.stem)
     options = [option for call in main.decorator_list if isinstance(call, ast.Call) for option in call.keywords]
     foreach = next((ast.literal_eval(option.value) for option in options if option.arg == "foreach"), "")

@@ -1,9 +1,9 @@
-"""How every stage script starts.
+"""The decorator `stage`, with which each stage script starts.
 
     @stage
     def main(chat: Path, tokens: Output, *, template: TemplateName) -> None:
 
-The script's name is that of its section of params.yaml; see chatmill.pipeline.signatures for what its `main` takes.
+The section of params.yaml has the name of the script; chatmill.pipeline.signatures describes the parameters of `main`.
 """
 
 import os
@@ -23,7 +23,7 @@ from chatmill.pipeline.signatures import MODEL_KEYWORD, signature_of
 from chatmill.pipeline.user_errors import error_line
 
 Main = Callable[..., None]
-_on_success: list[list[Callable[[], None]]] = []  # the stage of this process, if any: what to do when it has succeeded
+_on_success: list[list[Callable[[], None]]] = []  # of the stage that runs in this process, if any
 
 
 @overload
@@ -31,9 +31,9 @@ def stage(main: Main, /) -> Main: ...
 @overload
 def stage(*, foreach: str) -> Callable[[Main], Main]: ...
 def stage(main: Main | None = None, /, *, foreach: str = "") -> Main | Callable[[Main], Main]:
-    """Check what `main` is called with; where its script is what Python runs, run it as a stage.
+    """Check the arguments of `main`; run it as a stage if its script is the program.
 
-    With `foreach` there is one run for each entry of the section, named as that file of the command line.
+    With `foreach`, each entry of the section is a stage of its own; its name is the stem of that file.
     """
     if main is None:
         return lambda main: _decorate(main, foreach)
@@ -48,7 +48,7 @@ def _decorate(main: Main, foreach: str) -> Main:
 
 
 def on_success(callback: Callable[[], None]) -> None:
-    """Call this when the outputs of the stage stand in their places, and never where it fails; at once without one."""
+    """Run a callback once the stage has succeeded and its outputs are in place; outside a stage, run it at once."""
     if _on_success:
         _on_success[-1].append(callback)
     else:
@@ -67,11 +67,11 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
         section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
         others = {name: params.get(name) or {} for name in signature.other_sections}
         _on_success.append([])
-        with ExitStack() as held:
-            if os.environ.get("RANK", "0") == "0":  # of processes that torchrun started, the first alone writes
+        with ExitStack() as resources:
+            if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first writes
                 outputs = {name: file for name, file in files.items() if signature.files[name]}
-                held.enter_context(stage_lock(script.stem, [*outputs.values()]))
-                files |= {name: held.enter_context(atomic_output(file)) for name, file in outputs.items()}
+                resources.enter_context(stage_lock(script.stem, [*outputs.values()]))
+                files |= {name: resources.enter_context(atomic_output(file)) for name, file in outputs.items()}
             checked(*files.values(), **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
         for callback in _on_success.pop():
             callback()

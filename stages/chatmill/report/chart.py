@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines that carry their own names, and bars that stand in the cells of a table."""
+"""Charts as inline SVG: lines that are labelled at their ends, and bars for the cells of a table."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from chatmill.report.markup import Html, tag
 from chatmill.report.metrics import number
 
-WIDTH, HEIGHT = 440, 250  # units of the drawing; few, so that its type stays legible on a phone
+WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
-LETTER, LINE = 7, 14  # width and height of a label's letters
+LETTER, LINE = 7.5, 15  # width of a letter and height of a line of the labels
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart: its points, and the upper end of the range at each where that is drawn."""
+    """One line of a chart: its points, and the upper end of the range that is drawn at each of them, if any."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -25,7 +25,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """What one side of a chart shows: its name, its two ends, and the values that are marked."""
+    """One axis of a chart: its name, its limits and its ticks."""
 
     name: str
     low: float
@@ -34,43 +34,43 @@ class Axis:
     log: bool = False
 
     def fraction(self, value: float) -> float:
-        """Where a value lies between the ends, from 0 to 1."""
-        low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
-        return (at - low) / (high - low)
+        """The position of a value between the limits, from 0 to 1."""
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        return (value - low) / (high - low)
 
 
 def linear_axis(name: str, values: Iterable[float]) -> Axis:
-    """From 0 to beyond the greatest value, with three to six round marks."""
+    """An axis from 0 to above the greatest value, with two to six round ticks."""
     high = max(values, default=0.0)
     if high <= 0:
         high = 1.0
     power = 10 ** math.floor(math.log10(high / 4))
     step = next(power * k for k in (1, 2, 5, 10) if high / (power * k) <= 5)
-    marks = [step * k for k in range(math.ceil(high / step - 1e-9) + 1)]
-    return Axis(name, 0.0, marks[-1], marks)
+    ticks = [step * k for k in range(math.ceil(high / step - 1e-9) + 1)]
+    return Axis(name, 0.0, ticks[-1], ticks)
 
 
 def log_axis(name: str, values: Iterable[float]) -> Axis:
-    """Around all values, which are above 0, with marks at 1, 2 and 5 of each power of ten, or at the powers alone."""
+    """A logarithmic axis for values above 0, with ticks at 1, 2 and 5 times powers of ten, or at the powers alone."""
     values = list(values) or [1.0]
     low, high = min(values), max(values)
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)
-    marks = [k * 10.0**power for power in powers for k in (1, 2, 5)]
-    first = max(mark for mark in marks if mark <= low * (1 + 1e-9))
-    last = min(mark for mark in marks if mark > high)
-    marks = [mark for mark in marks if first <= mark <= last]
-    shown = marks if len(marks) <= 7 else [mark for mark in marks if round(math.log10(mark), 6) % 1 == 0]
+    ticks = [k * 10.0**power for power in powers for k in (1, 2, 5)]
+    first = max(tick for tick in ticks if tick <= low * (1 + 1e-9))
+    last = min(tick for tick in ticks if tick > high)
+    ticks = [tick for tick in ticks if first <= tick <= last]
+    shown = ticks if len(ticks) <= 7 else [tick for tick in ticks if round(math.log10(tick), 6) % 1 == 0]
     return Axis(name, first, last, shown, log=True)
 
 
 def category_axis(name: str, values: Iterable[float]) -> Axis:
-    """Marks at the values themselves, all above 0, by their ratio."""
-    marks = sorted(set(values)) or [1.0]
-    return Axis(name, marks[0], marks[-1] if len(marks) > 1 else marks[0] * 2, marks, log=True)
+    """A logarithmic axis for values above 0, with a tick at each of them."""
+    ticks = sorted(set(values)) or [1.0]
+    return Axis(name, ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
 
 
 def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
-    """A figure under its title; the drawing is described in words for those who do not see it."""
+    """A figure with its title; a description in words is included for screen readers."""
     lines = [line for line in lines if line.points]
     right = WIDTH - 10 - LETTER * max((len(line.name) for line in lines), default=0)
     place = _Projection(x, y, right)
@@ -79,8 +79,8 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
         tag("title", title),
         tag("desc", "; ".join(_in_words(line, y) for line in lines)),
         *_axes(place),
-        *(_drawn(line, place) for line in lines),
-        *_names([(line, place(*line.points[-1])[1]) for line in lines], right + 6),
+        *(_draw(line, place) for line in lines),
+        *_labels([(line, place(*line.points[-1])[1]) for line in lines], right + 6),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
     )
@@ -89,7 +89,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
 
 @dataclass(frozen=True)
 class _Projection:
-    """Where a point stands in the drawing."""
+    """Maps a point of the data to the drawing."""
 
     x: Axis
     y: Axis
@@ -106,18 +106,18 @@ def _in_words(line: Line, y: Axis) -> str:
 
 def _axes(place: _Projection) -> Iterator[Html]:
     x, y, right = place.x, place.y, round(place.right, 1)
-    for mark in y.ticks:
-        _, height = place(x.low, mark)
+    for tick in y.ticks:
+        _, height = place(x.low, tick)
         yield tag("line", x1=LEFT, x2=right, y1=height, y2=height, class_="grid")
-        yield tag("text", number(mark), x=LEFT - 6, y=height + 4, text_anchor="end")
-    for mark in x.ticks:
-        across, _ = place(mark, y.low)
-        yield tag("text", number(mark), x=across, y=HEIGHT - BOTTOM + 16, text_anchor="middle")
+        yield tag("text", number(tick), x=LEFT - 6, y=height + 4, text_anchor="end")
+    for tick in x.ticks:
+        across, _ = place(tick, y.low)
+        yield tag("text", number(tick), x=across, y=HEIGHT - BOTTOM + 16, text_anchor="middle")
     yield tag("text", y.name, x=0, y=LINE)
     yield tag("text", x.name, x=right, y=HEIGHT - 5, text_anchor="end")
 
 
-def _drawn(line: Line, place: _Projection) -> Html:
+def _draw(line: Line, place: _Projection) -> Html:
     points = [place(*point) for point in line.points]
     ranges = [
         tag("line", x1=across, x2=across, y1=height, y2=place(x, upper)[1], class_="range")
@@ -125,17 +125,17 @@ def _drawn(line: Line, place: _Projection) -> Html:
     ]
     path = " ".join(f"{across},{height}" for across, height in points)
     dots = [tag("circle", cx=across, cy=height, r=2.5) for across, height in points] if len(points) < 20 else []
-    drawn = tag("polyline", points=path, stroke_dasharray="5 4" if line.dashed else None)
-    return tag("g", *ranges, drawn, *dots, class_=f"line color{line.color}")
+    polyline = tag("polyline", points=path, stroke_dasharray="5 4" if line.dashed else None)
+    return tag("g", *ranges, polyline, *dots, class_=f"line color{line.color}")
 
 
-def _names(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
-    """The name of each line beside its end, moved apart where they would overlap."""
+def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
+    """The name of each line beside its end; labels keep a distance from each other and from the ticks of the x axis."""
     ends = sorted(ends, key=lambda end: end[1])
     heights = [height for _, height in ends]
     for index in range(1, len(heights)):
         heights[index] = max(heights[index], heights[index - 1] + LINE)
-    lowest: float = HEIGHT - BOTTOM
+    lowest = HEIGHT - BOTTOM - LINE / 2
     for index in reversed(range(len(heights))):
         heights[index] = min(heights[index], lowest)
         lowest = heights[index] - LINE
@@ -144,7 +144,7 @@ def _names(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
 
 
 def bar(share: float | None, color: int = 0) -> Html:
-    """A bar as long as a share of its cell, from 0 to 1; its value stands beside it as text."""
+    """A bar that fills a share of its cell, from 0 to 1; empty for None."""
     if share is None:
         return Html()
     length = f"{100 * min(max(share, 0), 1):.1f}%"

@@ -21,6 +21,11 @@ EMBEDDING_TITLES = {
     "tuned": "rows made from bytes, and trained on",
 }
 MIN_STOPS_RATE = 0.99  # share of answers that should end by themselves
+LOSS_NOTE = "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight."
+BITS_NOTE = (
+    "Measured on the assistant's text alone: in the training batches, and in a fixed sample of the validation "
+    "conversations."
+)
 
 Points = list[tuple[float, float]]
 Curve = dict[str, Points]  # (step, value) of each column
@@ -75,22 +80,23 @@ def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
 def training(curve: Curve) -> Html:
     """Loss and bits per byte by step."""
     charts = [
-        training_chart("Loss", "nats per token", {"training": curve.get("loss")}),
+        training_chart("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
         training_chart(
             "Bits per byte",
             "bits per byte",
             {"training": curve.get("bits_per_byte"), "validation": curve.get("validation_bits_per_byte")},
+            BITS_NOTE,
         ),
     ]
     return section("Training", tag("div", *charts, class_="columns")) if any(charts) else Html()
 
 
-def training_chart(title: str, unit: str, columns: dict[str, Points | None]) -> Html:
-    """One line for each column that was written."""
+def training_chart(title: str, unit: str, columns: dict[str, Points | None], note: str) -> Html:
+    """A chart with one line for each column that has values, and a note below it."""
     lines = [Line(name, downsample(points), color) for color, (name, points) in enumerate(columns.items()) if points]
     points = [point for line in lines for point in line.points]
     x, y = linear_axis("step", [step for step, _ in points]), linear_axis(unit, [value for _, value in points])
-    return line_chart(title, lines, x, y) if lines else Html()
+    return tag("div", line_chart(title, lines, x, y), tag("p", note, class_="note")) if lines else Html()
 
 
 def downsample(points: Points) -> Points:

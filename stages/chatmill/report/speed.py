@@ -6,11 +6,12 @@ from chatmill.report.chart import Line, category_axis, line_chart, log_axis
 from chatmill.report.markup import Html, section, table, tag
 from chatmill.report.metrics import Metrics, get_nested, in_bits, number, percent
 
-Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, cache or recompute, and times by prompt length
+Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, mode (cache or recompute), times by prompt length
+ENGINE_COLORS = (0, 1, 2, 3, 5, 6)  # of the page's palette; 4 is the grey of limits and baselines
 
 
 def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
-    """All that was measured."""
+    """The latencies of each engine and mode that were measured."""
     for engine, content in benchmark.items():
         for mode in ("cache", "recompute"):
             if isinstance(measured := get_nested(content, mode), dict) and measured:
@@ -30,19 +31,20 @@ def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
 
 
 def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """Latency by prompt length, engines beside one another, and the machine."""
+    """Latency of each engine by prompt length, and the machine that it was measured on."""
     measured = list(measured_latencies(benchmark))
     if not measured:
         return Html()
     charts = [
         latency_chart("Time per token", "token_ms", measured, get_nested(benchmark, "limit", "token_ms")),
-        latency_chart("Time to the first token", "ttft_ms", measured, None),
+        latency_chart("Time to the first token", "ttft_ms", [one for one in measured if one[1] == "cache"], None),
     ]
     machine = "; ".join(f"{key} {value}" for key, value in get_nested(benchmark, "machine", default={}).items())
     note = (
-        "Median of repeated runs; thin lines reach up to the 95th percentile. Dashed: without a cache, everything is "
-        "read again for each token. Memory limit: reading weights and cache once, as fast as this machine can; a first "
-        "token is held against the multiplications of its prompt as well."
+        "Median of repeated runs; thin vertical lines reach up to the 95th percentile. Dashed lines: without a cache, "
+        "where each token processes the complete text again; the first token takes the same time in both modes. Memory "
+        "limit: the time to read the weights and the cache once at this machine's memory bandwidth; the limit of the "
+        "first token also accounts for the matrix products of its prompt."
     )
     return section(
         "Speed",
@@ -55,13 +57,13 @@ def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
 
 
 def latency_chart(title: str, key: str, measured: list[Latency], limit: float | None) -> Html:
-    """One line for each engine with and without its cache, and what the machine allows."""
+    """A chart with one line for each engine and mode, and one for the limit of the machine."""
     engines = list(dict.fromkeys(engine for engine, _, _ in measured))
     lines = [
         Line(
             engine if mode == "cache" else f"{engine}, no cache",
             [(prompt, values[key]["p50"]) for prompt, values in by_prompt],
-            engines.index(engine) % 4,
+            ENGINE_COLORS[engines.index(engine) % len(ENGINE_COLORS)],
             dashed=mode == "recompute",
             upper=[values[key]["p95"] for _, values in by_prompt],
         )
@@ -75,7 +77,7 @@ def latency_chart(title: str, key: str, measured: list[Latency], limit: float | 
 
 
 def latency_table(measured: list[Latency]) -> Html:
-    """All that the charts show."""
+    """The values of the charts, and of the first token without a cache."""
     rows = (
         (
             f"{engine}, {mode}",
@@ -96,11 +98,11 @@ def latency_table(measured: list[Latency]) -> Html:
         "first: of limit",
         "each: of limit",
     )
-    return table("Milliseconds, and the share that they reach of what the machine allows", head, rows)
+    return table("Milliseconds, and the machine's limit as a share of them", head, rows)
 
 
 def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """What each engine costs and what it is worth."""
+    """Quality, size, memory and speed of each engine."""
     rows = [
         (
             name,

@@ -1,13 +1,13 @@
-"""The look of the page: one column of dense, quiet type, light or dark as the reader's system is."""
+"""The style sheet of the page: one column, light or dark as the reader's system is."""
 
 STYLE = """
 :root { color-scheme: light dark;
   --page: #fdfdfc; --ink: #1c1f23; --quiet: #5b626b; --rule: #dcdfe3; --wash: #f0f1f3;
-  --c0: #1f5fa8; --c1: #b3470f; --c2: #1d7a4c; --c3: #8a3d8f; --c4: #6b7280;
+  --c0: #1f5fa8; --c1: #b3470f; --c2: #1d7a4c; --c3: #8a3d8f; --c4: #6b7280; --c5: #7a6000; --c6: #a3235c;
   --t0: #d9e8f8; --t1: #fbe3d2; --t2: #d5efdf; --t3: #f0dcf2; --t4: #f3ecc4; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14171a; --ink: #e4e7ea; --quiet: #a3acb5; --rule: #333a41; --wash: #20262b;
-  --c0: #7db3ee; --c1: #f0935c; --c2: #67c795; --c3: #d493d8; --c4: #9aa3ad;
+  --c0: #7db3ee; --c1: #f0935c; --c2: #67c795; --c3: #d493d8; --c4: #9aa3ad; --c5: #d8bf52; --c6: #f28fb1;
   --t0: #1d3a5a; --t1: #55301b; --t2: #1c4530; --t3: #472649; --t4: #463f17; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 60rem; background: var(--page); color: var(--ink);
@@ -43,6 +43,8 @@ svg circle, svg rect { fill: var(--c); }
 .color2 { --c: var(--c2); }
 .color3 { --c: var(--c3); }
 .color4 { --c: var(--c4); }
+.color5 { --c: var(--c5); }
+.color6 { --c: var(--c6); }
 
 .scroll { overflow-x: auto; margin: .6rem 0 1rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }

@@ -1,12 +1,12 @@
-"""The tool that the assistant calls: arithmetic, and nothing else.
+"""The calculator, the one tool that the assistant calls.
 
-The parser is our own: Python's grammar, by which `ast` and simpleeval read, has no `007`, but `9**9**9` and `1_0`.
+It has a parser of its own: `ast` and simpleeval follow Python, which rejects `007` and accepts `9**9**9` and `1_0`.
 """
 
 import re
 from fractions import Fraction
 
-MAX_LENGTH = 200  # characters; bounds the digits of the result, and the time
+MAX_LENGTH = 200  # characters; limits the digits of the result and the time
 MAX_DEPTH = 20  # nested parentheses
 DECIMALS = 6
 
@@ -14,10 +14,10 @@ _TOKEN = re.compile(r"\s*(?:([0-9]+\.?[0-9]*|\.[0-9]+)|([-+*/()]))")
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression of numbers, `+ - * / ( )` and signs, or what is wrong with it; never raises.
+    """The value of an expression of numbers, `+ - * / ( )` and signs, or an error message; never raises.
 
-    `2*(3+4)` gives `14`, `1/3` gives `0.333333`, `1/0` gives `error: division by zero`, and what is no such expression
-    gives `error: not arithmetic`. Exact inside; the result is rounded to six decimals.
+    `2*(3+4)` gives `14`, `1/3` gives `0.333333`, `1/0` gives `error: division by zero`, and `two` gives
+    `error: not arithmetic`. The calculation is exact; the result is rounded to DECIMALS decimals.
     """
     if len(expression) > MAX_LENGTH:
         return f"error: longer than {MAX_LENGTH} characters"
@@ -30,7 +30,7 @@ def calculate(expression: str) -> str:
 
 
 class _ExpressionError(Exception):
-    """The text is no expression."""
+    """The text is not an expression."""
 
 
 class _Parser:

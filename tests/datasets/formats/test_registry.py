@@ -289,7 +289,7 @@ def test_packed_files_are_read_as_they_are(tmp_path, pack, suffix):
 )
 def test_damaged_packed_files_are_named(tmp_path, pack, suffix, damage):
     data = damage(pack(json.dumps(SHAPES["messages"]).encode() + b"\n"))
-    with pytest.raises(ValueError, match=re.escape(f"raw.jsonl{suffix}: damaged, or not packed as its name says")):
+    with pytest.raises(ValueError, match=re.escape(f"raw.jsonl{suffix}: damaged, or not a {suffix} file")):
         entries(tmp_path, "messages", data, f"raw.jsonl{suffix}")
 
 

@@ -230,7 +230,7 @@ def test_every_skill_has_enough_phrasings_and_none_twice():
         (
             "capital of {country}?",
             "capital of {land}?",
-            r"skills\.capitals: bad slot in .*expected some of {country}, ",
+            r"skills\.capitals: unknown slot in .*expected some of {country}, ",
         ),
         (
             "  opposites:\n    weight",

@@ -10,5 +10,5 @@ from chatmill.datasets.formats.turns import instruction_pair
 
 
 def conversation(row: Any) -> Conversation:
-    """The conversation of one row. Raises Unusable."""
+    """The conversation of one row. Raises UnusableRowError."""
     return instruction_pair(row, "input", "output")

@@ -2,7 +2,7 @@
 
     {"<id>": {"prompt": …, "messages": [[{"text": "Hello", "timestamp": …, "sender": "<id>"}], …]}, …}
 
-Messages that one sender wrote in a row are lines of one turn. Who opens is the user.
+Consecutive messages of one sender become the lines of one turn. The first sender is the user.
 """
 
 from collections.abc import Iterator
@@ -22,16 +22,16 @@ def rows(file: Path) -> Iterator[RawRow]:
     for place, key, value in entries:
         if key is None or isinstance(value, dict):
             yield place, value
-        else:  # the file is one conversation itself, and this its first field
+        else:  # the file is one conversation, and this is its first field
             yield place, {key: value} | {key: value for _, key, value in entries}
 
 
 def conversation(row: Any) -> Conversation:
-    """The conversation of one row. Raises Unusable."""
+    """The conversation of one row. Raises UnusableRowError."""
     messages = []
     for burst in list_of(row, "messages"):
         if not isinstance(burst, list):
-            raise UnusableRowError("missing_field", f"messages hold {describe_value(burst)}: expected lists")
+            raise UnusableRowError("missing_field", f"messages: expected lists, got {describe_value(burst)}")
         messages += [(text_of(message, "sender"), text_of(message, "text")) for message in burst]
     turns = groupby(messages, key=lambda message: message[0])
     return alternate(["\n".join(text for _, text in turn) for _, turn in turns])

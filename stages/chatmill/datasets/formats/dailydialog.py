@@ -1,8 +1,8 @@
-"""DailyDialog's text: a dialogue a line, every turn ended by ` __eou__`; who opens is the user.
+"""DailyDialog's text: one dialogue per line, each turn ended by ` __eou__`; the first speaker is the user.
 
     Did the post come ? __eou__ Not yet . __eou__
 
-The one space on each side of `__eou__` belongs to the format; all other text stays as it is.
+One space on each side of `__eou__` belongs to the format; all other text is unchanged.
 """
 
 from chatmill.conversation.chatml import Conversation

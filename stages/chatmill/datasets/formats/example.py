@@ -1,19 +1,19 @@
-"""What a format makes of one entry of its file: an `Example` to keep, or a `Reject` to count."""
+"""The result of parsing one row of a dataset: an `Example`, or a `Reject` that is counted."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
 
-RawRow = tuple[str, Any]  # where an entry stands, and what is written there
+RawRow = tuple[str, Any]  # file and line, and the parsed entry
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A conversation, and where it stands: `data/raw/chat.jsonl:2`.
+    """A conversation and its place, such as `data/raw/chat.jsonl:2`.
 
-    `group` is the whole name of its group, for a format that knows what belongs together; None groups the
-    conversations of a source that open alike. `skill` says how its answer is scored
+    `group` is the full name of its group where the format defines one; with None, the conversations of a source with
+    the same messages before the first answer form a group. `skill` says how the last answer is scored
     (chatmill.evaluation.skill_scoring).
     """
 
@@ -25,7 +25,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """An entry that is no conversation: `reason` is one of few words that are counted, `detail` a sentence."""
+    """An entry that is not a conversation; rejects are counted by `reason`, a short name, and `detail` is a message."""
 
     place: str
     reason: str
@@ -33,7 +33,7 @@ class Reject:
 
 
 class UnusableRowError(ValueError):
-    """Raised by a format for an entry that it cannot turn into a conversation; it becomes a `Reject`."""
+    """Raised for an entry that cannot be converted to a conversation; it becomes a `Reject`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -41,7 +41,7 @@ class UnusableRowError(ValueError):
 
 
 def text_of(entry: Any, key: str) -> str:
-    """The text under a key of an entry. Raises Unusable where there is none."""
+    """The text under a key of an entry. Raises UnusableRowError where there is none."""
     value = entry.get(key) if isinstance(entry, dict) else None
     if not isinstance(value, str):
         raise UnusableRowError("missing_field", f"no text under {key!r} in {describe_value(entry)}")
@@ -49,7 +49,7 @@ def text_of(entry: Any, key: str) -> str:
 
 
 def list_of(entry: Any, key: str) -> list[Any]:
-    """The list under a key of an entry. Raises Unusable where there is none."""
+    """The list under a key of an entry. Raises UnusableRowError where there is none."""
     value = entry.get(key) if isinstance(entry, dict) else None
     if not isinstance(value, list):
         raise UnusableRowError("missing_field", f"no list under {key!r} in {describe_value(entry)}")
@@ -57,7 +57,7 @@ def list_of(entry: Any, key: str) -> list[Any]:
 
 
 def describe_value(entry: Any) -> str:
-    """A few words on what an entry is, for messages."""
+    """The type of an entry and the first keys of an object, for messages."""
     if isinstance(entry, dict):
         return "an object of " + (", ".join(repr(str(key)[:40]) for key in list(entry)[:8]) or "no keys")
     return f"a {type(entry).__name__}"

@@ -1,10 +1,10 @@
-"""Datasets of the Hugging Face hub, through the extra `hf`. The raw file is YAML that says which rows to read:
+"""Datasets of the Hugging Face hub, with the extra `hf`. The raw file is YAML that names the dataset:
 
 dataset: some-team/some-chats
-revision: 0123456789abcdef0123456789abcdef01234567   # a commit, so that every run reads the same rows
+revision: 0123456789abcdef0123456789abcdef01234567   # a commit, so that each run reads the same rows
 split: train
-format: messages                                     # of its rows
-config: default                                      # may be left out
+format: messages                                     # the format of its rows
+config: default                                      # optional
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from chatmill.datasets.formats.example import RawRow
 
 
 class Descriptor(BaseModel):
-    """Which rows of which dataset."""
+    """The dataset, its revision and its split."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,7 +30,7 @@ class Descriptor(BaseModel):
 
 
 def read_descriptor(file: Path) -> Descriptor:
-    """What a descriptor file says. Raises ValueError with file and key."""
+    """The content of a descriptor file. Raises ValueError with file and key."""
     try:
         return Descriptor.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -41,11 +41,11 @@ def read_descriptor(file: Path) -> Descriptor:
 
 
 def rows(descriptor: Descriptor) -> Iterator[RawRow]:
-    """The rows of the dataset, as they arrive. Raises ValueError where the extra is not installed."""
+    """The rows of the dataset, streamed. Raises ValueError where the extra is not installed."""
     try:
         from datasets import load_dataset
     except ModuleNotFoundError as error:
-        raise ValueError("the format hub needs an extra: pip install 'chatmill[hf]'") from error
+        raise ValueError("format hub: needs an extra: pip install 'chatmill[hf]'") from error
     chosen: dict[str, Any] = {"split": descriptor.split, "revision": descriptor.revision, "streaming": True}
     dataset = load_dataset(descriptor.dataset, descriptor.config, **chosen)
     for number, row in enumerate(dataset, start=1):

@@ -1,7 +1,7 @@
-"""JSON documents, entry by entry: what `json.load` would need the whole of in memory is read as a stream.
+"""Reads large JSON documents entry by entry, so that memory holds one entry at a time.
 
-The parser is our own: ijson knows no entry's line, takes no integer over 64 bits, makes `?` of half a surrogate pair,
-and 100 kB of opening brackets fill the memory; pydantic_core reads only what is whole.
+Other parsers do not fit: ijson gives no line numbers, rejects integers over 64 bits, replaces half a surrogate pair by
+`?`, and fills the memory on 100 kB of opening brackets; pydantic_core reads only complete documents.
 """
 
 import codecs
@@ -17,10 +17,10 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str | None, Any]]:
-    """Place, key and value of each entry of an array (its keys are None) or of an object.
+    """Place, key and value of each entry of an object or array; in an array the keys are None.
 
-    Raises ValueError with file and line where it is not JSON, or where an entry is longer than `limit` characters:
-    after that there is no telling where the next one starts.
+    Raises ValueError with file and line for text that is not JSON, and for an entry longer than `limit` characters,
+    since the start of the next one is then unknown.
     """
     text = _JsonStream(file, stream, limit)
     closing = {"[": "]", "{": "}"}.get(text.take())
@@ -46,14 +46,14 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
 
 
 def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
-    """Place and value of each of the JSON values that follow one another. Raises ValueError as `entries` does."""
+    """Place and value of each of several concatenated JSON values. Raises ValueError as `entries` does."""
     text = _JsonStream(file, stream, limit)
     while text.peek():
         yield text.place, text.value()
 
 
 class _JsonStream:
-    """The text of a stream, of which only the entry at hand is kept."""
+    """A stream of text that buffers only the current entry."""
 
     def __init__(self, file: Path, stream: io.BufferedIOBase, limit: int) -> None:
         self._file, self._stream, self._limit = file, stream, limit
@@ -63,17 +63,17 @@ class _JsonStream:
 
     @property
     def place(self) -> str:
-        """File and line of what comes next."""
+        """File and line of the current position."""
         self._line += self._buffer.count("\n", self._counted, self._position)
         self._counted = self._position
         return f"{self._file}:{self._line}"
 
     def error(self, problem: str) -> ValueError:
-        """A ValueError that names the place."""
+        """A ValueError with the current place."""
         return ValueError(f"{self.place}: not JSON: {problem}")
 
     def peek(self) -> str:
-        """The next character that is no blank; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             while self._position < len(self._buffer):
                 if self._buffer[self._position] not in _BLANKS:
@@ -83,15 +83,15 @@ class _JsonStream:
                 return ""
 
     def take(self) -> str:
-        """The next character that is no blank, and step over it."""
+        """Consume and return the next character that is not white space."""
         character = self.peek()
         self._position += len(character)
         return character
 
     def value(self) -> Any:
-        """The next JSON value, and step over it.
+        """Consume and return the next JSON value.
 
-        What reaches the end of the buffer may go on after it, and so may a number before a cut `.5` or `e5`.
+        A value at the end of the buffer may continue in the file, and so may a number before `.` or `e`.
         """
         self.peek()
         while True:
@@ -101,7 +101,7 @@ class _JsonStream:
                 if not self._more():
                     self._position = error.pos
                     raise self.error(error.msg) from error
-            except (ValueError, RecursionError) as error:  # an endless number, or endless brackets
+            except (ValueError, RecursionError) as error:  # a number with too many digits, or too deep nesting
                 raise self.error(str(error)) from error
             else:
                 if self._buffer[end : end + 1] not in ("", ".", "e", "E") or not self._more():
@@ -109,7 +109,7 @@ class _JsonStream:
                     return value
 
     def _more(self) -> bool:
-        """Read on, dropping what was stepped over; False, and nothing changes, at the end of the file."""
+        """Read more text and drop what was consumed; False at the end of the file, where nothing changes."""
         if len(self._buffer) - self._position > self._limit:
             raise ValueError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
         data = self._stream.read(max(_READ_BYTES, len(self._buffer) - self._position))

@@ -1,11 +1,11 @@
-r"""The older format, in which plain words mark the turns: a way in for data that was written for it.
+r"""The older format, in which plain words mark the turns.
 
     Human: Hi
     Assistant: Hello!
 
-Read are JSON lines (or a JSON array) of `{"text": …}`, and text files in which a blank line ends a conversation. A turn
-starts at `Human:`, `User:`, `Assistant:` or `System:` at the start of a line (`### ` may precede it) and may go on
-over lines. The format hh is the same under `chosen`, where turns start after a blank line.
+Files are JSON lines or a JSON array of `{"text": …}`, or text in which a blank line ends a conversation. A turn starts
+with `Human:`, `User:`, `Assistant:` or `System:` at the start of a line, optionally after `### `, and may span several
+lines. In the format `hh` the text is under `chosen`, and turns start after a blank line.
 """
 
 import re
@@ -23,7 +23,7 @@ _PARAGRAPH = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
 
 
 def rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of JSON, or the blocks of a text file as rows."""
+    """The rows of a JSON file, or the paragraphs of a text file."""
     if any(suffix in (".json", ".jsonl") for suffix in file.suffixes):
         yield from json_rows(file)
     else:
@@ -32,12 +32,12 @@ def rows(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def conversation(row: Any) -> Conversation:
-    """The conversation of one row. Raises Unusable."""
+    """The conversation of one row. Raises UnusableRowError."""
     return _turns(text_of(row, "text"), _LINE)
 
 
 def hh_conversation(row: Any) -> Conversation:
-    """The conversation that ends with the reply that was chosen. Raises Unusable."""
+    """The conversation with the chosen reply. Raises UnusableRowError."""
     return _turns(text_of(row, "chosen"), _PARAGRAPH)
 
 

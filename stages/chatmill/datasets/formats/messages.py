@@ -2,10 +2,10 @@ r"""OpenAI's and Hugging Face's `messages`, in JSON lines or a JSON array.
 
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
 
-Content is text, or a list of `{"type": "text", "text": …}`; a `system` text may stand beside `messages`. Calls
-(`tool_calls`) and the results of role `tool` become tool use inside the assistant's turn. A call of the function
-`calculator` with an `expression` is that expression; any other is its JSON. Fields that are not said are left out:
-reasoning, tool descriptions, loss weights. Pairs `{"prompt": …, "completion": …}` are read as well.
+Content is text, or a list of `{"type": "text", "text": …}`; a row may have a `system` text beside `messages`. Calls in
+`tool_calls` and results of the role `tool` become tool use inside the assistant's turn. A call of the function
+`calculator` is stored as its `expression`, any other call as JSON. Reasoning, tool descriptions and loss weights are
+left out. Rows of the form `{"prompt": …, "completion": …}` are read as well.
 """
 
 import json
@@ -26,7 +26,7 @@ _OUTPUTS = ("tool", "function")
 
 
 def conversation(row: Any) -> Conversation:
-    """The conversation of one row. Raises Unusable."""
+    """The conversation of one row. Raises UnusableRowError."""
     if isinstance(row, dict) and "messages" not in row and "prompt" in row:
         return question_answer(text_of(row, "prompt"), text_of(row, "completion"))
     steps: list[Step] = []
@@ -52,14 +52,14 @@ def _steps(message: Any) -> Iterator[Step]:
         yield _ROLES[role], text
     yield from (("call", call) for call in inline)
     if not isinstance(calls, list):
-        raise UnusableRowError("bad_call", f"tool_calls is {describe_value(calls)}: expected a list")
+        raise UnusableRowError("bad_call", f"tool_calls: expected a list, got {describe_value(calls)}")
     for call in calls:
         function: Any = call.get("function") if isinstance(call, dict) else None
         yield "call", _call(text_of(function, "name"), function.get("arguments", "{}"))
 
 
 def _read_content(message: dict[str, Any]) -> tuple[str, list[str]]:
-    """The text of a message, and the calls that stand among its content."""
+    """The text of a message, and the calls in its content."""
     content = message.get("content")
     if isinstance(content, str):
         return content, []

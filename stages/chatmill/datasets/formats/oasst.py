@@ -1,10 +1,10 @@
-"""OpenAssistant's message trees, in JSON lines: flat messages in the order of their trees, or a tree a line.
+"""OpenAssistant's message trees, in JSON lines: flat messages in the order of their trees, or one tree per line.
 
     {"message_id": "a", "parent_id": null, "message_tree_id": "a", "role": "prompter", "text": "Hi", …}
     {"message_tree_id": "a", "prompt": {"role": "prompter", "text": "Hi", "replies": […]}}
 
-A tree gives one conversation: from its root down, each time the reply that people ranked best. Deleted messages are
-passed over. The messages of a flat tree whose parent is not there are rejected as orphans.
+A tree gives one conversation: the path from its root along the best ranked replies. Deleted messages are skipped.
+Messages of a flat tree whose parent is missing are rejected as orphans.
 """
 
 from collections.abc import Iterator
@@ -34,26 +34,26 @@ def rows(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def _flat_message(place: str, entry: Any) -> RawRow | None:
-    """One message of a flat tree, with room for `replies`; None for other entries."""
+    """One message of a flat tree, with an empty list of `replies`; None for other entries."""
     if not isinstance(entry, dict) or "message_tree_id" not in entry or "prompt" in entry:
         return None
     return place, entry | {"replies": []}
 
 
 def _grow(messages: list[RawRow]) -> Iterator[RawRow | Reject]:
-    """The root of flat messages, with `replies` filled in."""
+    """The root of a flat tree with all `replies` nested, and a reject for each orphan."""
     by_id = {message.get("message_id"): message for _, message in messages}
     for place, message in messages:
         parent = message.get("parent_id")
         if parent in by_id and parent != message.get("message_id"):
             by_id[parent]["replies"].append(message)
         elif parent is not None:
-            yield Reject(place, "orphan", f"its parent {parent} is not in its tree")
+            yield Reject(place, "orphan", f"the parent {parent} is not in the tree")
     yield from ((place, message) for place, message in messages if message.get("parent_id") is None)
 
 
 def conversation(row: Any) -> Conversation:
-    """The conversation along the best replies of one tree. Raises Unusable."""
+    """The conversation along the best ranked replies of a tree. Raises UnusableRowError."""
     node = row.get("prompt", row) if isinstance(row, dict) else row
     if isinstance(node, dict) and node.get("deleted"):
         raise UnusableRowError("deleted", "the opening message is deleted")

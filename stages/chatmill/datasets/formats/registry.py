@@ -1,7 +1,7 @@
 """All dataset formats by name.
 
-A format is a module here with a function `conversation`, which makes a conversation of an entry or raises `Unusable`,
-imported below, and a line that names the function which reads entries from a file.
+A format is a module in this folder with a function `conversation`, which converts an entry to a conversation or raises
+`UnusableRowError`; a line of `_FORMATS` combines it with the function that reads the entries of a file.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, par
 
 
 class DatasetFormat(NamedTuple):
-    """How a file becomes rows, and a row a conversation."""
+    """The functions that read the rows of a file, and convert a row to a conversation."""
 
     rows: Callable[[Path], Iterator[RawRow | Reject]]
     conversation: Callable[[Any], Conversation]
@@ -54,19 +54,21 @@ FORMAT_NAMES = (*_FORMATS, "skills", "hub")
 
 
 def read_dataset(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Example | Reject]:
-    """The entries of a file in the format of that name; the first `limit` of them.
+    """The first `limit` entries of a file in the named format, or all of them.
 
-    `seed` is for the format that generates its conversations. Raises ValueError for an unknown format.
+    Only the format `skills`, which generates its conversations, uses `seed`. Raises ValueError for an unknown format.
     """
     if name == "skills":
         if limit is None:
-            raise ValueError("the format skills generates conversations without end: give it a limit")
+            raise ValueError("format skills: generates conversations without end: set limit")
         return skills.generate(file, limit=limit, seed=seed)
     if name == "hub":
         descriptor = hub.read_descriptor(file)
         form = _form(descriptor.format)
         if form.rows in (nonblank_lines, paragraphs):
-            raise ValueError(f"{file}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows")
+            raise ValueError(
+                f"{file}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows: choose another"
+            )
         rows: Iterator[RawRow | Reject] = hub.rows(descriptor)
     else:
         form = _form(name)

@@ -1,7 +1,7 @@
-"""Files as rows: lines, blocks of lines, JSON and tables, packed or not.
+"""Readers of rows: lines, paragraphs, JSON and tables, compressed or not.
 
-Every reader streams: it holds one row in memory, and no row may be longer than `MAX_ROW_BYTES`. A row that cannot be
-read is a `Reject`; a file that cannot be read is a ValueError or an OSError.
+Each reader holds one row in memory, and a row may not be longer than `MAX_ROW_BYTES`. A row that cannot be read becomes
+a `Reject`; a file that cannot be read raises ValueError or OSError.
 """
 
 import csv
@@ -25,7 +25,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def lines(file: Path) -> Iterator[RawRow | Reject]:
-    """The lines that are not blank, without their ends; line ends are LF or CRLF."""
+    """The lines of a file, without their ends, which are LF or CRLF."""
     with open_decompressed(file) as stream:
         number, offset = 0, 0
         while line := stream.readline(MAX_ROW_BYTES):
@@ -34,7 +34,7 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
             place = f"{file}:{number}"
             if len(line) == MAX_ROW_BYTES and not line.endswith(b"\n"):
                 offset += _skip_line(stream)
-                yield Reject(place, "too_long", f"a line longer than {MAX_ROW_BYTES:,} bytes")
+                yield Reject(place, "too_long", f"line longer than {MAX_ROW_BYTES:,} bytes")
                 continue
             try:
                 text = (line.removeprefix(_BOM) if number == 1 else line).decode()
@@ -46,7 +46,7 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def _skip_line(stream: io.BufferedIOBase) -> int:
-    """Read on to the end of a line; how many bytes that was."""
+    """Skip the rest of a line; returns its number of bytes."""
     skipped = 0
     while rest := stream.readline(MAX_ROW_BYTES):
         skipped += len(rest)
@@ -56,12 +56,12 @@ def _skip_line(stream: io.BufferedIOBase) -> int:
 
 
 def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
-    """The lines that hold more than blanks."""
+    """The lines with more than white space."""
     return (row for row in lines(file) if isinstance(row, Reject) or row[1].strip())
 
 
 def paragraphs(file: Path) -> Iterator[RawRow | Reject]:
-    """Lines up to the next blank one, joined by newlines; a block with an unreadable line is one reject."""
+    """Groups of lines between blank lines, joined by newlines; one with an unreadable line is one reject."""
     place, size = "", 0
     block: list[str] = []
     unreadable: Reject | None = None
@@ -73,7 +73,9 @@ def paragraphs(file: Path) -> Iterator[RawRow | Reject]:
             size += len(row[1])
             if size > MAX_ROW_BYTES:
                 block.clear()
-                unreadable = unreadable or Reject(place, "too_long", f"lines of more than {MAX_ROW_BYTES:,} characters")
+                unreadable = unreadable or Reject(
+                    place, "too_long", f"paragraph longer than {MAX_ROW_BYTES:,} characters"
+                )
             else:
                 block.append(row[1])
         else:
@@ -83,7 +85,7 @@ def paragraphs(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def json_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The values of a file of JSON lines, the entries of one JSON array, or objects that go over several lines."""
+    """The values of JSON lines, the entries of a JSON array, or concatenated objects of several lines."""
     with open_decompressed(file) as stream:
         start = stream.read(4096).removeprefix(_BOM).lstrip()
     if start.startswith(b"["):
@@ -103,13 +105,13 @@ def _json_row(place: str, line: str) -> RawRow | Reject:
 
 
 def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any]]:
-    """Place, key and value of each entry of a JSON object; of an array the keys are None."""
+    """Place, key and value of each entry of a JSON object or array; in an array the keys are None."""
     with open_decompressed(file) as stream:
         yield from entries(file, stream, MAX_ROW_BYTES)
 
 
 def table_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of a table as dicts by its header in lower case; tabs separate in a .tsv, commas elsewhere."""
+    """The rows of a table as dicts by its header in lower case; a .tsv is separated by tabs, other files by commas."""
     tabs = ".tsv" in file.suffixes
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
@@ -127,31 +129,31 @@ def table_rows(file: Path) -> Iterator[RawRow | Reject]:
             if not header:
                 header = [cell.strip().lower() for cell in cells]
             elif len(cells) > len(header):
-                yield Reject(place, "bad_row", f"{len(cells)} cells under {len(header)} columns")
+                yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):
                 yield place, dict(zip(header, cells, strict=False))
 
 
 @contextmanager
 def open_decompressed(file: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
-    """The bytes of a file, unpacked where it ends in .gz or .zst. Raises ValueError where a packed file is damaged."""
+    """The bytes of a file, decompressed if its name ends in .gz or .zst. Raises ValueError for damaged ones."""
     try:
-        with file.open("rb") as packed:
+        with file.open("rb") as raw:
             if file.suffix == ".gz":
-                yield gzip.GzipFile(fileobj=packed)
+                yield gzip.GzipFile(fileobj=raw)
             elif file.suffix == ".zst":
-                yield io.BufferedReader(_Zstandard(packed), 1 << 20)
+                yield io.BufferedReader(_Zstandard(raw), 1 << 20)
             else:
-                yield packed
+                yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-        raise ValueError(f"{file}: damaged, or not packed as its name says: {error}") from error
+        raise ValueError(f"{file}: damaged, or not a {file.suffix} file: {error}") from error
 
 
 class _Zstandard(io.RawIOBase):
-    """Unpacked bytes; unlike zstandard's own reader it raises EOFError where the file ends too early."""
+    """Decompressed bytes; unlike the reader of zstandard it raises EOFError for a truncated file."""
 
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed = packed
+    def __init__(self, compressed: BinaryIO) -> None:
+        self._compressed = compressed
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._started = False
         self._ready = b""
@@ -161,12 +163,12 @@ class _Zstandard(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            data = self._frame.unused_data or self._packed.read(1 << 16)
+            data = self._frame.unused_data or self._compressed.read(1 << 16)
             if self._frame.eof:
                 self._frame, self._started = zstandard.ZstdDecompressor().decompressobj(), False
             if not data:
                 if self._started:
-                    raise EOFError("it ends in the middle of a frame")
+                    raise EOFError("truncated within a frame")
                 return 0
             self._ready, self._started = self._frame.decompress(data), True
         count = min(len(buffer), len(self._ready))

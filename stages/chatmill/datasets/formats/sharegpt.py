@@ -2,7 +2,7 @@
 
     {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
 
-`function_call` and `observation` become tool use inside the assistant's turn; a `system` text may stand beside
+`function_call` and `observation` become tool use inside the assistant's turn; a row may have a `system` text beside
 `conversations`.
 """
 
@@ -24,7 +24,7 @@ _KINDS: dict[str, StepKind] = {
 
 
 def conversation(row: Any) -> Conversation:
-    """The conversation of one row. Raises Unusable."""
+    """The conversation of one row. Raises UnusableRowError."""
     steps: list[Step] = []
     turns = list_of(row, "conversations")
     if isinstance(row.get("system"), str) and row["system"]:

@@ -1,4 +1,7 @@
-"""What the generated skills ask, and what is right: drawn from word lists and facts, without a word of phrasing."""
+"""Problems of the generated skills with their right answers, drawn from word lists and facts.
+
+The phrasing of questions and answers is added in chatmill.datasets.formats.skills.
+"""
 
 from collections.abc import Callable
 from random import Random
@@ -9,18 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from chatmill.tools.calculator import calculate
 
 Texts = Annotated[list[str], Field(min_length=1)]
-Notation = Annotated[list[str], Field(min_length=2)]  # a word, then signs
+Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
 TextPair = tuple[str, str]
 
 
 class StrictModel(BaseModel):
-    """A part of the file: what it does not know is an error."""
+    """A section of the file; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Syllables(StrictModel):
-    """Names are put together from these."""
+    """The syllables that names are composed of."""
 
     first: Texts
     middle: Texts
@@ -28,7 +31,7 @@ class Syllables(StrictModel):
 
 
 class Words(StrictModel):
-    """What the skills are about."""
+    """The word lists and facts that problems are drawn from."""
 
     operations: Annotated[dict[Literal["+", "-", "*", "/"], Notation], Field(min_length=1)]
     units: Annotated[list[tuple[str, str, PositiveInt]], Field(min_length=1)]
@@ -49,12 +52,12 @@ class Words(StrictModel):
 
 
 class Problem(NamedTuple):
-    """What is asked: the slots of the templates, and the key of what is held back with it."""
+    """One problem: the values for the slots of the templates, and the key by which it is assigned to a group."""
 
     key: str
     slots: dict[str, str]
-    closed: bool = False  # of a closed set of facts: the key holds for one phrasing only
-    call: str = ""  # of the calculator, whose output is the slot `result`
+    closed: bool = False  # whether it is from a closed set of facts; the group is then that of the key and the phrasing
+    call: str = ""  # call of the calculator, whose output is the slot `result`
 
 
 def _arithmetic(words: Words, random: Random) -> Problem:
@@ -83,10 +86,10 @@ def _units(words: Words, random: Random) -> Problem:
     return Problem(f"{n} {source} {target}", slots, call=call)
 
 
-def _numbers(random: Random, how_many: int) -> list[int]:
-    """Different numbers below 100, some more of them below ten than chance would give."""
+def _numbers(random: Random, count: int) -> list[int]:
+    """Distinct numbers below 100, with more of them below ten than a uniform choice gives."""
     drawn: dict[int, None] = {}
-    while len(drawn) < how_many:
+    while len(drawn) < count:
         drawn[random.randrange(10 if random.random() < 0.05 else 100)] = None
     return list(drawn)
 

@@ -1,9 +1,9 @@
 """Conversations that exercise a skill with a right answer, generated from word lists, facts and phrasings.
 
-The file (data/raw/skills.yaml) says how each skill is asked and answered, and of what. What a conversation asks last is
-what is scored. Its group is named for what is held back with it: the numbers or the name in it, or for closed sets of
-facts the fact in this phrasing. A conversation that asks several things asks the one with the least `position` last,
-so that whatever is scored in a test was seen in no conversation that is trained on.
+The file data/raw/skills.yaml holds the questions and answers of each skill, and its word lists and facts. Only the last
+answer of a conversation is scored. Its group is named after the numbers or the name in it, or after the fact and the
+phrasing where the facts are a closed set. Of several tasks in a conversation, the one whose group has the least `split_position`
+comes last, so that no task that is scored in the test set occurs in a training conversation.
 """
 
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ from chatmill.datasets.formats.example import Example
 from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, StrictModel, TextPair, Texts, Words
 from chatmill.datasets.split import HELD_BACK, split_position
 
-HELD_BACK_EVERY = 50  # conversations
+HELD_BACK_EVERY = 50  # one of so many conversations has a held-back phrasing
 SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
 
 
 class Opening(StrictModel):
-    """What the user tells to have it recalled, and what is replied."""
+    """A fact that the user states before asking for it, and the assistant's reply."""
 
     tell: Texts
     reply: Texts
 
 
 class Skill(StrictModel):
-    """How a skill is asked and answered, in templates with {slots}.
+    """The templates, with {slots}, of a skill's questions and answers.
 
-    An answer of several parts takes one template of each, and is right if it has in it what fills the slots.
+    An answer of several parts takes one template of each list, and is right if it contains the values of the slots.
     """
 
     weight: PositiveFloat
@@ -46,14 +46,14 @@ class Skill(StrictModel):
 
     @property
     def templates(self) -> list[str]:
-        """All of them."""
+        """All templates of the skill."""
         openings = self.opening.tell + self.opening.reply if self.opening else []
         answers = [self.answer] if isinstance(self.answer, str) else chain(*self.answer)
         return [*openings, *self.known, *self.held_back, *answers]
 
 
 class SkillsFile(StrictModel):
-    """The whole file."""
+    """The content of the file."""
 
     skills: dict[str, Skill]
     words: Words
@@ -62,7 +62,7 @@ class SkillsFile(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A problem in words. `opening` is what must be said some time before it is asked."""
+    """A problem with its phrasing. `opening` comes earlier in the conversation than `exchange`."""
 
     group: str
     skill: dict[str, Any]
@@ -71,13 +71,13 @@ class Task:
 
 
 def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
-    """`limit` conversations; those of a smaller limit are the first of them. Raises ValueError for a bad file."""
+    """`limit` conversations; a smaller limit gives the first of them. Raises ValueError for an invalid file."""
     source = _read(file)
     random = Random(seed)
     for number in islice(count(1), limit):
-        tasks, talk = _draw(source, random, number)
+        tasks, small_talk = _draw(source, random, number)
         *others, last = sorted(tasks, key=lambda task: split_position(task.group), reverse=True)
-        between = [task.opening + task.exchange for task in others] + talk
+        between = [task.opening + task.exchange for task in others] + small_talk
         if last.opening and not between and random.random() < 0.8:
             between = [_small_talk(source, random)]
         random.shuffle(between)
@@ -95,7 +95,7 @@ def _read(file: Path) -> SkillsFile:
         raise ValueError(f"{file}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
     if source.skills.keys() != PROBLEM_GENERATORS.keys():
         odd = ", ".join(sorted(source.skills.keys() ^ PROBLEM_GENERATORS.keys()))
-        raise ValueError(f"{file}: skills: missing or unknown: {odd}; expected exactly {', '.join(PROBLEM_GENERATORS)}")
+        raise ValueError(f"{file}: skills: missing or unknown: {odd}: expected exactly {', '.join(PROBLEM_GENERATORS)}")
     for name, skill in source.skills.items():
         _check_slots(f"{file}: skills.{name}", skill, PROBLEM_GENERATORS[name](source.words, Random(0)).slots)
     return source
@@ -107,25 +107,25 @@ def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
             template.format(**slots)
         except (KeyError, IndexError, ValueError) as error:
             expected = ", ".join(f"{{{slot}}}" for slot in slots)
-            raise ValueError(f"{place}: bad slot in {template!r}: expected some of {expected}") from error
+            raise ValueError(f"{place}: unknown slot in {template!r}: expected some of {expected}") from error
 
 
 def _draw(source: SkillsFile, random: Random, number: int) -> tuple[list[Task], list[list[Message]]]:
-    """What the conversation of this number asks, each skill once, and the small talk in it."""
+    """The tasks of the conversation with this number, at most one per skill, and its small talk."""
     held_back_number, is_known = divmod(number, HELD_BACK_EVERY)
     first = (
         _skill_name(source, random)
         if is_known
         else list(PROBLEM_GENERATORS)[held_back_number % len(PROBLEM_GENERATORS)]
     )
-    tasks, talk = {first: _task(source, first, random, held_back=not is_known)}, []
+    tasks, small_talk = {first: _task(source, first, random, held_back=not is_known)}, []
     for _ in range(random.choices((0, 1, 2, 3), (50, 30, 15, 5))[0]):
         name = _skill_name(source, random)
         if name in tasks or random.random() < 0.5:
-            talk.append(_small_talk(source, random))
+            small_talk.append(_small_talk(source, random))
         else:
             tasks[name] = _task(source, name, random, held_back=False)
-    return list(tasks.values()), talk
+    return list(tasks.values()), small_talk
 
 
 def _skill_name(source: SkillsFile, random: Random) -> str:
@@ -173,7 +173,7 @@ def _exchange(question: str, answer: str, problem: Problem | None = None) -> lis
 
 
 def _vary_spelling(text: str, random: Random) -> str:
-    """The text as people also type it: with a small letter at its start, or no mark at its end, or both."""
+    """The text, sometimes with a lower-case first letter, and sometimes without its final punctuation."""
     if random.random() < 0.2:
         text = text[0].lower() + text[1:]
     if random.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Plain text: a line is a turn, a blank line ends the conversation; who opens is the user.
+"""Plain text: each line is a turn, a blank line ends the conversation, and the first speaker is the user.
 
 Is the library open on Sunday?
 No, it opens on Monday at nine.
@@ -8,6 +8,6 @@ from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.turns import alternate
 
 
-def conversation(block: str) -> Conversation:
-    """The conversation of one block of lines."""
-    return alternate(block.split("\n"))
+def conversation(paragraph: str) -> Conversation:
+    """The conversation of one paragraph."""
+    return alternate(paragraph.split("\n"))

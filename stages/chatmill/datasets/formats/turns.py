@@ -1,4 +1,4 @@
-"""Conversations from the plain lists of turns that dataset formats hold."""
+"""Builds conversations from the turns of a dataset row."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -16,28 +16,28 @@ def question_answer(question: str, answer: str) -> Conversation:
 
 
 def instruction_pair(row: Any, input_key: str, output_key: str) -> Conversation:
-    """The row's `instruction`, after a blank line what is under the key `material`, if anything, and the answer.
+    """The question is the row's `instruction` and, after a blank line, its input, if any; the answer is its output.
 
-    Raises Unusable.
+    Raises UnusableRowError.
     """
     instruction, reply = text_of(row, "instruction"), text_of(row, output_key)
-    given = text_of(row, input_key) if row.get(input_key) else ""
-    return question_answer(f"{instruction}\n\n{given}" if given else instruction, reply)
+    text = text_of(row, input_key) if row.get(input_key) else ""
+    return question_answer(f"{instruction}\n\n{text}" if text else instruction, reply)
 
 
 def alternate(texts: Sequence[str], system: str = "") -> Conversation:
-    """Two speakers in turn; the one who opens is the user."""
+    """A conversation of two speakers who alternate; the first is the user."""
     opening = [Message.from_text("system", system)] if system else []
     return opening + [Message.from_text(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
 
 
 def join_tools(steps: Iterable[Step]) -> Conversation:
-    """Messages in which calls, their outputs and the text that follows them stand inside one assistant turn.
+    """A conversation in which calls, their outputs and the text after them are one message of the assistant.
 
     Outputs belong to the calls in order: call, call, output, output becomes call, output, call, output.
     """
     turns: list[tuple[str, list[Part]]] = []
-    within = False  # after a call or an output the assistant's turn goes on
+    within = False  # after a call or an output the assistant's turn continues
     for kind, text in steps:
         role = "assistant" if kind in ("call", "output") else kind
         if not turns or turns[-1][0] != role or not (within or kind == "call"):
@@ -54,8 +54,8 @@ def join_tools(steps: Iterable[Step]) -> Conversation:
 
 
 def _open_call(parts: Sequence[Part]) -> int:
-    """The first call that has no output."""
+    """The index of the first call without an output."""
     for index, part in enumerate(parts):
         if part.kind == "call" and (index + 1 == len(parts) or parts[index + 1].kind != "output"):
             return index
-    raise UnusableRowError("tool_order", "a tool's output without a call before it")
+    raise UnusableRowError("tool_order", "tool output without a call before it")
