@@ -1,12 +1,12 @@
 """Measure how fast the tokenizer and the chat model are, with every engine.
 
-`ttft_ms` is the time to the first token, from the prompt's ids to the choice of the likeliest one; `token_ms` that of
-each next token. With `cache` the engine keeps what it has read; with `recompute` each token reads the whole sequence
-anew. `turn_ms` is the time to read a message of 32 tokens after histories of these lengths, which the cache holds.
-Repetitions of all engines alternate, after a warm-up that does not count; `spread` is the slowest of them as a multiple
-of the fastest. `limit` is what the machine allows the same threads, measured in each repetition, and `reached` is the
-share of it: a token takes at least as long as reading the weights and the cache. `streaming` is the share of a token's
-time that goes to choosing it and to making text of it.
+`ttft_ms` is the time to the first token, from the prompt's ids to the greedy choice, and `token_ms` that of each next
+token. With `cache` the engine uses its key-value cache; with `recompute` each token processes the complete sequence.
+`turn_ms` is the time to read a message of TURN_TOKENS tokens after a cached history of the given length. Repetitions of
+all engines alternate, after a warm-up that does not count; `spread` is the slowest divided by the fastest of them.
+`limit` is measured in each repetition with the same number of threads: a token takes at least as long as reading the
+weights and the cache. `reached` is this least time divided by the measured one. `streaming` is the share of a token's
+time that is spent on sampling and detokenizing it.
 """
 
 import json
@@ -51,20 +51,20 @@ from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 TURN_TOKENS = 32
-STREAMED = 200  # tokens of an answer, where they fit
+STREAMED = 200  # tokens of an answer, at most
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95)}
 TEXT_SIZE = 500_000  # characters to encode and decode in one repetition
 LOOKUPS = 20_000
 
 
-def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Metrics]:
-    """The milliseconds that each engine takes to read a message after none and after the longest history."""
+def time_turns(engines: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Metrics]:
+    """The milliseconds that each engine takes to read a message without a history and after the longest one."""
     histories = (0, len(ids) - TURN_TOKENS)
     times: dict[tuple[str, int], list[float]] = {
-        (engine.name, history): [] for engine in opened for history in histories
+        (engine.name, history): [] for engine in engines for history in histories
     }
     for repetition in progress(range(1 + repeats), "time turns"):
-        for engine in opened:
+        for engine in engines:
             engine.rewind(0)
             for history in histories:
                 if history:
@@ -73,12 +73,12 @@ def time_turns(opened: Sequence[Engine], ids: list[int], repeats: int) -> Iterat
                 engine.append(ids[history : history + TURN_TOKENS])
                 if repetition:
                     times[engine.name, history].append(1e3 * (perf_counter() - started))
-    for engine in opened:
+    for engine in engines:
         yield {str(history): percentiles(times[engine.name, history]) for history in histories}
 
 
 class TimedEngine:
-    """An engine that tells how long it was at work."""
+    """An engine that measures its own time in `append`."""
 
     def __init__(self, engine: Engine) -> None:
         self.context, self._engine, self.seconds = engine.context, engine, 0.0
@@ -89,7 +89,7 @@ class TimedEngine:
         return self._engine.length
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """What the engine answers."""
+        """The logits of the engine."""
         started = perf_counter()
         logits = self._engine.append(ids)
         self.seconds += perf_counter() - started
@@ -97,7 +97,7 @@ class TimedEngine:
 
 
 def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int], repeats: int) -> Metrics:
-    """The share of an answer's time that is not the engine's, by the way tokens are chosen."""
+    """The share of an answer's time outside the engine, by the sampling method."""
     shares = defaultdict(list)
     for repetition in range(1 + repeats):
         for name, sampling in SAMPLINGS.items():
@@ -117,7 +117,7 @@ def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int
 
 
 def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Prompts of these lengths, from the conversations in a row, as often as needed."""
+    """Prompts of these lengths from concatenated test conversations, repeated if needed."""
     records = read_records(test)
     conversations = [
         conversation_segments(parse(record.text), CHATMILL_TEMPLATES[engine.template].name)
@@ -125,31 +125,31 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
     ]
     ids = tokenizer.encode_conversations(conversations).ids.tolist()
     if not ids:
-        raise ValueError(f"{test}: no conversations to make prompts of")
+        raise ValueError(f"{test}: no conversations for prompts: raise mix.test_share, or add data")
     for length in lengths:
         yield (ids * (1 + length // len(ids)))[:length]
 
 
 def read_workload(model: Path, onnx: Path) -> Workload:
-    """What a token needs with each engine; PyTorch reads what the float32 graph does; unknown without a graph."""
+    """The workload of each engine; that of PyTorch is the float32 graph's, and without a graph it is unknown."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engine_names(onnx)}
     return Workload(config, {"pytorch": weights["onnx"]} | weights if weights else {})
 
 
-def describe_limit(needs: Workload, rounds: Sequence[Repetition], tokens: int) -> Metrics:
-    """What the machine allows the float32 model after so many tokens."""
+def describe_limit(workload: Workload, repetitions: Sequence[Repetition], tokens: int) -> Metrics:
+    """The limits of the machine for the float32 model after this number of tokens."""
     return {
-        "bandwidth_gb_per_s": median(limits.bandwidths[needs.weights["onnx"]] for limits, _ in rounds) / 1e9,
-        "matrix_gflop_per_s": median(limits.flops_per_second for limits, _ in rounds) / 1e9,
-        "bytes_per_token": needs.bytes_per_token("onnx", tokens),
-        "token_ms": median(needs.min_token_ms("onnx", tokens, limits) for limits, _ in rounds),
-        "ttft_ms": median(needs.min_ttft_ms("onnx", tokens, limits) for limits, _ in rounds),
+        "bandwidth_gb_per_s": median(limits.bandwidths[workload.weights["onnx"]] for limits, _ in repetitions) / 1e9,
+        "matrix_gflop_per_s": median(limits.flops_per_second for limits, _ in repetitions) / 1e9,
+        "bytes_per_token": workload.bytes_per_token("onnx", tokens),
+        "token_ms": median(workload.min_token_ms("onnx", tokens, limits) for limits, _ in repetitions),
+        "ttft_ms": median(workload.min_ttft_ms("onnx", tokens, limits) for limits, _ in repetitions),
     }
 
 
 def time_tokenizer(tokenizer: ChatTokenizer, exports: Path, test: Path, repeats: int) -> Metrics:
-    """Speed on the messages of the test set, one thread; and of tokenizer.bin, where it was exported."""
+    """Speed with one thread on the messages of the test set, and that of tokenizer.bin if it was exported."""
     texts = some_texts(test)
     ids = tokenizer.encode(texts)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
@@ -173,7 +173,7 @@ def some_texts(test: Path) -> list[str]:
 
 
 def measure_binary(file: Path, repeats: int) -> Metrics:
-    """Opening tokenizer.bin, and looking one token up in it."""
+    """The time to open tokenizer.bin, and to look up one token in it."""
     opening = median_seconds(lambda: open_binary(file).close(), repeats)
     with open_binary(file) as binary:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)
@@ -192,7 +192,7 @@ def median_seconds(action: Callable[[], object], repeats: int) -> float:
 
 
 def describe_machine(threads: int) -> Metrics:
-    """What the numbers were measured on."""
+    """The processor, its load, and the versions of the libraries."""
     libraries = {name: version(name) for name in ("torch", "onnxruntime")}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
@@ -212,18 +212,19 @@ def processor() -> str:
 
 
 def fitting_lengths(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list[int]:
-    """The lengths of prompts, least first, that leave room for an answer; the others are told on stderr."""
-    lengths = sorted(length for length in set(prompt_tokens) if length + max(new_tokens, RECOMPUTED_TOKENS) <= context)
+    """The lengths of prompts, in order, that leave room for an answer; the others are logged."""
+    longest = context - max(new_tokens, RECOMPUTED_TOKENS)
+    lengths = sorted(length for length in set(prompt_tokens) if length <= longest)
     if not lengths:
-        room = f"no length leaves room for {new_tokens} tokens in a context of {context}"
-        raise ValueError(f"params.yaml: benchmark.prompt_tokens: {room}")
+        expected = f"expected one of at most {longest}, the context of {context} less the answer"
+        raise ValueError(f"params.yaml: benchmark.prompt_tokens: {expected}, got {list(prompt_tokens)}")
     if left_out := sorted(set(prompt_tokens) - set(lengths)):
-        log("benchmark", f"prompts of {left_out} tokens do not fit into a context of {context}")
+        log("benchmark", f"prompts of {left_out} tokens are left out: they do not fit into a context of {context}")
     return lengths
 
 
 def round_significant(value: Any) -> Any:
-    """The value with the digits of its numbers that mean something, in whatever dictionaries they stand."""
+    """A number, or all numbers in nested dictionaries, rounded to four significant digits."""
     if isinstance(value, dict):
         return {key: round_significant(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -242,25 +243,25 @@ def main(
     repeats: PositiveInt,
     threads: PositiveInt,
 ) -> None:
-    """Time the engines on prompts from the test set, and the tokenizer on its text; write what was measured."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's idle threads leave the processor to ONNX Runtime's
+    """Time the engines on prompts from the test set, and the tokenizer on its text; write the metrics."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's idle threads do not take time from ONNX Runtime
     machine = describe_machine(threads)
     tokenizer = load_tokenizer(model)
     folders = {"pytorch": model} | dict.fromkeys(engine_names(onnx), onnx)
-    opened = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
-    lengths = fitting_lengths(prompt_tokens, new_tokens, opened[0].context)
-    *prompts, longest = make_prompts(test, tokenizer, opened[0], [*lengths, opened[0].context])
-    needs, cases = read_workload(model, onnx), make_cases(opened, prompts)
-    rounds = time_cases(cases, needs, LimitsProbe(threads), new_tokens, repeats)
-    timed = latencies(cases, rounds, needs)
-    for engine, turns in zip(opened, time_turns(opened, longest, repeats), strict=True):
+    engines = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
+    lengths = fitting_lengths(prompt_tokens, new_tokens, engines[0].context)
+    *prompts, longest = make_prompts(test, tokenizer, engines[0], [*lengths, engines[0].context])
+    workload, cases = read_workload(model, onnx), make_cases(engines, prompts)
+    repetitions = time_cases(cases, workload, LimitsProbe(threads), new_tokens, repeats)
+    timed = latencies(cases, repetitions, workload)
+    for engine, turns in zip(engines, time_turns(engines, longest, repeats), strict=True):
         timed[engine.name]["turn_ms"] = turns
         timed[engine.name]["streaming"] = measure_streaming(engine, tokenizer, prompts[0], repeats)
     for name, folder in progress(folders.items(), "measure memory"):
         timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
     content = {"machine": machine, **timed}
-    if needs.weights:
+    if workload.weights:
         shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
-        content["limit"] = describe_limit(needs, rounds, lengths[-1]) | {"reached": shares}
+        content["limit"] = describe_limit(workload, repetitions, lengths[-1]) | {"reached": shares}
     content["tokenizer"] = time_tokenizer(tokenizer, exports, test, repeats)
     metrics.write_text(json.dumps(round_significant(content), indent=1) + "\n", encoding="utf-8")

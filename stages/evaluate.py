@@ -1,7 +1,8 @@
 """Measure bits per byte and chat skills, with every engine.
 
-Answers are greedy, with the tool, to each conversation up to its last turn. `skills` are those of the main engine, the
-one that chats; `engines` compares all of them on the first `engine_prompts` questions of each skill.
+The model answers the last question of each conversation, greedily and with the calculator. `skills` are measured with
+the main engine, which chats also use; `engines` compares all of them on the first `engine_prompts` questions of each
+skill.
 """
 
 import json
@@ -42,7 +43,7 @@ from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 @dataclass(frozen=True)
 class Question:
-    """A conversation to answer, how the answer is scored, and its place among those of its skill and phrasing."""
+    """A conversation to answer, the scoring of the answer, and its rank among those of its skill and phrasing."""
 
     conversation: Conversation
     skill: dict[str, Any]
@@ -50,7 +51,7 @@ class Question:
 
 
 def select_questions(test: TestSet, limit: int) -> list[Question]:
-    """The first `limit` of each skill and phrasing, in the order of the file."""
+    """The first `limit` questions of each skill and phrasing, in the order of the file."""
     counts: Counter[tuple[str, str]] = Counter()
     result = []
     for conversation, skill in zip(test.conversations, test.skills, strict=True):
@@ -64,7 +65,7 @@ def select_questions(test: TestSet, limit: int) -> list[Question]:
 
 
 def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
-    """Whether each answer is right, and whether it stopped by itself."""
+    """Whether each answer is correct, and whether the model ended it itself."""
     correct, stopped = [], []
     for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
         message, stop = session.greedy_reply(question.conversation, max_tokens)
@@ -74,17 +75,17 @@ def answer_questions(session: ChatSession, questions: list[Question], max_tokens
 
 
 def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, float]:
-    """Share of right answers by skill, and `macro`, their mean; empty where nothing was asked."""
+    """Share of correct answers by skill, and `macro`, their mean; empty without questions."""
     by_skill = defaultdict(list)
-    for question, is_right in zip(questions, correct, strict=True):
+    for question, answered in zip(questions, correct, strict=True):
         if question.skill["phrasing"] == phrasing:
-            by_skill[question.skill["name"]].append(is_right)
+            by_skill[question.skill["name"]].append(answered)
     shares = {name: float(np.mean(by_skill[name])) for name in sorted(by_skill)}
     return {"macro": float(np.mean(list(shares.values()))), **shares} if shares else {}
 
 
 def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, trained_only: bool) -> dict[str, Any]:
-    """The section bits_per_byte of the metrics: of all text, or of the assistant's where no other was trained."""
+    """The section bits_per_byte of the metrics; of all text, or only the assistant's if only that was trained."""
     of_sources = np.array(sources)
     result = {
         **corpus.bits(nats, trained_only=trained_only)._asdict(),
@@ -95,7 +96,10 @@ def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, traine
         "baselines": baselines(corpus.text()),
     }
     if trained_only:
-        result["note"] = "prompt_loss_weight is 0: only the assistant's text was learnt, so sources are measured on it"
+        result["note"] = (
+            "prompt_loss_weight is 0: the model was trained on the assistant's text alone, "
+            "so sources are measured on it"
+        )
     return result
 
 
@@ -121,7 +125,7 @@ def measure_compression(
 
 
 def answer_prompts(session: ChatSession, prompts: Path, max_tokens: int) -> list[dict[str, Any]]:
-    """The answer to each line of a file."""
+    """The answers to the prompts in a file, one per line."""
     try:
         lines = prompts.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -134,7 +138,7 @@ def answer_prompts(session: ChatSession, prompts: Path, max_tokens: int) -> list
 
 
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
-    """Each engine, one at a time, and the file of its weights; PyTorch comes first."""
+    """The engines, opened one at a time, with the files of their weights; PyTorch comes first."""
     network, _ = load_chat_model(model, torch.device("cpu"))
     yield PyTorchEngine(network, device="cpu", threads=threads), model / "model.safetensors"
     for name in engine_names(onnx):
@@ -142,7 +146,7 @@ def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine
 
 
 def measure_engines(
-    opened: Iterable[tuple[Engine, Path]],
+    engines: Iterable[tuple[Engine, Path]],
     corpus: Corpus,
     questions: list[Question],
     template: TemplateName,
@@ -150,10 +154,10 @@ def measure_engines(
     max_tokens: int,
     trained_only: bool,
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """The section engines of the metrics, and the nats of each token with the first engine."""
+    """The section engines of the metrics, and the nats of each token under the first engine."""
     result: dict[str, Any] = {}
     reference: np.ndarray | None = None
-    for engine, weights in opened:
+    for engine, weights in engines:
         nats = corpus.nats(engine.context, make_scorer(engine))
         reference = nats if reference is None else reference
         correct, _ = answer_questions(
@@ -169,7 +173,7 @@ def measure_engines(
 
 
 def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """The section chunks of the metrics, of a model that works on chunks; adds to each sample where they begin."""
+    """The section chunks of the metrics, for a model that works on chunks; adds `chunk_bytes` to each sample."""
     tokenizer = corpus.tokenizer
     documents = corpus.documents()
     starts = [chunk_starts(model, ids.tolist()) for ids in progress(documents, "find chunks", unit="conversation")]
@@ -182,7 +186,7 @@ def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, An
 
 
 def trained_on_assistant_only(model: Path) -> bool:
-    """Whether training gave no weight to anything but what the assistant says."""
+    """Whether only the assistant's text had a loss weight in training."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     return bool(config["chatmill"].get("prompt_loss_weight") == 0)
 
@@ -203,10 +207,10 @@ def main(
     engine_prompts: PositiveInt,
     compare_tokenizers: list[Path],
 ) -> None:
-    """Read held-back conversations, the model and its export; write answers to the free prompts, and the metrics.
+    """Read test conversations, the model and its export; write answers to the free prompts, and the metrics.
 
-    `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing; `compare_tokenizers` are files
-    of other tokenizers, in the folder `external`.
+    `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing. `compare_tokenizers` are files
+    of other tokenizers in the folder `external`.
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
@@ -214,7 +218,7 @@ def main(
     loaded = load_model(onnx if engine_names(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
     if check_manifest(model) != tokenizer.fingerprint:
-        raise ValueError(f"{model} and {onnx} have different tokenizers: make them anew (dvc repro export_onnx)")
+        raise ValueError(f"{model} and {onnx} have different tokenizers: recreate them with dvc repro export_onnx")
     corpora = {
         name: Corpus.from_conversations(test_set.conversations, tokenizer, name, threads)
         for name in get_args(TemplateName)
@@ -225,9 +229,9 @@ def main(
         question for question in questions if question.skill["phrasing"] == "known" and question.rank < engine_prompts
     ]
 
-    opened = open_engines(model, onnx, threads)
+    engines = open_engines(model, onnx, threads)
     compared, nats = measure_engines(
-        opened, corpus, engine_questions, template, max_tokens=max_tokens, trained_only=trained_only
+        engines, corpus, engine_questions, template, max_tokens=max_tokens, trained_only=trained_only
     )
     session = ChatSession(*loaded)
     correct, stopped = answer_questions(session, questions, max_tokens)

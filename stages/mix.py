@@ -27,14 +27,14 @@ from chatmill.pipeline.stage import stage
 
 PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
 
-# What becomes of a record, one byte each in the file of states. A copy with a lesser state wins over its duplicates.
+# The state of a record, one byte each in the file of states. Of equal records, the one with the least state remains.
 SPLITS: tuple[SplitName, ...] = ("test", "validation", "train")
 TRAIN, DUPLICATE, LEAKED = 2, 3, 4
 
-CHUNK_BYTES = 16_000_000  # of prepared files, read by one process at a time
-SHARD_BYTES = 8_000_000  # of keys, sorted in memory at a time
+CHUNK_BYTES = 16_000_000  # of a prepared file that a process reads at a time
+SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
 MAX_SHARDS = 256
-KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("side", "u1")])
+KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1")])
 
 BANDS, ROWS_PER_BAND, SHINGLE_WORDS = 14, 8, 3
 _COEFFICIENTS = np.frombuffer(hashlib.shake_128(b"minhash").digest(BANDS * ROWS_PER_BAND * 8), "<u4").astype(np.uint64)
@@ -44,7 +44,7 @@ _WORD = re.compile(r"\w+")
 
 
 class FileRange(NamedTuple):
-    """The lines of a prepared file that start in [start, end); `repeat` is how often train gets each."""
+    """The lines of a prepared file that start in [start, end); `repeat` is the number of copies of each in train."""
 
     file: Path
     start: int
@@ -52,7 +52,7 @@ class FileRange(NamedTuple):
     repeat: int = 1
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, whole."""
+        """The lines, each complete."""
         with self.file.open("rb") as stream:
             stream.seek(max(self.start - 1, 0))
             position = self.start - 1 + len(stream.readline()) if self.start else 0
@@ -62,7 +62,7 @@ class FileRange(NamedTuple):
 
 
 class Digests(NamedTuple):
-    """The n records of a chunk: their sides and bytes of text, and the keys of KEY that equal ones share."""
+    """The n records of a file range: their splits, sizes in bytes of text, and keys, which equal records share."""
 
     splits: NDArray[np.uint8]  # (n,)
     sizes: NDArray[np.uint32]  # (n,)
@@ -70,54 +70,54 @@ class Digests(NamedTuple):
     near: NDArray[np.void]  # (0,), or up to (n * BANDS,)
 
 
-def digest(chunk: FileRange, *, split_of: Callable[[str], SplitName], near_duplicates: bool) -> Digests:
-    """The records of a chunk, numbered from 0. Raises ValueError where a line is no record."""
-    sides = bytearray()
+def digest(part: FileRange, *, split_of: Callable[[str], SplitName], near_duplicates: bool) -> Digests:
+    """The digests of a file range, with records numbered from 0. Raises ValueError for a line that is not a record."""
+    splits = bytearray()
     sizes: list[int] = []
     exact: list[bytes] = []
     near: list[bytes] = []
     owners: list[int] = []
-    for number, line in enumerate(chunk.lines()):
+    for number, line in enumerate(part.lines()):
         try:
             record = from_json(line)
             text, group = record["text"].encode(), record["group"]
-            sides.append(SPLITS.index(split_of(group)))
+            splits.append(SPLITS.index(split_of(group)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{chunk.file}: not a record of a conversation: {line[:60]!r}: run prepare anew"
+                f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
             ) from error
         sizes.append(len(text))
         exact.append(_hash(text))
         if near_duplicates:
             near += minhash_keys(record["text"])
             owners += [number] * (len(near) - len(owners))
-    side_array = np.frombuffer(sides, np.uint8)
-    keys = _keys(exact, np.arange(len(exact)), side_array)
-    return Digests(side_array, np.array(sizes, np.uint32), keys, _keys(near, np.array(owners, np.int64), side_array))
+    split_array = np.frombuffer(splits, np.uint8)
+    keys = _keys(exact, np.arange(len(exact)), split_array)
+    return Digests(split_array, np.array(sizes, np.uint32), keys, _keys(near, np.array(owners, np.int64), split_array))
 
 
 def _hash(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
-def _keys(hashes: list[bytes], owners: NDArray[np.int64], sides: NDArray[np.uint8]) -> NDArray[np.void]:
+def _keys(hashes: list[bytes], owners: NDArray[np.int64], splits: NDArray[np.uint8]) -> NDArray[np.void]:
     keys = np.empty(len(hashes), KEY_DTYPE)
     keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
-    keys["record"], keys["side"] = owners, sides[owners]
+    keys["record"], keys["split"] = owners, splits[owners]
     return keys
 
 
 def minhash_keys(text: str) -> list[bytes]:
-    """Keys of which texts that nearly equal share at least one; none for a text without words.
+    """Keys of which nearly equal texts share at least one; none for a text without words.
 
-    MinHash over runs of WORDS words in lower case (Broder 1997), banded (Leskovec et al., Mining of Massive Datasets,
-    section 3.4): texts of Jaccard similarity s share a key with probability 1 - (1 - s^ROWS)^BANDS.
+    MinHash over shingles of SHINGLE_WORDS lower-case words (Broder 1997), in bands (Leskovec et al., Mining of Massive
+    Datasets, section 3.4): texts of Jaccard similarity s share a key with probability 1 - (1 - s^ROWS_PER_BAND)^BANDS.
     """
     words = _WORD.findall(_CONTROL.sub(" ", text).lower())
     if not words:
         return []
     shingles = {" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1))}
-    values = np.array([zlib.crc32(run.encode()) for run in shingles], np.uint64)
+    values = np.array([zlib.crc32(shingle.encode()) for shingle in shingles], np.uint64)
     multiply, add = _COEFFICIENTS.reshape(2, -1, 1)
     minima = np.full(BANDS * ROWS_PER_BAND, _PRIME)
     for start in range(0, len(values), 4096):
@@ -127,17 +127,17 @@ def minhash_keys(text: str) -> list[bytes]:
 
 
 def mark_duplicates(shard: Path, *, states: Path, near: bool) -> None:
-    """Set the state of each record in a shard of keys that is a copy of another one.
+    """Set the state of each record in a shard of keys that duplicates another one.
 
-    Of equal texts the copy on the most held-out side is kept, there the first one. Of nearly equal texts only those in
-    train go, and only where the other one is held out.
+    Of equal texts the first one in test remains, or else in validation, or else in train. Of nearly equal texts, those
+    in train are dropped if another one is held out.
     """
     keys = np.fromfile(shard, KEY_DTYPE)
-    keys = keys[np.lexsort((keys["record"], keys["side"], keys["low"], keys["high"]))]
+    keys = keys[np.lexsort((keys["record"], keys["split"], keys["low"], keys["high"]))]
     first = np.ones(len(keys), bool)
     first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
-    kept_split = keys["side"][first][np.cumsum(first) - 1]
-    leaked = (keys["side"] == TRAIN) & (kept_split != TRAIN)
+    kept_split = keys["split"][first][np.cumsum(first) - 1]
+    leaked = (keys["split"] == TRAIN) & (kept_split != TRAIN)
     state = np.memmap(states, np.uint8, "r+")
     if near:
         records = keys["record"][leaked]
@@ -149,7 +149,7 @@ def mark_duplicates(shard: Path, *, states: Path, near: bool) -> None:
 
 @contextmanager
 def process_pool(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` that spreads its work over that many processes, and keeps the order of results."""
+    """A `map` over this number of processes that preserves the order of results."""
     if count < 2:
         yield map
         return
@@ -160,7 +160,7 @@ def process_pool(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
 def find_duplicates(
     chunks: list[FileRange], folder: Path, split_of: Callable[[str], SplitName], near_duplicates: bool
 ) -> None:
-    """Write a file each of the records' `states` (uint8), `sizes` (uint32, bytes of text) and `repeats` (uint8)."""
+    """Write three files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `repeats` (uint8)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
     shards = {kind: _shards(folder, kind, times * total) for kind, times in (("exact", 1), ("near", BANDS))}
     with process_pool(min(os.cpu_count() or 1, len(chunks) // 4)) as parallel_map:
@@ -185,7 +185,7 @@ def find_duplicates(
 
 
 def _shards(folder: Path, kind: str, size: int) -> list[Path]:
-    """One file of keys for about every SHARD_BYTES of them; a key takes a sixth of its record's bytes, or less."""
+    """Files of about SHARD_BYTES for the keys of `size` bytes of records; a key has at most a sixth of its record's."""
     return [folder / f"{kind}-{number}" for number in range(min(MAX_SHARDS, 1 + size // (6 * SHARD_BYTES)))]
 
 
@@ -195,7 +195,7 @@ def _append(file: Path, array: NDArray[Any]) -> None:
 
 
 def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:
-    """Copy each record to the output of its state, to train as often as it is to be repeated."""
+    """Copy each record to the output of its split, and to train as often as `repeat` says."""
     with ExitStack() as opened:
         states, repeats = (_bytes(opened.enter_context((folder / name).open("rb"))) for name in ("states", "repeats"))
         writes = [opened.enter_context(output.open("wb")).write for output in outputs]
@@ -211,7 +211,7 @@ def _bytes(stream: BinaryIO) -> Iterator[int]:
 
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:
-    """How many records are in each state, and how many bytes of text they hold; in train, with repetitions."""
+    """The number of records in each state, and their bytes of text, with repetitions in train."""
     counts, sizes = np.zeros(LEAKED + 1, np.int64), np.zeros(LEAKED + 1, np.int64)
     with ExitStack() as opened:
         states, repeats, bytes_of_text = (
@@ -227,11 +227,13 @@ def count_states(folder: Path) -> tuple[list[int], list[int]]:
 
 
 def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
-    """The prepared file of each source. Raises ValueError where one is missing, or there are others."""
+    """The prepared file of each source. Raises ValueError if one is missing, or if there are others."""
     expected = {f"{source}{end}" for source in sources for end in (".jsonl", ".rejects.jsonl")}
     for file in sorted(folder.glob("*.jsonl")):
         if file.name not in expected:
-            raise ValueError(f"{file}: no source of that name is under prepare in params.yaml: delete the file")
+            raise ValueError(
+                f"{file}: params.yaml has no section prepare.{file.name.partition('.')[0]}: delete the file"
+            )
     files = [folder / f"{source}.jsonl" for source in sources]
     for file in files:
         if not file.exists():
@@ -240,7 +242,7 @@ def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
 
 
 def count_rejects(folder: Path, source: str) -> dict[str, int]:
-    """How many entries of a source were rejected, by reason."""
+    """The number of rejected entries of a source, by reason."""
     with (folder / f"{source}.rejects.jsonl").open(encoding="utf-8") as lines:
         return dict(sorted(Counter(json.loads(line)["reason"] for line in lines).items()))
 
@@ -259,18 +261,18 @@ def main(
     near_duplicates: bool,
     repeat: dict[str, Annotated[int, Field(ge=0, le=255)]] | None = None,
 ) -> None:
-    """Write the conversations of each side, and how many of them were dropped for what.
+    """Write the conversations of each split, and the number of dropped ones by reason.
 
-    The sources are read in the order of their names; `repeat` says how often train gets each conversation of a source,
-    once unless it is named, and with 0 not at all. `leaked` counts what was dropped from train because a copy is held
-    out, `duplicates` every other copy. Raises ValueError where a side is empty: train_model measures itself on
-    validation, evaluate on test.
+    The sources are read in the order of their names. `repeat` is the number of copies in train of each conversation of
+    a source, by default 1, and 0 leaves it out. `leaked` counts conversations that were dropped from train because a
+    copy is held out, and `duplicates` all other copies. Raises ValueError if a split is empty.
     """
     if validation_share + test_share >= 1:
-        raise ValueError("params.yaml: mix.validation_share and mix.test_share leave nothing to train on")
+        total = validation_share + test_share
+        raise ValueError(f"params.yaml: mix.validation_share + mix.test_share: expected less than 1, got {total:g}")
     sources = sorted(prepare)
     if unknown := ", ".join(sorted((repeat or {}).keys() - prepare.keys())):
-        raise ValueError(f"params.yaml: mix.repeat: no source {unknown}: expected some of {', '.join(sources)}")
+        raise ValueError(f"params.yaml: mix.repeat: unknown source {unknown}: expected some of {', '.join(sources)}")
     files = prepared_files(prepared, sources)
     split_of = partial(assign_split, validation_share=validation_share, test_share=test_share)
     chunks = [
@@ -285,7 +287,7 @@ def main(
         for name, count in zip(SPLITS, counts, strict=False):
             if not count:
                 raise ValueError(
-                    f"no conversation is left for {name}: add data, or change the shares of mix in params.yaml"
+                    f"no conversations remain for {name}: add data, or change mix.validation_share and mix.test_share"
                 )
         write_splits(files, folder, [test, validation, train])
     content = {

@@ -16,12 +16,12 @@ from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
 MAX_MESSAGE_BYTES = 1_000_000
-_ASSISTANT_HEADER = f"{IM_START}assistant\n"  # content never holds it
+_ASSISTANT_HEADER = f"{IM_START}assistant\n"  # never occurs in content
 _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
 
 
 def records(raw: Path, source: str, *, format: str, limit: int | None, seed: int) -> Iterator[Record | Reject]:
-    """The conversations of a dataset as records, and what cannot be one."""
+    """The conversations of a dataset as records, and a reject for each invalid entry."""
     for item in read_dataset(raw, format, limit=limit, seed=seed):
         yield item if isinstance(item, Reject) else _record(item, source)
 
@@ -37,14 +37,16 @@ def _record(item: Example, source: str) -> Record | Reject:
     try:
         too_long = len(text.encode()) > MAX_MESSAGE_BYTES and _longest(conversation) > MAX_MESSAGE_BYTES
     except UnicodeEncodeError as error:
-        return Reject(item.place, "not_utf8", f"half a surrogate pair or a stray byte: {error.object[error.start]!a}")
+        return Reject(
+            item.place, "not_utf8", f"half a surrogate pair or an invalid byte: {error.object[error.start]!a}"
+        )
     if too_long:
-        return Reject(item.place, "too_long", f"a message of more than {MAX_MESSAGE_BYTES:,} bytes")
+        return Reject(item.place, "too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes")
     return Record(source, item.group or f"{source}/{_opening(text)}", text, item.skill)
 
 
 def _up_to_last_answer(conversation: Conversation) -> Conversation:
-    """The conversation up to its last answer; nothing is learnt from what follows it."""
+    """The conversation up to its last answer, since messages after it are not trained on."""
     end = len(conversation)
     while end and conversation[end - 1].role != "assistant":
         end -= 1
@@ -56,7 +58,7 @@ def _longest(conversation: Conversation) -> int:
 
 
 def _opening(text: str) -> str:
-    """A name for all conversations whose messages before the first answer are the same."""
+    """A name that conversations with the same messages before the first answer share."""
     return hashlib.blake2b(text[: text.index(_ASSISTANT_HEADER)].encode(), digest_size=8).hexdigest()
 
 
@@ -73,7 +75,7 @@ def main(
 ) -> None:
     """Write the records of a dataset, and one line for each entry that is rejected.
 
-    Raises ValueError where the share of rejects is above `max_reject_rate`, or nothing is left.
+    Raises ValueError if the share of rejects is above `max_reject_rate`, or if no conversation remains.
     """
     source = conversations.stem
     written, reasons, first = 0, Counter[str](), dict[str, Reject]()
@@ -92,7 +94,7 @@ def main(
         reason, times = reasons.most_common(1)[0]
         raise ValueError(
             f"{first[reason].place}: {first[reason].detail}: {count} of {written + count} entries are rejected, "
-            f"{times} of them as {reason}: mend the file, or raise prepare.{source}.max_reject_rate in params.yaml"
+            f"{times} of them as {reason}: fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
         )
     if not written:
-        raise ValueError(f"{path}: no conversation in it")
+        raise ValueError(f"{path}: no conversations: add some, or remove prepare.{source} from params.yaml")

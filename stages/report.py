@@ -17,14 +17,14 @@ from chatmill.report.summary import key_figures
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
-MASK_EXAMPLE = [  # a conversation whose mask is shown
+MASK_EXAMPLE = [  # the conversation whose loss mask is shown
     Message.from_text("user", "What is 12 times 3?"),
     Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))),
 ]
 
 
 def read_text(file: Path) -> str:
-    """What a file says. Raises ValueError where it is not UTF-8."""
+    """The text of a file. Raises ValueError where it is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -32,18 +32,18 @@ def read_text(file: Path) -> str:
 
 
 def read_metrics(file: Path) -> Metrics:
-    """The metrics in a file. Raises ValueError where it holds none."""
+    """The metrics in a file. Raises ValueError where it is not an object of JSON."""
     try:
         content = json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise ValueError(f"{file}: not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected metrics, an object of JSON")
+        raise ValueError(f"{file}: expected metrics as an object of JSON, got a {type(content).__name__}")
     return content
 
 
 def read_samples(file: Path) -> list[Metrics]:
-    """The answers in a file, one a line. Raises ValueError with file and line."""
+    """The sample answers in a file, one per line. Raises ValueError with file and line."""
     result = []
     for number, line in enumerate(read_text(file).split("\n")[:-1], start=1):
         try:
@@ -51,19 +51,19 @@ def read_samples(file: Path) -> list[Metrics]:
             chunks = {"chunk_bytes": [int(size) for size in sample["chunk_bytes"]]} if "chunk_bytes" in sample else {}
             result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | chunks)
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}:{number}: not a sample with prompt, answer and stopped: {error}") from error
+            raise ValueError(f"{file}:{number}: expected a sample with prompt, answer and stopped: {error}") from error
     return result
 
 
 def read_curve(file: Path) -> sections.Curve:
-    """The columns of a table with tabs, by step; cells without a finite number are left out."""
+    """The columns of a tab-separated table, by step; cells without a finite number are left out."""
     curve: sections.Curve = {}
     for number, row in enumerate(csv.DictReader(read_text(file).splitlines(), delimiter="\t"), start=2):
         try:
             values = {name: float(cell) for name, cell in row.items() if cell}
             step = values.pop("step")
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}:{number}: not a row of numbers with a step: {error}") from error
+            raise ValueError(f"{file}:{number}: expected numbers and a step: {error}") from error
         for name, value in values.items():
             if math.isfinite(value):
                 curve.setdefault(name, []).append((step, value))
@@ -84,7 +84,7 @@ def main(
     *,
     sample: str,
 ) -> None:
-    """Read what the stages measured, and the tokenizer; write the page, tables for plots, and the key figures.
+    """Read the metrics of the stages, and the tokenizer; write the page, tables for plots, and the key figures.
 
     The page shows the tokens of the text `sample`.
     """
@@ -94,7 +94,7 @@ def main(
     template = measured.get("template", "chatml")
     kind, size = chat_tokenizer.vocabulary.type, chat_tokenizer.vocab_size
     origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
-    cut_up = token_list(text_tokens(sample, chat_tokenizer))
+    sample_tokens = token_list(text_tokens(sample, chat_tokenizer))
     mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
     answers = read_samples(samples)
     page = document(
@@ -107,7 +107,7 @@ def main(
         sections.compression(measured),
         sections.training(steps),
         speed(measured, timed),
-        sections.tokenizer(measured, timed, cut_up, mask),
+        sections.tokenizer(measured, timed, sample_tokens, mask),
         sections.chunks(measured, answers),
         sections.soft_tokenizer(soft),
         sections.data(mixed),

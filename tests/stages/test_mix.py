@@ -165,7 +165,7 @@ def test_texts_without_words_share_nothing():
 
 def test_a_file_of_an_unnamed_source_is_to_be_deleted(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED, "old": FILLED})
-    with pytest.raises(ValueError, match=r"old\.jsonl: no source of that name .* delete the file"):
+    with pytest.raises(ValueError, match=r"old\.jsonl: params\.yaml has no section prepare\.old: delete the file"):
         run(tmp_path, {"a": {}})
 
 
@@ -177,12 +177,12 @@ def test_a_missing_source_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", mix.SPLITS)
 def test_an_empty_side_is_an_error(tmp_path, name):
-    with pytest.raises(ValueError, match=f"no conversation is left for {name}"):
+    with pytest.raises(ValueError, match=f"no conversations remain for {name}"):
         mixed(tmp_path, {"a": [record for record in FILLED if record[0] != name]})
 
 
 def test_shares_that_leave_nothing_to_train_on_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match="leave nothing to train on"):
+    with pytest.raises(ValueError, match=r"mix\.test_share: expected less than 1, got 1"):
         mixed(tmp_path, {"a": FILLED}, test_share=0.8)
 
 
@@ -218,7 +218,7 @@ def test_train_alone_repeats_a_source(tmp_path):
 
 
 def test_a_source_to_repeat_must_exist(tmp_path):
-    with pytest.raises(ValueError, match=r"mix.repeat: no source b: expected some of a"):
+    with pytest.raises(ValueError, match=r"mix.repeat: unknown source b: expected some of a"):
         mixed(tmp_path, {"a": FILLED}, repeat={"b": 2})
 
 

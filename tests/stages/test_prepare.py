@@ -103,7 +103,7 @@ def test_too_many_rejects_name_the_commonest_reason_and_its_first_place(tmp_path
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_an_empty_dataset_is_an_error(tmp_path, content):
-    with pytest.raises(ValueError, match=r"raw\.jsonl: no conversation in it"):
+    with pytest.raises(ValueError, match=r"raw\.jsonl: no conversations: add some"):
         run(tmp_path, [content])
 
 
@@ -146,7 +146,7 @@ def stage(folder, *arguments):
     [
         ("format: csv", b"x", "unknown format 'csv': expected one of messages, sharegpt"),
         ("{format: messages, limt: 3}", b"x", "unknown parameter prepare.chats.limt"),
-        ("{format: messages, max_reject_rate: 2}", b"x", "prepare.chats.max_reject_rate = 2: "),
+        ("{format: messages, max_reject_rate: 2}", b"x", "prepare.chats.max_reject_rate: expected a number of at least 0 and below 1, got 2"),
         ("format: messages", None, "raw.jsonl: no such file or directory"),
         ("format: messages", b"\xff\n", "raw.jsonl:1: not UTF-8 at byte 0 of the file"),
     ],

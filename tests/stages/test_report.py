@@ -325,8 +325,8 @@ def test_mask_marks_the_call_but_not_its_output():
     [
         ("evaluate", "[1]", r"evaluate\.json: expected metrics"),
         ("benchmark", "{", r"benchmark\.json: not JSON"),
-        ("curve", "step\tloss\n1\tx\n", r"train\.tsv:2: not a row of numbers"),
-        ("samples", '{"prompt": "Hi"}\n', r"samples\.jsonl:1: not a sample"),
+        ("curve", "step\tloss\n1\tx\n", r"train\.tsv:2: expected numbers"),
+        ("samples", '{"prompt": "Hi"}\n', r"samples\.jsonl:1: expected a sample"),
         ("mix", "\xff", r"mix\.json: not UTF-8 at byte 0"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_pretrained_tokenizer_keeps_its_ids_and_gets_the_tokens_of_chats(chat,
 @pytest.mark.usefixtures("other")
 def test_a_pretrained_file_outside_of_its_folder_is_refused_with_what_to_do(chat, tmp_path):
     section = SETTINGS | {"type": "pretrained", "pretrained": {"path": tmp_path / "other.json"}}
-    with pytest.raises(ValueError, match=r"pretrained\.path = .*`cp .*other\.json data/raw/external/pretrained/other"):
+    with pytest.raises(ValueError, match=r"pretrained\.path: .*`cp .*other\.json data/raw/external/pretrained/other"):
         train_tokenizer.main(chat, Path("data/raw/external/pretrained"), tmp_path / "out", parameters=section)
 
 

@@ -2,8 +2,8 @@
 
     bits_per_byte = nats of the scored tokens / (ln 2 * bytes of exactly those tokens)
 
-Both sums run over all conversations (pooled). Control tokens are part of the context, but of neither sum. A conversation
-longer than the model's context is scored in sliding windows, each token once.
+Both sums run over all conversations (pooled). Control tokens are part of the context, but of neither sum. A
+conversation longer than the model's context is scored in sliding windows, each token once.
 
 Shapes: T tokens of a window, V vocabulary.
 """

@@ -18,7 +18,7 @@ class Line:
 
     name: str
     points: Sequence[tuple[float, float]]
-    color: int = 0  # of the page's palette
+    color: int = 0  # index in the page's palette
     dashed: bool = False
     upper: Sequence[float] = ()
 

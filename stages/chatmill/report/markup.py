@@ -1,4 +1,4 @@
-r"""HTML as values: text that is put into an element is escaped, whatever it holds.
+r"""Builds HTML from values; all text in elements and attributes is escaped.
 
 tag("td", "a < b", class_="name")  ->  <td class="name">a &lt; b</td>
 """
@@ -14,19 +14,19 @@ _VOID = frozenset({"meta", "br"})
 
 
 class Html(str):
-    """Markup. A string that is none is text."""
+    """A string of markup, which is not escaped again."""
 
 
 def to_html(content: object) -> Html:
-    """`content` as markup; what would be invisible, or turn the direction of what follows, is shown as its code."""
+    """`content` as markup; invisible characters, and those that change the text direction, are shown as their codes."""
     if isinstance(content, Html):
         return content
-    written = str(content).encode("utf-8", "replace").decode()
-    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", written)))
+    text = str(content).encode("utf-8", "replace").decode()
+    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)))
 
 
 def tag(name: str, /, *content: object, **attributes: object) -> Html:
-    """One element; an attribute of None is left out, `class_` is class and `stroke_width` is stroke-width."""
+    """An element; `class_` becomes class, `stroke_width` stroke-width, and attributes that are None are left out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{to_html(value)}"'
         for key, value in attributes.items()
@@ -36,12 +36,12 @@ def tag(name: str, /, *content: object, **attributes: object) -> Html:
 
 
 def join(content: Iterable[object]) -> Html:
-    """All of it, one after another."""
+    """The concatenated contents as markup."""
     return Html("".join(map(to_html, content)))
 
 
 def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]) -> Html:
-    """A table whose rows begin with their name."""
+    """A table in which the first cell of each row is its header."""
     body = (tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells)) for name, *cells in rows)
     return tag(
         "div",
@@ -59,12 +59,12 @@ def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]
 
 
 def section(title: str, *content: object) -> Html:
-    """A part of the page under its heading."""
+    """A section of the page with its heading."""
     return tag("section", tag("h2", title), *content)
 
 
 def document(title: str, *content: Html) -> Html:
-    """A whole page; it fetches nothing and runs nothing."""
+    """A complete page, which loads no resources and runs no scripts."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -1,4 +1,4 @@
-"""Metrics as they are read and written on the page."""
+"""Reads values from nested metrics, and formats them for the page."""
 
 import math
 from typing import Any
@@ -7,14 +7,14 @@ Metrics = dict[str, Any]
 
 
 def get_nested(metrics: Any, *keys: str, default: Any = None) -> Any:
-    """What stands under a path of keys; `default` where a run did not measure it."""
+    """The value under a path of keys, or `default` where a run did not measure it."""
     for key in keys:
         metrics = metrics.get(key) if isinstance(metrics, dict) else None
     return default if metrics is None else metrics
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
-    """A value for people: so many decimals, or else three digits, or whole with commas; a dash for none."""
+    """A number as text: with `decimals`, or else three digits, or commas if it is an integer; a dash for None."""
     if value is None:
         return "–"
     if decimals is not None:
@@ -25,7 +25,7 @@ def number(value: float | None, decimals: int | None = None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage; a dash for none."""
+    """A share as a percentage; a dash for None."""
     return "–" if share is None else f"{100 * share:.1f} %"
 
 

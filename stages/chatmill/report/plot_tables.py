@@ -1,4 +1,4 @@
-"""Tables that DVC draws plots from: a header and rows of cells, with tabs between them."""
+"""Tables for the plots of DVC: a header and rows, separated by tabs."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -9,17 +9,17 @@ from chatmill.report.metrics import Metrics, get_nested
 from chatmill.report.sections import Curve
 from chatmill.report.speed import measured_latencies
 
-ENGINES = ("onnx", "pytorch")  # whose columns dvc.yaml names
+ENGINES = ("onnx", "pytorch")  # dvc.yaml names their columns
 TIMES = {"first_token_ms": "ttft_ms", "token_ms": "token_ms"}
 
 
 def table_of_validation(curve: Curve) -> str:
-    """Bits per byte of validation, at the steps that measure it; DVC draws an empty cell of train.tsv as 0."""
+    """Bits per byte on validation at the steps that measure it; in train.tsv DVC draws the other, empty cells as 0."""
     return tab_separated(("step", "bits_per_byte"), curve.get("validation_bits_per_byte", []))
 
 
 def table_of_sources(evaluation: Metrics) -> str:
-    """Bits per byte of each source."""
+    """Bits per byte by source."""
     by_source = get_nested(evaluation, "bits_per_byte", "by_source", default={})
     return tab_separated(("source", "bits_per_byte"), by_source.items())
 

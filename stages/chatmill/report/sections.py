@@ -1,4 +1,4 @@
-"""The sections of the report: each takes metrics as they stand in their files, and leaves out what was not measured."""
+"""The sections of the report, each made from the metrics of a file; values that were not measured are left out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,14 +11,14 @@ from chatmill.report.token_view import chunk_list
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
 ENGINE_TOLERANCE = 1e-3  # bits per byte by which engines of full precision may differ
 BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
-MAX_CHUNKED_ANSWERS = 3  # answers that are shown in chunks
-TOKEN_SUBSETS = {"kept": "learnt", "held_out": "held out", "all": "all, learnt"}  # tokens of the soft tokenizer
+MAX_CHUNKED_ANSWERS = 3  # sample answers whose chunks are shown
+TOKEN_SUBSETS = {"kept": "trained on", "held_out": "held out", "all": "all, trained on"}  # tokens of the soft tokenizer
 EMBEDDING_TITLES = {
     "table": "the model's own rows",
     "plugged_in": "rows made from bytes",
-    "held_out": "own rows, but made from bytes for tokens held out",
-    "held_out_mean": "own rows, but their mean for tokens held out",
-    "tuned": "rows made from bytes, and trained on",
+    "held_out": "own rows, but rows made from bytes for held-out tokens",
+    "held_out_mean": "own rows, but their mean for held-out tokens",
+    "tuned": "rows made from bytes, after fine-tuning",
 }
 MIN_STOPS_RATE = 0.99  # share of answers that should end by themselves
 LOSS_NOTE = "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight."
@@ -32,7 +32,7 @@ Curve = dict[str, Points]  # (step, value) of each column
 
 
 def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """The figures that say most."""
+    """The main figures of a run."""
     bits = get_nested(evaluation, "bits_per_byte")
     engine, prompt, milliseconds = fastest(benchmark)
     figures = [
@@ -44,7 +44,7 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
         ("Bits per byte", in_bits(get_nested(bits, "assistant")), "assistant's text"),
         ("Skills", percent(get_nested(evaluation, "skills", "macro")), "on known phrasings"),
         ("Skills, held back", percent(get_nested(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
-        ("Answers that end", percent(get_nested(evaluation, "stops_rate")), "by themselves"),
+        ("Complete answers", percent(get_nested(evaluation, "stops_rate")), "ended by the model"),
         ("Time per token", f"{number(milliseconds)} ms", f"{engine}, prompt of {prompt}" if engine else ""),
     ]
     tiles = (tag("div", tag("dt", name), tag("dd", value, tag("small", note))) for name, value, note in figures)
@@ -52,7 +52,7 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
 
 
 def checks(evaluation: Metrics) -> Html:
-    """What should hold of any run."""
+    """The checks that each run should pass."""
     items = [
         tag("li", tag("span", "holds" if holds else "fails", class_="holds" if holds else "fails"), f" {claim}")
         for holds, claim in claims(evaluation)
@@ -61,20 +61,29 @@ def checks(evaluation: Metrics) -> Html:
 
 
 def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
-    """Whether each check holds, and what it says; of what was measured."""
+    """Whether each check that was measured holds, and its text."""
     bits, xz = (
         get_nested(evaluation, "bits_per_byte", "all"),
         get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
     )
     if bits is not None and xz is not None:
-        yield bits < xz, f"All text takes fewer bits per byte than with xz: {in_bits(bits)} against {in_bits(xz)}."
+        yield (
+            bits < xz,
+            f"The model needs fewer bits per byte than xz on all text: {in_bits(bits)} against {in_bits(xz)}.",
+        )
     exact = [get_nested(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
     measured = [value for value in exact if value is not None]
     if len(measured) > 1:
         apart = max(measured) - min(measured)
-        yield apart <= ENGINE_TOLERANCE, f"Engines of full precision agree: {apart:.6f} bits per byte apart at most."
+        yield (
+            apart <= ENGINE_TOLERANCE,
+            f"Engines of full precision agree: they differ by at most {apart:.6f} bits per byte.",
+        )
     if (stops := get_nested(evaluation, "stops_rate")) is not None:
-        yield stops >= MIN_STOPS_RATE, f"Answers end by themselves: {percent(stops)}."
+        yield (
+            stops >= MIN_STOPS_RATE,
+            f"The model ends its answers before the limit of tokens: {percent(stops)} of them.",
+        )
 
 
 def training(curve: Curve) -> Html:
@@ -100,14 +109,14 @@ def training_chart(title: str, unit: str, columns: dict[str, Points | None], not
 
 
 def downsample(points: Points) -> Points:
-    """At most MAX_POINTS points: each the mean of those that follow one another, at the last one's place."""
+    """At most MAX_POINTS points, each the mean of consecutive points, at the position of the last of them."""
     size = -(-len(points) // MAX_POINTS)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
 def compression(evaluation: Metrics) -> Html:
-    """Bits per byte beside what knows nothing of chats, and by source."""
+    """Bits per byte compared with the baselines, and by source."""
     bits = get_nested(evaluation, "bits_per_byte")
     if bits is None:
         return Html()
@@ -119,14 +128,14 @@ def compression(evaluation: Metrics) -> Html:
     ]
     sources = [(name, value, 0) for name, value in get_nested(bits, "by_source", default={}).items()]
     note = f"Lower is better; control tokens are not counted. Baselines compress the same bytes. {bits.get('note', '')}"
-    tables = bars("Beside methods that know nothing of chats", values), bars("By source", sources)
+    tables = bars("Compared with baselines", values), bars("By source", sources)
     return section(
         "Bits per byte of held-out text", tag("p", note, class_="note"), tag("div", *tables, class_="columns")
     )
 
 
 def bars(caption: str, values: Sequence[tuple[str, float | None, int]]) -> Html:
-    """A table of one value a row, with a bar in its colour."""
+    """A table with one value and its coloured bar per row."""
     longest = max((value for _, value, _ in values if value is not None), default=1) or 1
     rows = (
         (name, in_bits(value), bar(None if value is None else value / longest, color)) for name, value, color in values
@@ -158,18 +167,18 @@ def skills(evaluation: Metrics) -> Html:
 
 
 def chats(samples: Iterable[Metrics]) -> Html:
-    """Free prompts and their answers, unedited."""
+    """The free prompts and their unedited answers."""
     shown = []
     for sample in samples:
-        asked = tag("p", sample["prompt"], class_="asked", dir="auto")
+        prompt = tag("p", sample["prompt"], class_="asked", dir="auto")
         cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
-        shown.append(tag("div", asked, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
-    note = tag("p", "Greedy answers to prompts that were chosen beforehand, unedited.", class_="note")
+        shown.append(tag("div", prompt, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
+    note = tag("p", "Greedy answers, unedited, to a fixed list of prompts.", class_="note")
     return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
 
 
 def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:
-    """Where a model whose inner layers work on chunks of tokens begins them."""
+    """The chunks of a model whose inner layers work on chunks of tokens."""
     values = get_nested(evaluation, "chunks", default={})
     shown = [
         chunk_list(f"{sample['prompt']}\n{sample['answer']}", sample["chunk_bytes"])
@@ -179,16 +188,16 @@ def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:
     if not values:
         return Html()
     rows = [
-        ("tokens of a chunk, on average", number(get_nested(values, "tokens"), decimals=2)),
-        ("spread of that, as a share of it", number(get_nested(values, "spread"), decimals=2)),
-        ("begin where a word begins or ends", percent(get_nested(values, "at_word_edges"))),
-        ("of all tokens, so many are there", percent(get_nested(values, "chance"))),
+        ("mean tokens per chunk", number(get_nested(values, "tokens"), decimals=2)),
+        ("standard deviation divided by the mean", number(get_nested(values, "spread"), decimals=2)),
+        ("chunks that start at an edge of a word", percent(get_nested(values, "at_word_edges"))),
+        ("tokens that start at an edge of a word", percent(get_nested(values, "chance"))),
     ]
     return section("Chunks", *shown[:MAX_CHUNKED_ANSWERS], table("On held-out text", ("", ""), rows))
 
 
 def soft_tokenizer(measured: Metrics) -> Html:
-    """How well the embeddings are made from bytes, and what the model is worth with them."""
+    """Quality of the embeddings that are made from bytes, and the model's bits per byte with them."""
     if reason := measured.get("left_out"):
         return section("Soft tokenizer", tag("p", f"Left out: {reason}.", class_="note"))
     subsets = [(title, measured[key]) for key, title in TOKEN_SUBSETS.items() if key in measured]
@@ -209,12 +218,12 @@ def soft_tokenizer(measured: Metrics) -> Html:
         ),
         ("mean cosine", *(number(get_nested(values, "mean_cosine"), 3) for _, values in subsets)),
     ]
-    note = "A small network reads a token's bytes and gives its embedding; the model is then used with its rows."
-    warning = " It has collapsed: every token has nearly the same row." if measured.get("collapsed") else ""
+    note = "A small network computes the embedding of a token from its bytes; the model then uses these rows."
+    warning = " It has collapsed: all tokens have nearly the same row." if measured.get("collapsed") else ""
     tables = (
         table("Rows made from bytes", ("tokens", *(title for title, _ in subsets)), rows),
         table(
-            "Bits per byte with them",
+            "Bits per byte with these rows",
             ("", "all text", "answers"),
             [
                 (name, in_bits(get_nested(values, "all")), in_bits(get_nested(values, "assistant")))
@@ -226,7 +235,7 @@ def soft_tokenizer(measured: Metrics) -> Html:
 
 
 def data(mix: Metrics) -> Html:
-    """What the sources gave, and what was left out and why."""
+    """The sizes of the splits, and the conversations that were left out, by reason."""
     splits = list(get_nested(mix, "conversations", default={}))
     rows = [
         (name, number(get_nested(mix, "conversations", name)), number(get_nested(mix, "bytes", name)))
@@ -239,7 +248,7 @@ def data(mix: Metrics) -> Html:
     ]
     dropped += [
         ("duplicates of another conversation", number(get_nested(mix, "duplicates"))),
-        ("in training, but equal to held-out text", number(get_nested(mix, "leaked"))),
+        ("in training, but equal to a held-out conversation", number(get_nested(mix, "leaked"))),
     ]
     return section(
         "Data",
@@ -253,7 +262,7 @@ def data(mix: Metrics) -> Html:
 
 
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
-    """How the tokenizer cuts text, and how fast."""
+    """Compression and speed of the tokenizer, and examples of its tokens."""
     values = get_nested(evaluation, "tokenizer", default={})
     sizes = [("bytes per token", number(get_nested(values, "bytes_per_token")))]
     sizes += [
@@ -267,7 +276,7 @@ def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
     units = {
         "encode_mb_per_s": "encoding, MB/s",
         "decode_mb_per_s": "decoding, MB/s",
-        "lookup_ns": "looking one token up, ns",
+        "lookup_ns": "lookup of one token, ns",
         "open_ms": "opening tokenizer.bin, ms",
     }
     speeds = [

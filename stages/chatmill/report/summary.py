@@ -1,9 +1,9 @@
-"""The key figures of a run: the numbers by which runs are compared, which DVC tracks as its metrics.
+"""The key figures of a run, by which runs are compared and which DVC tracks as metrics.
 
-Bits per byte, skills and the share of answers that stop are measured on the test set, `validation_bits_per_byte` at the
-last step of training that measures it. `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` belong to one engine in
-all runs, the float32 ONNX graph; `pytorch_token_ms` is there for models without a graph too. Times are medians with a
-cache, after the measured prompt that is nearest to 128 tokens; `encode_mb_per_s` is the tokenizer's speed on a thread.
+Bits per byte, skills and `stops_rate` are measured on the test set, and `validation_bits_per_byte` at the last step of
+training that measures it. `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in
+all runs; `pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt
+whose length is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
 `soft_tokenizer_bits_per_byte` is that of the model with rows made from bytes, on some conversations of the test set.
 A figure that a run did not measure is left out.
 """
@@ -19,11 +19,11 @@ PROMPT_TOKENS = 128
 def key_figures(
     mix: Metrics, curve: Curve, evaluation: Metrics, benchmark: Metrics, soft_tokenizer: Metrics
 ) -> Metrics:
-    """Each figure by its name, with four significant digits."""
+    """The figures by name, with four significant digits."""
     times = times_by_engine(benchmark)
     validation = curve.get("validation_bits_per_byte")
     rejected = get_nested(mix, "rejected")
-    found = {
+    figures = {
         "bits_per_byte": get_nested(evaluation, "bits_per_byte", "all"),
         "bits_per_byte_answers": get_nested(evaluation, "bits_per_byte", "assistant"),
         "bits_per_byte_xz": get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
@@ -44,11 +44,11 @@ def key_figures(
         "duplicates": get_nested(mix, "duplicates"),
         "leaked": get_nested(mix, "leaked"),
     }
-    return {name: significant(value) for name, value in found.items() if value is not None}
+    return {name: significant(value) for name, value in figures.items() if value is not None}
 
 
 def times_by_engine(benchmark: Metrics) -> dict[str, Metrics]:
-    """What each engine takes with its cache, after the prompt that is nearest to PROMPT_TOKENS."""
+    """The times of each engine with its cache, after the prompt whose length is nearest to PROMPT_TOKENS."""
     return {
         engine: min(by_prompt, key=lambda measured: abs(measured[0] - PROMPT_TOKENS))[1]
         for engine, mode, by_prompt in measured_latencies(benchmark)
@@ -57,5 +57,5 @@ def times_by_engine(benchmark: Metrics) -> dict[str, Metrics]:
 
 
 def significant(value: float) -> float:
-    """The number with the digits that are read in a table; a count is as it is."""
+    """A float rounded to four significant digits; an integer is unchanged."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

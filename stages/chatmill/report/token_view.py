@@ -1,4 +1,4 @@
-"""Tokens as people can see them: a text cut up, and a conversation with its loss mask."""
+"""Views of tokens: a text as tokens or chunks, and a conversation with its loss mask."""
 
 import re
 import unicodedata
@@ -13,37 +13,37 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 MARKS = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
 LOSS_NAMES = {LossKind.TRAINED: "trained", LossKind.PROMPT: "prompt", LossKind.IGNORED: "ignored"}
-COLORS = 5  # of the page's palette for tokens
+COLORS = 5  # in the page's palette for tokens
 
-_PIECES = re.compile(r"[\udc80-\udcff]+|[\s\S]")  # bytes that make no character, as `surrogateescape` reads them
-_VARIATION_SELECTORS = range(0xFE00, 0xFE10)  # of a character's variant: they pass for printable, but have no shape
+_PIECES = re.compile(r"[\udc80-\udcff]+|[\s\S]")  # bytes that are not UTF-8, as `surrogateescape` decodes them
+_VARIATION_SELECTORS = range(0xFE00, 0xFE10)  # printable for Python, but invisible
 
 
 class Token(NamedTuple):
-    """One token of what is shown."""
+    """One token of a view."""
 
     id: int
-    content: bytes  # its exact bytes; of a control token, its name
+    content: bytes  # its exact bytes, or the name of a control token
     is_control: bool = False
-    loss: LossKind | None = None  # None in a text that is no conversation
+    loss: LossKind | None = None  # None in a plain text
 
 
 def text_tokens(text: str, tokenizer: ChatTokenizer) -> list[Token]:
-    """The tokens of a text; their contents joined are its bytes."""
+    """The tokens of a text; their concatenated contents are its bytes."""
     return [Token(i, tokenizer.token_bytes[i]) for i in tokenizer.encode(text)]
 
 
 def conversation_tokens(conversation: Conversation, tokenizer: ChatTokenizer, template: TemplateName) -> list[Token]:
-    """The tokens of a conversation; their contents joined are the bytes of the text that a model reads."""
+    """The tokens of a conversation; their concatenated contents are the bytes of the text that a model reads."""
     ids, losses = tokenizer.encode_segments(conversation_segments(conversation, template))
     controls = set(tokenizer.special.values())
     return [Token(i, tokenizer.token_bytes[i], i in controls, loss) for i, loss in zip(ids, losses, strict=True)]
 
 
 def visible(token: bytes) -> str:
-    """A token with its white space marked; what has no shape as its code, parts of characters as their bytes."""
+    """A token with white space marked, invisible characters as their codes, and incomplete ones as their bytes."""
     text = token.decode(errors="surrogateescape")
-    carrier = "◌" if text and unicodedata.category(text[0]).startswith("M") else ""  # of an accent without its letter
+    carrier = "◌" if text and unicodedata.category(text[0]).startswith("M") else ""  # for an accent without its letter
     return carrier + _PIECES.sub(_visible_piece, text)
 
 
@@ -57,7 +57,7 @@ def _visible_piece(match: re.Match[str]) -> str:
 
 
 def token_list(tokens: Sequence[Token]) -> Html:
-    """Each token of a text with its id and its bytes."""
+    """The tokens of a text, each with its id and its bytes."""
     items = [
         _item(token, f"t{index % COLORS}", tag("small", token.id), tag("small", token.content.hex(" ")))
         for index, token in enumerate(tokens)
@@ -66,7 +66,7 @@ def token_list(tokens: Sequence[Token]) -> Html:
 
 
 def chunk_list(text: str, sizes: Sequence[int]) -> Html:
-    """A text in chunks of so many bytes each."""
+    """A text in chunks of these sizes in bytes."""
     content, ends = text.encode(), list(accumulate(sizes, initial=0))
     items = [
         _item(Token(size, content[begin : begin + size]), f"t{index % COLORS}")
@@ -76,7 +76,7 @@ def chunk_list(text: str, sizes: Sequence[int]) -> Html:
 
 
 def loss_mask_view(tokens: Sequence[Token]) -> Html:
-    """A conversation's tokens with their ids, marked by how they count in training; the same as a table below."""
+    """A conversation's tokens with their ids, marked by their kind of loss, and the same as a table."""
     items = [_item(token, _count(token), tag("small", token.id)) for token in tokens]
     legend = [
         tag("span", f"{name} {sum(token.loss == loss for token in tokens)}", class_=f"token {name}")
@@ -94,12 +94,12 @@ def loss_mask_view(tokens: Sequence[Token]) -> Html:
 
 
 def _count(token: Token) -> str:
-    """How a token of a conversation counts in training."""
-    assert token.loss is not None, "the token of a text"
+    """The kind of loss of a token of a conversation."""
+    assert token.loss is not None, "the token of a plain text has no loss"
     return LOSS_NAMES[token.loss]
 
 
 def _item(token: Token, color: str, *details: Html) -> Html:
-    """One token of a list; what follows a newline begins a line."""
+    """One token of a list; a newline at its end starts a new line."""
     item = tag("li", tag("bdi", visible(token.content)), *details, class_=f"token {color}")
     return join([item, tag("li", class_="break", role="presentation")]) if token.content.endswith(b"\n") else item

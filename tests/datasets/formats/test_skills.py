@@ -235,7 +235,7 @@ def test_every_skill_has_enough_phrasings_and_none_twice():
         (
             "  opposites:\n    weight",
             "  antonyms:\n    weight",
-            "skills: missing or unknown: antonyms, opposites; expected",
+            "skills: missing or unknown: antonyms, opposites: expected",
         ),
         ("smaller: [smaller, lower, less]", "smaller: lower", r"words\.smaller: Input should be a valid list"),
         ("weight: 3\n", "weight: 0\n", r"skills\.\w+\.weight: Input should be greater than 0"),

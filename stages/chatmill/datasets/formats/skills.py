@@ -2,8 +2,8 @@
 
 The file data/raw/skills.yaml holds the questions and answers of each skill, and its word lists and facts. Only the last
 answer of a conversation is scored. Its group is named after the numbers or the name in it, or after the fact and the
-phrasing where the facts are a closed set. Of several tasks in a conversation, the one whose group has the least `split_position`
-comes last, so that no task that is scored in the test set occurs in a training conversation.
+phrasing where the facts are a closed set. Of several tasks in a conversation, the one whose group has the least
+`split_position` comes last, so that no task that is scored in the test set occurs in a training conversation.
 """
 
 from collections.abc import Iterator
