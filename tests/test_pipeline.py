@@ -1,4 +1,4 @@
-"""dvc.yaml, params.yaml, the stage scripts and the README must tell the same story."""
+"""dvc.yaml, params.yaml, the stage scripts and the README must agree."""
 
 import ast
 import importlib
@@ -39,7 +39,7 @@ each_stage = pytest.mark.parametrize("name", STAGES)
 
 
 def imported_names(tree):
-    """The modules, and names in them, that code imports: also by name at run time, where the name is written out."""
+    """The modules that code imports, and the names in them; also imports at run time by a constant name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -51,9 +51,9 @@ def imported_names(tree):
 
 
 def imported_files(file):
-    """The files under stages/ that `file` imports; an empty `__init__.py` is not among them.
+    """The files under stages/ that `file` imports, without empty `__init__.py` files.
 
-    What the `__getattr__` of a package loads is imported by who names that attribute, not by the package.
+    A module that the `__getattr__` of a package loads counts for the file that uses the attribute, not for the package.
     """
     tree = ast.parse(file.read_text())
     if file.name == "__init__.py":
@@ -82,7 +82,7 @@ def all_code(*scripts):
 
 
 def needed_code(name):
-    """What the code of a stage is made of, with the chosen tokenizer type under the name that dvc.yaml gives it."""
+    """All code that a stage needs, with the chosen tokenizer type under its name in dvc.yaml."""
     types = SOURCE / "chatmill/tokenizer/types"
     if name != "train_tokenizer":
         return all_code(SOURCE / f"{name}.py")
@@ -92,19 +92,19 @@ def needed_code(name):
 
 
 def declared_code(name):
-    """The scripts, files and folders of the library that a stage depends on."""
+    """The script, files and folders of the library that dvc.yaml lists for a stage."""
     return [path for path in STAGES[name]["deps"] if path.startswith("stages/")]
 
 
 def covered_code(name):
-    """Every file of the library, with code in it, whose edit reruns a stage."""
+    """Every non-empty code file whose edit reruns a stage."""
     declared = [ROOT / path for path in declared_code(name)]
     folders = {file for folder in declared for file in folder.rglob("*.py") if file.read_text()}
     return {str(file.relative_to(ROOT)) for file in folders | {path for path in declared if path.suffix == ".py"}}
 
 
 def tracked(entries):
-    """The paths of a deps, outs or metrics list; an entry may be `path: {options}`."""
+    """The paths of a list of deps, outs or metrics, where an entry may be `path: {options}`."""
     return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
 
 
@@ -126,7 +126,7 @@ def test_a_stage_depends_on_no_folder_that_it_imports_nothing_of(name):
 
 
 def test_folders_rerun_few_stages_in_vain():
-    """A ratchet: folders bring in what a stage does not import, and an edit of that reruns it for nothing."""
+    """A limit on the files in a stage's folders that it does not import: their edits rerun it without need."""
     modules = sum(bool(file.read_text()) for file in (SOURCE / "chatmill").rglob("*.py"))
     in_vain = {name: len(covered_code(name) - needed_code(name)) for name in STAGES}
     assert sum(in_vain.values()) <= MOST_IN_VAIN * modules * len(STAGES)
@@ -134,7 +134,7 @@ def test_folders_rerun_few_stages_in_vain():
 
 
 def test_only_three_imports_have_names_that_are_computed():
-    """The tokenizer's type is a dependency of its own, no stage runs a command, and a check changes no output."""
+    """The tokenizer type is a separate dependency, no stage runs a command, and a check changes no output."""
     computed = {
         str(file.relative_to(SOURCE))
         for file in SOURCE.rglob("*.py")
@@ -208,7 +208,7 @@ def test_every_script_is_a_stage():
 
 
 def dependencies(name="chatmill", extras=("test", "hf", "fast")):
-    """The distributions that the project needs, at any depth, as far as they are installed."""
+    """The installed distributions that the project needs, also indirectly."""
     found, waiting = set(), [(name, frozenset(extras))]
     while waiting:
         entry = waiting.pop()
@@ -236,13 +236,13 @@ def test_no_script_or_package_has_the_name_of_a_module_that_the_project_needs():
 
 
 def options():
-    """The options of every output that has some, by its path."""
+    """The options of the outputs that have some, by path."""
     entries = [entry for stage in STAGES.values() for kind in ("outs", "metrics") for entry in stage.get(kind, [])]
     return {path: given for entry in entries if isinstance(entry, dict) for path, given in entry.items()}
 
 
 def test_the_summary_alone_is_tracked_as_metrics_and_kept_out_of_the_cache():
-    """It lies in git, so that runs are compared without a cache; what is not cached is not pushed."""
+    """It is in git, so that runs can be compared without a cache; uncached outputs are not pushed."""
     assert [entry for stage in STAGES.values() for entry in stage.get("metrics", [])] == [{SUMMARY: {"cache": False}}]
     assert options() == {SUMMARY: {"cache": False}}
 
@@ -282,7 +282,7 @@ def test_top_level_holds_what_the_readme_names_and_nothing_else():
 
 
 def test_no_test_module_imports_another():
-    """What they share lies in tests/support."""
+    """Shared helpers are in tests/support."""
     imported = {name for file in (ROOT / "tests").rglob("*.py") for name in imported_names(ast.parse(file.read_text()))}
     assert not [name for name in imported if re.search(r"\b(test_|conftest\b)", name)]
 

@@ -82,7 +82,7 @@ CODE_ROWS = [
     ("stages/chatmill/training/README.md", []),
 ]
 
-INPUT_ROWS = [  # a file, and what sees at once that it is not what it was: its maker and its readers
+INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that writes it and those that read it
     ("data/raw/letters.txt", ["prepare@letters"]),
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
@@ -124,7 +124,7 @@ def planned(project, **options):
 
 @pytest.fixture(scope="module", autouse=True)
 def parsed_once():
-    """DVC parses each text of YAML once: most of the time of a plan goes to parsing the same three files anew."""
+    """Parse each YAML text once: DVC spends most of the time of a plan on parsing the same three files again."""
     parse = cache(_yaml.parse_yaml)
     with pytest.MonkeyPatch.context() as patch:
         for module in (_yaml, strictyaml):
@@ -134,7 +134,7 @@ def parsed_once():
 
 @pytest.fixture
 def edited(project):
-    """Edit a file of the finished project; it is as it was afterwards."""
+    """Edits a file of the finished project, and restores it afterwards."""
     before = {}
 
     def edit(path, change):
@@ -221,7 +221,7 @@ def test_a_forced_run_changes_only_what_holds_timings(project):
     assert changed <= {"data/metrics/benchmark.json", "data/metrics/summary.json", "data/report"}
 
 
-VALUES = [  # together every allowed value of every enumerated parameter
+VALUES = [  # together they cover every allowed value of every enumerated parameter
     {"train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
     {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers"},
     {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
@@ -248,7 +248,7 @@ VALUES = [  # together every allowed value of every enumerated parameter
 
 
 def literals(annotation):
-    """The values that a type enumerates, at any depth."""
+    """The values that an annotation enumerates, also within other types."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     else:
@@ -257,7 +257,7 @@ def literals(annotation):
 
 
 def allowed_values():
-    """Every enumerated value of every parameter, by dotted key; but for hardware that not every machine has."""
+    """Every enumerated value of every parameter, by dotted key."""
     for script in SOURCE.glob("*.py"):
         for key, field in read_signature(script).model.model_fields.items():
             yield f"{script.stem}.{key}", set(literals(field.annotation))
@@ -277,7 +277,7 @@ def test_every_allowed_value_is_among_those_that_are_run():
 
 
 def read_params_flat():
-    """The project's own values, by dotted key, of those that can be among the enumerated ones."""
+    """The project's own values that may be enumerated ones, by dotted key."""
 
     def flat(prefix, section):
         for key, value in section.items():

@@ -1,4 +1,4 @@
-"""Using the project changes nothing that DVC watches, wherever it lies and whoever runs it."""
+"""Using the project changes no file that DVC tracks, on any drive and as any user."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ RUNS = [
 
 
 def run(project, *command):
-    """Run Python in the project, which may leave compiled modules behind."""
+    """Run Python in the project; it may write compiled modules."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment = variables | {"PYTHONPATH": str(project.folder / "stages")}
     subprocess.run([sys.executable, *command], cwd=project.folder, env=environment, check=True, capture_output=True)
@@ -39,7 +39,7 @@ def run(project, *command):
 
 @pytest.fixture
 def finished(project):
-    """The project with nothing to do, whatever other tests did in it before."""
+    """The project with all stages up to date, whatever other tests did in it before."""
     project.repro()
     return project
 

@@ -30,8 +30,8 @@ def test_cache_reads_each_token_once_and_recomputing_all_of_them_each_time():
 
 
 def test_engines_take_turns_at_each_prompt():
-    opened = [engine("onnx"), engine("onnx_int8")]
-    cases = [(case.engine.name, case.mode, len(case.prompt)) for case in make_cases(opened, [[1], [1, 2]])]
+    engines = [engine("onnx"), engine("onnx_int8")]
+    cases = [(case.engine.name, case.mode, len(case.prompt)) for case in make_cases(engines, [[1], [1, 2]])]
     turns = [("onnx", "cache"), ("onnx_int8", "cache"), ("onnx", "recompute")]
     assert cases == [(*turn, length) for length in (1, 2) for turn in turns]
 
@@ -48,9 +48,9 @@ def test_spread_is_between_repetitions_and_not_between_tokens():
 
 
 def test_reached_holds_each_repetition_against_what_the_machine_allowed_in_it():
-    needs = Workload(CONFIG.to_json(), {"onnx": 1_000_000})
+    workload = Workload(CONFIG.to_json(), {"onnx": 1_000_000})
     slow, fast = (MachineLimits({1_000_000: rate}, 1e30) for rate in (1e9, 2e9))  # bytes a second
-    least = 1e3 * needs.bytes_per_token("onnx", 2) / 1e9
-    rounds = [Repetition(slow, [[1, 2 * least]]), Repetition(fast, [[1, least]])]
-    measured = latencies([Case(engine(), "cache", [1, 2])], rounds, needs)["onnx"]["cache"]["2"]
+    least = 1e3 * workload.bytes_per_token("onnx", 2) / 1e9
+    repetitions = [Repetition(slow, [[1, 2 * least]]), Repetition(fast, [[1, least]])]
+    measured = latencies([Case(engine(), "cache", [1, 2])], repetitions, workload)["onnx"]["cache"]["2"]
     assert measured["reached"] == {"ttft": pytest.approx(0.75), "token": pytest.approx(0.5)}

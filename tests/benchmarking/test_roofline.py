@@ -32,7 +32,7 @@ def test_quantized_graphs_read_a_scale_for_every_32_weights(onnx):
         assert 0 <= weight_bytes(onnx / f"model_shared_{name}.onnx") - expected < 500
 
 
-def test_operations_of_a_prompt_are_those_of_each_matrix_and_each_look():
+def test_flops_of_a_prompt_are_those_of_each_matrix_and_each_attended_position():
     config = ModelConfig.from_depth(2, vocab_size=64, context=32).to_json()
     width, hidden, heads, size = 128, config["intermediate_size"], 2, 64
     matrices = 2 * width * heads * size + 2 * width * config["num_key_value_heads"] * size + 3 * width * hidden
@@ -43,26 +43,28 @@ def test_operations_of_a_prompt_are_those_of_each_matrix_and_each_look():
 
 def test_a_token_reads_the_keys_and_values_of_all_before_it():
     cache = 7 * CONFIG.num_hidden_layers * CONFIG.num_key_value_heads * CONFIG.head_dim * 2 * 4
-    needs = Workload(CONFIG.to_json(), {"onnx": 1000})
-    assert needs.bytes_per_token("onnx", 7) == 1000 + cache
-    assert needs.min_token_ms("onnx", 7, MachineLimits({1000: 1e6}, 1.0)) == pytest.approx((1000 + cache) / 1e3)
+    workload = Workload(CONFIG.to_json(), {"onnx": 1000})
+    assert workload.bytes_per_token("onnx", 7) == 1000 + cache
+    assert workload.min_token_ms("onnx", 7, MachineLimits({1000: 1e6}, 1.0)) == pytest.approx((1000 + cache) / 1e3)
 
 
 def test_a_prompt_takes_as_long_as_its_multiplications_but_not_less_than_the_weights():
-    needs = Workload(CONFIG.to_json(), {"onnx": 1000})
-    assert needs.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e30}, 1e6)) == pytest.approx(needs.prompt_flops(9) / 1e3)
-    assert needs.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e3}, 1e30)) == pytest.approx(1e3)
+    workload = Workload(CONFIG.to_json(), {"onnx": 1000})
+    assert workload.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e30}, 1e6)) == pytest.approx(
+        workload.prompt_flops(9) / 1e3
+    )
+    assert workload.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e3}, 1e30)) == pytest.approx(1e3)
 
 
-def test_the_meter_counts_what_its_threads_did(monkeypatch):
+def test_the_probe_counts_the_bytes_that_its_threads_read(monkeypatch):
     clock = count(step=0.5)
     monkeypatch.setattr("chatmill.benchmarking.roofline.perf_counter", lambda: next(clock))
     limits = LimitsProbe(threads=2).measure([3_000_000])
-    assert limits.bandwidths == {3_000_000: 2 * 33 * 3_000_000}  # a hundred million bytes are so many passes
+    assert limits.bandwidths == {3_000_000: 2 * 33 * 3_000_000}  # 33 passes read almost a hundred million bytes
     assert limits.flops_per_second == 2 * 8 * 2 * 1024 * 512**2
 
 
-def test_what_the_meter_multiplies_is_as_much_as_it_counts():
+def test_the_probe_counts_the_flops_of_its_graph():
     graph = _matmul_graph().graph
     sizes = [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
     assert [node.op_type for node in graph.node] == ["MatMul"] * 8

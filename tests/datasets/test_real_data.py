@@ -1,4 +1,4 @@
-"""The formats on data that nobody here wrote; skipped where it is not at hand."""
+"""The formats on published datasets; skipped where these are missing."""
 
 import json
 from collections import Counter
@@ -15,29 +15,29 @@ DATA = SHARED / "chat"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}")
 
 FILES = [
-    ("dailydialog", "dailydialog/dialogues_test.txt", {"kept": 1000}),
-    ("dolly", "dolly_15k/databricks-dolly-15k.en.jsonl", {"kept": 15015}),
-    ("gsm8k", "gsm8k/train.jsonl", {"kept": 7473}),
-    ("gsm8k", "gsm8k/test.jsonl", {"kept": 1318, "bad_call": 1}),
-    ("gsm8k", "gsm8k/test_socratic.jsonl", {"kept": 1318, "bad_call": 1}),
-    ("oasst", "oasst1/en-validation.jsonl", {"kept": 188, "orphan": 3}),
-    ("oasst", "oasst1/en_100_message.jsonl", {"kept": 100}),
-    ("oasst", "oasst1/en_100_tree.jsonl", {"kept": 100}),
-    ("hh", "hh_rlhf/harmless-base_test.jsonl.gz", {"kept": 2300, "empty_turn": 4, "role_order": 8}),
-    ("chitchat", "chitchat_byu_sample/sample_conversation.json", {"kept": 1}),
-    ("sharegpt", "sharegpt/dummy_conversation.json", {"kept": 500}),
-    ("sharegpt", "sharegpt/glaive_toolcall_en_demo.json", {"kept": 300}),
-    ("sharegpt", "sharegpt/glaive_toolcall_zh_demo.json", {"kept": 298, "tool_order": 2}),
-    ("sharegpt", "axolotl_fixtures/conversation.json", {"kept": 1}),
+    ("dailydialog", "dailydialog/dialogues_test.txt", {"accepted": 1000}),
+    ("dolly", "dolly_15k/databricks-dolly-15k.en.jsonl", {"accepted": 15015}),
+    ("gsm8k", "gsm8k/train.jsonl", {"accepted": 7473}),
+    ("gsm8k", "gsm8k/test.jsonl", {"accepted": 1318, "bad_call": 1}),
+    ("gsm8k", "gsm8k/test_socratic.jsonl", {"accepted": 1318, "bad_call": 1}),
+    ("oasst", "oasst1/en-validation.jsonl", {"accepted": 188, "orphan": 3}),
+    ("oasst", "oasst1/en_100_message.jsonl", {"accepted": 100}),
+    ("oasst", "oasst1/en_100_tree.jsonl", {"accepted": 100}),
+    ("hh", "hh_rlhf/harmless-base_test.jsonl.gz", {"accepted": 2300, "empty_turn": 4, "role_order": 8}),
+    ("chitchat", "chitchat_byu_sample/sample_conversation.json", {"accepted": 1}),
+    ("sharegpt", "sharegpt/dummy_conversation.json", {"accepted": 500}),
+    ("sharegpt", "sharegpt/glaive_toolcall_en_demo.json", {"accepted": 300}),
+    ("sharegpt", "sharegpt/glaive_toolcall_zh_demo.json", {"accepted": 298, "tool_order": 2}),
+    ("sharegpt", "axolotl_fixtures/conversation.json", {"accepted": 1}),
     ("sharegpt", "axolotl_fixtures/conversation.missingturns.json", {"empty_turn": 1}),
-    ("alpaca", "axolotl_fixtures/alpaca/alpaca.json", {"kept": 2}),
-    ("messages", "messages_jsonl/json_mode_dataset.jsonl", {"kept": 500}),
-    ("messages", "messages_jsonl/small_coqa_10.jsonl", {"kept": 10}),
-    ("messages", "messages_jsonl/v1_sft_demo.jsonl", {"kept": 500}),
-    ("messages", "messages_jsonl/reason_tool_use_demo_50.jsonl", {"kept": 50}),
-    ("messages", "messages_jsonl/mlx_wwdc25_prompt_completion.jsonl", {"kept": 1800}),
+    ("alpaca", "axolotl_fixtures/alpaca/alpaca.json", {"accepted": 2}),
+    ("messages", "messages_jsonl/json_mode_dataset.jsonl", {"accepted": 500}),
+    ("messages", "messages_jsonl/small_coqa_10.jsonl", {"accepted": 10}),
+    ("messages", "messages_jsonl/v1_sft_demo.jsonl", {"accepted": 500}),
+    ("messages", "messages_jsonl/reason_tool_use_demo_50.jsonl", {"accepted": 50}),
+    ("messages", "messages_jsonl/mlx_wwdc25_prompt_completion.jsonl", {"accepted": 1800}),
     ("messages", "messages_jsonl/eval_instances_tulu_1.jsonl", {"missing_field": 996}),
-    ("personachat", "personality_chat/Queries_Responses_Friendly_QnAMaker.tsv", {"kept": 165}),
+    ("personachat", "personality_chat/Queries_Responses_Friendly_QnAMaker.tsv", {"accepted": 165}),
     ("personachat", "personality_chat/Scenario_Responses_Friendly.tsv", {"missing_field": 161}),
 ]
 
@@ -46,7 +46,7 @@ FILES = [
 def test_every_entry_is_a_conversation_or_is_counted(name, file, expected):
     found = Counter()
     for number, entry in enumerate(prepare.records(DATA / file, "real", format=name, limit=None, seed=0)):
-        found[entry.reason if isinstance(entry, Reject) else "kept"] += 1
+        found[entry.reason if isinstance(entry, Reject) else "accepted"] += 1
         if not isinstance(entry, Reject) and number % 20 == 0:
             check_turns(parse(entry.text))
     assert found == expected

@@ -49,8 +49,8 @@ def test_a_page_shows_each_chunk():
 def test_the_terminal_shows_a_models_chunks(tmp_path, capsys):
     folder = write_model(tmp_path / "model", CHUNKED)
     assert main(["show", "Hello you", "--tokenizer", str(folder), "--model", str(folder)]) == 0
-    said = capsys.readouterr().out
-    assert f"chunks of {folder}" in said and "tokens each" in said
+    output = capsys.readouterr().out
+    assert f"chunks of {folder}" in output and "tokens each" in output
 
 
 def test_a_model_that_reads_tokens_has_no_chunks(tmp_path, capsys):

@@ -12,7 +12,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.tiny import byte_tokenizer
 
-TALK = [
+CONVERSATION = [
     Message.from_text("user", "né"),
     Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "ok"))),
 ]
@@ -26,17 +26,17 @@ def encoded(conversations, tokenizer=None):
 
 
 def test_all_text_has_headers_and_tool_output_but_no_control_tokens():
-    assert encoded([TALK]).text() == "user\nné\nassistant\n1+12ok\n".encode()
+    assert encoded([CONVERSATION]).text() == "user\nné\nassistant\n1+12ok\n".encode()
 
 
 def test_assistant_text_is_what_it_says_and_calls():
-    corpus = encoded([TALK])
+    corpus = encoded([CONVERSATION])
     chosen = corpus.ids[corpus.is_scored & corpus.is_trained]
     assert corpus.tokenizer.decode(chosen) == "1+1ok"
 
 
 def test_control_tokens_are_in_neither_sum():
-    corpus = encoded([TALK])
+    corpus = encoded([CONVERSATION])
     nats = np.where(corpus.is_scored, math.log(2), 1e9)
     assert corpus.bits_per_byte(nats, trained_only=False) == pytest.approx(1)
     assert corpus.bits_per_byte(nats, trained_only=True) == pytest.approx(1)
@@ -50,7 +50,7 @@ def test_documents_are_pooled_by_bytes_not_averaged():
 
 
 def test_stops_are_the_ends_of_assistant_turns():
-    corpus = encoded([TALK, TALK])
+    corpus = encoded([CONVERSATION, CONVERSATION])
     ends = np.flatnonzero(corpus.ids == corpus.tokenizer.special["<|im_end|>"])
     nats = np.zeros(len(corpus.ids))
     nats[ends] = [9, 1, 9, 2]  # user, assistant, user, assistant
@@ -61,27 +61,27 @@ def test_a_model_of_bytes_costs_the_same_whatever_the_tokens_are():
     """With nats by the bytes of each token, bits per byte do not depend on the tokenizer."""
     found = [
         corpus.bits_per_byte(0.7 * corpus.num_bytes, trained_only=False)
-        for corpus in (encoded([TALK]), encoded([TALK], MERGED))
+        for corpus in (encoded([CONVERSATION]), encoded([CONVERSATION], MERGED))
     ]
     assert found[0] == pytest.approx(found[1])
-    assert len(encoded([TALK], MERGED).ids) < len(encoded([TALK]).ids)
+    assert len(encoded([CONVERSATION], MERGED).ids) < len(encoded([CONVERSATION]).ids)
 
 
 @given(st.text(), st.text())
-def test_token_bytes_are_those_of_the_escaped_text(asked, answered):
-    corpus = encoded([[Message.from_text("user", asked), Message.from_text("assistant", answered)]], MERGED)
-    assert corpus.text().decode() == f"user\n{escape(asked)}\nassistant\n{escape(answered)}\n"
+def test_token_bytes_are_those_of_the_escaped_text(question, answer):
+    corpus = encoded([[Message.from_text("user", question), Message.from_text("assistant", answer)]], MERGED)
+    assert corpus.text().decode() == f"user\n{escape(question)}\nassistant\n{escape(answer)}\n"
     assert corpus.num_bytes.sum() == len(corpus.text())
 
 
 def test_bytes_per_token_counts_text_alone():
-    assert bytes_per_token([TALK], byte_tokenizer(), "chatml") == 1
+    assert bytes_per_token([CONVERSATION], byte_tokenizer(), "chatml") == 1
     assert bytes_per_token([[Message.from_text("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
     assert bytes_per_token([], byte_tokenizer(), "chatml") is None
 
 
 def test_a_corpus_costs_what_its_conversations_cost_and_all_text_may_mean_nothing():
-    corpus = encoded([TALK, TALK[:1]])
+    corpus = encoded([CONVERSATION, CONVERSATION[:1]])
     nats = corpus.nats(1000, lambda windows: [np.full(len(ids) - 1, math.log(2)) for ids in windows])
     assert nats.tolist() == [n for ids in corpus.documents() for n in (0, *[math.log(2)] * (len(ids) - 1))]
     assert corpus.bits(nats) == pytest.approx((1, 1)) and corpus.bits(nats, trained_only=True).all is None

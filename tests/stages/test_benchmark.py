@@ -20,8 +20,8 @@ def metrics(tmp_path_factory):
     export(folder / "model", folder / "onnx", quantize=["int8"])
     (folder / "exports").mkdir()
     write_binary(VOCABULARY, folder / "exports" / "tokenizer.bin")
-    talk = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
-    (folder / "test.jsonl").write_text(Record("talk", "talk/1", talk).to_json() * 3)
+    text = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
+    (folder / "test.jsonl").write_text(Record("talk", "talk/1", text).to_json() * 3)
     files = [folder / name for name in ("test.jsonl", "exports", "model", "onnx", "benchmark.json")]
     main(*files, prompt_tokens=[40, 8, 4096], new_tokens=4, repeats=2, threads=1)
     return json.loads((folder / "benchmark.json").read_text())

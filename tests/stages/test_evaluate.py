@@ -22,8 +22,8 @@ CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
 def record(source, key, answer, skill=None):
-    talk = [Message.from_text("user", f"What of {key}?"), Message("assistant", answer)]
-    return Record(source, f"{source}/{key}", render(talk), skill)
+    conversation = [Message.from_text("user", f"What of {key}?"), Message("assistant", answer)]
+    return Record(source, f"{source}/{key}", render(conversation), skill)
 
 
 def skill_record(name, phrasing, key):
@@ -120,8 +120,8 @@ def test_batches_hold_every_text_once_and_no_more_logits_than_fit():
 def test_questions_are_the_first_of_each_skill_and_phrasing(tmp_path):
     file = tmp_path / "test.jsonl"
     file.write_text("".join(skill_record("adding", "known", key).to_json() for key in range(3)) + RECORDS[2].to_json())
-    asked = select_questions(read_test_set(file), 2)
-    assert [(one.conversation[-1].text, one.rank) for one in asked] == [
+    questions = select_questions(read_test_set(file), 2)
+    assert [(one.conversation[-1].text, one.rank) for one in questions] == [
         ("What of 0?", 0),
         ("What of 1?", 1),
         ("What of 2?", 0),

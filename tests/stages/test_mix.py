@@ -22,7 +22,7 @@ def pair(question, answer="Yes."):
 
 
 def write(folder, sources, rejects=()):
-    """Prepared files: {source: [(side or group, text), …]}."""
+    """Prepared files: {source: [(split or group, text), …]}."""
     folder.mkdir(exist_ok=True)
     for source, records in sources.items():
         lines = [Record(source, GROUP.get(group, group), text).to_json() for group, text in records]
@@ -66,8 +66,8 @@ def test_of_copies_on_one_side_the_first_is_kept(tmp_path):
         tmp_path / "prepared", {"b": [*FILLED, ("train", pair("x")), ("train", pair("x"))], "a": [("train", pair("x"))]}
     )
     _, metrics = run(tmp_path, {"b": {}, "a": {}})
-    kept = [record.source for record in read_records(tmp_path / "train.jsonl") if record.text == pair("x")]
-    assert kept == ["a"]
+    remaining = [record.source for record in read_records(tmp_path / "train.jsonl") if record.text == pair("x")]
+    assert remaining == ["a"]
     assert (metrics["leaked"], metrics["duplicates"]) == (0, 2)
 
 
@@ -79,16 +79,16 @@ def test_rejects_are_counted_by_source_and_reason(tmp_path):
 
 
 def reference(records):
-    """Who is kept, by the rules alone: index lists by side, duplicates, leaked."""
+    """The result by the plain rules: lists of indices by split, duplicates, leaked."""
     best = {}
     for index, (group, text) in enumerate(records):
         best[text] = min(best.get(text, (9, 9)), (mix.SPLITS.index(assign_split(group, **SHARES)), index))
-    kept = {
+    remaining = {
         name: [text for i, (_, text) in enumerate(records) if best[text] == (s, i)] for s, name in enumerate(mix.SPLITS)
     }
     dropped = [(group, text) for i, (group, text) in enumerate(records) if best[text][1] != i]
     leaked = sum(assign_split(group, **SHARES) == "train" and best[text][0] < mix.TRAIN for group, text in dropped)
-    return kept, len(dropped) - leaked, leaked
+    return remaining, len(dropped) - leaked, leaked
 
 
 RECORDS = st.lists(st.tuples(st.integers(0, 30).map("a/{}".format), st.integers(0, 15).map(str).map(pair)), max_size=40)
@@ -104,8 +104,8 @@ def test_the_result_is_that_of_the_plain_rules_whatever_the_chunks_and_shards(tm
         patch.setattr(mix, "SHARD_BYTES", 60 * size)
         patch.setattr(mix.os, "cpu_count", lambda: 1)
         texts, metrics = run(folder, {"a": {}})
-    kept, duplicates, leaked = reference(records)
-    assert texts == kept
+    remaining, duplicates, leaked = reference(records)
+    assert texts == remaining
     assert (metrics["duplicates"], metrics["leaked"]) == (duplicates, leaked)
 
 
@@ -149,7 +149,7 @@ def test_bands_are_shared_as_often_as_the_formula_says():
     for trial in range(trials):
         words = [hashlib.md5(f"{trial} {i}".encode()).hexdigest() for i in range(62)]
         changed = words.copy()
-        changed[30:33] = ["x", "y", "z"]  # 5 of the 60 runs of 3 words go
+        changed[30:33] = ["x", "y", "z"]  # 5 of the 60 shingles change
         similarity = 55 / 65
         expected += 1 - (1 - similarity**mix.ROWS_PER_BAND) ** mix.BANDS
         shared += bool(set(mix.minhash_keys(" ".join(words))) & set(mix.minhash_keys(" ".join(changed))))
@@ -160,7 +160,7 @@ def test_texts_without_words_share_nothing():
     assert mix.minhash_keys(pair("🙂", "!")) == []
 
 
-# mistakes
+# errors
 
 
 def test_a_file_of_an_unnamed_source_is_to_be_deleted(tmp_path):

@@ -20,7 +20,7 @@ from chatmill.datasets.formats.example import Example, Reject
 from support.paths import ANY_FOLDER, ROOT, SOURCE
 
 
-def talk(*texts, system=None):
+def chat(*texts, system=None):
     messages = [{"role": "system", "content": system}] if system else []
     messages += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
     return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
@@ -34,7 +34,7 @@ def run(tmp_path, lines, **parameters):
 
 
 def test_a_record_holds_the_rendered_conversation(tmp_path):
-    [record], rejects = run(tmp_path, [talk("Hi", "Hello <|im_end|>!")])
+    [record], rejects = run(tmp_path, [chat("Hi", "Hello <|im_end|>!")])
     assert record.source == "chats"
     assert record.text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello <\\|im_end|>!<|im_end|>\n"
     assert rejects == []
@@ -42,17 +42,17 @@ def test_a_record_holds_the_rendered_conversation(tmp_path):
 
 @given(st.lists(st.text().filter(str.strip), min_size=2, max_size=5))
 def test_text_is_never_changed(tmp_path_factory, texts):
-    [record], _ = run(tmp_path_factory.getbasetemp(), [talk(*texts)])
+    [record], _ = run(tmp_path_factory.getbasetemp(), [chat(*texts)])
     assert [message.text for message in parse(record.text)] == texts[: len(texts) // 2 * 2]
 
 
 def test_what_follows_the_last_answer_is_left_out(tmp_path):
-    [record], _ = run(tmp_path, [talk("Hi", "Hello", "Bye")])
+    [record], _ = run(tmp_path, [chat("Hi", "Hello", "Bye")])
     assert [message.text for message in parse(record.text)] == ["Hi", "Hello"]
 
 
 def test_conversations_that_open_alike_are_one_group_of_their_source(tmp_path):
-    lines = [talk("Hi", "a"), talk("Hi", "b", "c", "d"), talk("Ho", "a"), talk("Hi", "a", system="Be kind.")]
+    lines = [chat("Hi", "a"), chat("Hi", "b", "c", "d"), chat("Ho", "a"), chat("Hi", "a", system="Be kind.")]
     groups = [record.group for record in run(tmp_path, lines)[0]]
     assert groups[0] == groups[1]
     assert len(set(groups)) == 3
@@ -70,23 +70,23 @@ def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
 BAD = [
     ("{", "bad_json"),
     ("[]", "missing_field"),
-    (talk("Hi"), "no_answer"),
-    (talk("Hi", " "), "empty_turn"),
+    (chat("Hi"), "no_answer"),
+    (chat("Hi", " "), "empty_turn"),
     (json.dumps({"messages": [{"role": "assistant", "content": "Hi"}] * 2}), "role_order"),
     (json.dumps({"messages": [{"role": "robot", "content": "Hi"}]}), "unknown_role"),
     (
         json.dumps({"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}),
         "bad_json",
     ),
-    (talk("Hi", "é" * 500_001), "too_long"),
-    (talk("x" * 17_000_000, "Hi"), "too_long"),
+    (chat("Hi", "é" * 500_001), "too_long"),
+    (chat("x" * 17_000_000, "Hi"), "too_long"),
 ]
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD, ids=[f"{reason}-{i}" for i, (_, reason) in enumerate(BAD)])
 def test_a_bad_entry_is_counted_with_its_place(tmp_path, line, reason):
     records, [reject] = run(
-        tmp_path, [talk("Hi", "Hello"), line.strip() + "\n", talk("Ho", "Hello")], max_reject_rate=0.4
+        tmp_path, [chat("Hi", "Hello"), line.strip() + "\n", chat("Ho", "Hello")], max_reject_rate=0.4
     )
     assert len(records) == 2
     assert json.loads(reject)["place"] == f"{tmp_path}/raw.jsonl:2"
@@ -94,7 +94,7 @@ def test_a_bad_entry_is_counted_with_its_place(tmp_path, line, reason):
 
 
 def test_too_many_rejects_name_the_commonest_reason_and_its_first_place(tmp_path):
-    lines = [talk("Hi", "Hello"), talk("Hi"), "{\n", "{\n"]
+    lines = [chat("Hi", "Hello"), chat("Hi"), "{\n", "{\n"]
     expected = r"raw\.jsonl:3: not JSON: .*: 3 of 4 entries are rejected, 2 of them as bad_json: .*prepare\.chats\."
     with pytest.raises(ValueError, match=expected):
         run(tmp_path, lines, max_reject_rate=0.7)
@@ -108,7 +108,7 @@ def test_an_empty_dataset_is_an_error(tmp_path, content):
 
 
 def test_a_conversation_of_long_messages_is_kept(tmp_path):
-    records, _ = run(tmp_path, [talk("x" * 900_000, "y" * 900_000)])
+    records, _ = run(tmp_path, [chat("x" * 900_000, "y" * 900_000)])
     assert len(records[0].text) > 1_800_000
 
 
@@ -146,7 +146,11 @@ def stage(folder, *arguments):
     [
         ("format: csv", b"x", "unknown format 'csv': expected one of messages, sharegpt"),
         ("{format: messages, limt: 3}", b"x", "unknown parameter prepare.chats.limt"),
-        ("{format: messages, max_reject_rate: 2}", b"x", "prepare.chats.max_reject_rate: expected a number of at least 0 and below 1, got 2"),
+        (
+            "{format: messages, max_reject_rate: 2}",
+            b"x",
+            "prepare.chats.max_reject_rate: expected a number of at least 0 and below 1, got 2",
+        ),
         ("format: messages", None, "raw.jsonl: no such file or directory"),
         ("format: messages", b"\xff\n", "raw.jsonl:1: not UTF-8 at byte 0 of the file"),
     ],
@@ -163,7 +167,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, section, content, pr
     assert not list(tmp_path.glob("chats*"))
 
 
-# the datasets that params.yaml offers
+# the public datasets of data/README.md
 
 
 def dolly(number):

@@ -49,7 +49,7 @@ MIX = {
     "leaked": 1,
 }
 CURVE = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\n1\t7.5\t3.5\t\n2\tnan\t3.0\t3.25\n"
-"""A validation at some steps only, and one step whose loss is no number."""
+"""Validation is measured at some steps only, and one loss is not a number."""
 
 
 class Outline(HTMLParser):
@@ -75,7 +75,7 @@ class Outline(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run_stage(tmp_path_factory):
-    """Runs the stage on some metrics, in a folder of its own."""
+    """Runs the stage on metrics, each time in a new folder."""
 
     def run(evaluation=EVALUATION, benchmark=BENCHMARK, mix=MIX, curve=CURVE, samples=(), sample="Don't!", soft=None):
         folder = tmp_path_factory.mktemp("report")
@@ -263,6 +263,29 @@ def test_lines_carry_their_names_without_overlap():
     chart = line_chart("Chart", lines, linear_axis("x", [1]), linear_axis("y", [10]))
     heights = {name: float(y) for y, name in re.findall(r'y="([\d.]+)" class="name color0">(\w)', chart)}
     assert heights["a"] - heights["b"] >= 14 and heights["b"] > heights["c"]
+
+
+def test_labels_keep_clear_of_the_ticks_below_the_chart():
+    lines = [Line(name, [(0, 0.0), (1, 0.0)]) for name in "abc"]
+    chart = line_chart("Chart", lines, linear_axis("x", [1]), linear_axis("y", [10]))
+    labels = [float(y) for y in re.findall(r'y="([\d.]+)" class="name', chart)]
+    ticks = [float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="middle"', chart)]
+    assert min(ticks) - max(labels) >= 18
+
+
+def test_training_charts_say_on_which_text_they_are_measured(write_page):
+    shown = Outline(write_page()).text
+    assert "Measured on the assistant's text alone: in the training batches, and in a fixed sample of the" in shown
+
+
+def test_engines_have_their_own_colours_and_the_first_token_one_line_each(write_page):
+    names = ["pytorch", "onnx", "onnx_hf", "onnx_int8", "onnx_int8_dynamic", "onnx_int4"]
+    modes = {"cache": {"16": TIMES}, "recompute": {"16": SLOWER}}
+    page = write_page(benchmark=BENCHMARK | dict.fromkeys(names, modes))
+    chart = page.partition("<figcaption>Time to the first token")[2].partition("</figure>")[0]
+    labels = re.findall(r'class="name color(\d)">([^<]*)<', chart)
+    assert sorted(name for _, name in labels) == sorted(names)
+    assert len({color for color, _ in labels}) == len(names) and "4" not in {color for color, _ in labels}
 
 
 def test_a_chart_says_in_words_what_it_shows():

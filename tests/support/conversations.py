@@ -1,4 +1,4 @@
-"""Any conversations, of any text and of text that looks like control tokens."""
+"""Strategies for conversations of any text, and of text that looks like control tokens."""
 
 from hypothesis import strategies as st
 

@@ -1,8 +1,8 @@
-"""The folders of the repository, and of the published files beside it."""
+"""The folders of the repository, and of published datasets beside it."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "stages"
 SHARED = ROOT.parent / "shared/data"
-ANY_FOLDER = Path("/")  # a folder in which any file lies that a parameter names
+ANY_FOLDER = Path("/")  # a folder that contains any file that a parameter names

@@ -11,7 +11,7 @@ import yaml
 from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT, SOURCE
 
-TINY = {  # parameter values with which the whole pipeline takes seconds
+TINY = {  # parameter values with which the complete pipeline takes seconds
     "prepare.skills.limit": 400,
     "mix.test_share": 0.1,
     "train_tokenizer.vocab_size": 576,
@@ -32,7 +32,7 @@ TINY = {  # parameter values with which the whole pipeline takes seconds
 
 
 class Project:
-    """A copy of the project in a folder of its own: its dvc.yaml, scripts and library, byte for byte."""
+    """A copy of the project in another folder, with the same dvc.yaml, scripts and library."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Project:
         file.write_text(yaml.safe_dump(params, sort_keys=False))
 
     def dvc(self, *arguments, **environment):
-        """What a dvc command prints. Raises where it fails."""
+        """The output of a dvc command. Raises AssertionError where it fails."""
         result = subprocess.run(
             [sys.executable, "-m", "dvc", *arguments],
             cwd=self.folder,
@@ -83,6 +83,6 @@ def copy_project(folder, *, git):
     if not git:
         (folder / ".dvc" / "config").open("a").write("    no_scm = true\n")
     project.edit(TINY)
-    talk = folder / "data/raw/smalltalk.jsonl"
-    talk.write_text("".join(talk.open().readlines()[:200]))
+    file = folder / "data/raw/smalltalk.jsonl"
+    file.write_text("".join(file.open().readlines()[:200]))
     return project

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
-    """A number, or all numbers in nested dictionaries, rounded to so many decimals."""
+    """A number, or all numbers in nested dictionaries, rounded to `digits` decimals."""
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     return round(value, digits) if isinstance(value, float) else value

@@ -160,10 +160,10 @@ def _sections(params: Params, name: str, signature: Signature) -> Iterator[tuple
 
     Raises ValueError where a section is not a mapping.
     """
-    whole = params.get(name) or {}
-    sections = {name: whole}
-    if signature.foreach and isinstance(whole, dict):
-        sections = {f"{name}.{key}": section or {} for key, section in whole.items()}
+    content = params.get(name) or {}
+    sections = {name: content}
+    if signature.foreach and isinstance(content, dict):
+        sections = {f"{name}.{key}": section or {} for key, section in content.items()}
     for path, section in sections.items():
         if not isinstance(section, dict):
             raise ValueError(f"{PARAMS_FILE}: {path}: expected keys and values, got {in_yaml(section)}")

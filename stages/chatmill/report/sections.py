@@ -170,7 +170,7 @@ def chats(samples: Iterable[Metrics]) -> Html:
     """The free prompts and their unedited answers."""
     shown = []
     for sample in samples:
-        prompt = tag("p", sample["prompt"], class_="asked", dir="auto")
+        prompt = tag("p", sample["prompt"], class_="question", dir="auto")
         cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
         shown.append(tag("div", prompt, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
     note = tag("p", "Greedy answers, unedited, to a fixed list of prompts.", class_="note")

@@ -60,7 +60,7 @@ td:has(.bar) { width: 36%; min-width: 4rem; }
 .chats { columns: 22rem; column-gap: 2rem; margin-top: .8rem; }
 .chat { break-inside: avoid; padding-bottom: .9rem; }
 .chat p { margin: 0; }
-.asked { color: var(--quiet); font-size: .9rem; }
+.question { color: var(--quiet); font-size: .9rem; }
 .answer { white-space: pre-wrap; padding-inline-start: .7rem; border-inline-start: 2px solid var(--c0); }
 
 .tokens { display: flex; flex-wrap: wrap; gap: .25rem; margin: .6rem 0; padding: 0; list-style: none; }

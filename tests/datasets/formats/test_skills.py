@@ -38,7 +38,7 @@ def exchanges(conversation):
     return list(zip(conversation[::2], conversation[1::2], strict=True))
 
 
-def side_of(item):
+def split_of(item):
     return assign_split(item.group, validation_share=0.05, test_share=0.05)
 
 
@@ -175,7 +175,7 @@ def test_conversations_are_whole_mostly_distinct_and_of_mixed_length(items):
 
 
 def test_every_skill_has_enough_tests_of_either_phrasing(items):
-    tests = {render(item.conversation): item.skill for item in items if side_of(item) == "test"}
+    tests = {render(item.conversation): item.skill for item in items if split_of(item) == "test"}
     counts = Counter((skill["name"], skill["phrasing"]) for skill in tests.values())
     for name in PROBLEM_GENERATORS:
         assert 30 <= counts[name, "held_back"] <= 60
@@ -186,17 +186,17 @@ def test_nothing_that_is_scored_in_a_test_was_trained_on(items):
     trained = {
         (plain(question.text), answer.text)
         for item in items
-        if side_of(item) == "train"
+        if split_of(item) == "train"
         for question, answer in exchanges(item.conversation)
     }
     for item in items:
-        if side_of(item) == "test":
+        if split_of(item) == "test":
             question, answer = exchanges(item.conversation)[-1]
             assert (plain(question.text), answer.text) not in trained
 
 
 def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
-    texts = {key: " ".join(render(i.conversation) for i in items if side_of(i) == key) for key in ("train", "test")}
+    texts = {key: " ".join(render(i.conversation) for i in items if split_of(i) == key) for key in ("train", "test")}
     trained = set(re.findall(r"\w+", texts["train"]))
     names = {item.group.split("/")[2] for item in items if item.group.startswith("skills/name_recall/")}
     tested = {
@@ -212,7 +212,7 @@ def test_held_back_phrasings_are_asked_on_the_test_side_alone(items):
     pattern = re.compile("|".join(slotted(text) for skill in SOURCE["skills"].values() for text in skill["held_back"]))
     for item in items:
         asked = [bool(pattern.fullmatch(plain(question.text))) for question, _ in exchanges(item.conversation)]
-        if side_of(item) != "test":
+        if split_of(item) != "test":
             assert not any(asked), render(item.conversation)
         assert (item.skill["phrasing"] == "held_back") == item.group.startswith("held-back/") == asked[-1]
 
@@ -284,4 +284,4 @@ def test_free_prompts_are_twenty_and_none_is_a_phrasing_of_the_file():
     pattern = re.compile("|".join(map(slotted, templates)))
     assert len(prompts) == len(set(prompts)) == 20
     assert not [prompt for prompt in prompts if pattern.fullmatch(plain(prompt))]
-    assert not set(map(plain, prompts)) & {plain(said) for said, _ in SOURCE["small_talk"]}
+    assert not set(map(plain, prompts)) & {plain(question) for question, _ in SOURCE["small_talk"]}

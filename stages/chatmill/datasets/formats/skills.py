@@ -21,7 +21,7 @@ from chatmill.datasets.formats.example import Example
 from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, StrictModel, TextPair, Texts, Words
 from chatmill.datasets.split import HELD_BACK, split_position
 
-HELD_BACK_EVERY = 50  # one of so many conversations has a held-back phrasing
+HELD_BACK_EVERY = 50  # conversations, of which one has a held-back phrasing
 SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
 
 
