@@ -86,7 +86,10 @@ def test_tokenizer_and_machine_are_described(metrics):
 
 def test_prompts_that_do_not_fit_are_told(capsys):
     assert fitting_lengths([512, 16, 16, 2000], 32, 1024) == [16, 512]
-    assert capsys.readouterr().err == "benchmark: prompts of [2000] tokens do not fit into a context of 1024\n"
+    assert (
+        capsys.readouterr().err
+        == "benchmark: prompts of [2000] tokens are left out: they do not fit into a context of 1024\n"
+    )
     with pytest.raises(ValueError, match=r"benchmark.prompt_tokens: expected one of at most"):
         fitting_lengths([1000], 32, 1024)
 
