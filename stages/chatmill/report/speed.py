@@ -42,7 +42,7 @@ def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
     machine = "; ".join(f"{key} {value}" for key, value in get_nested(benchmark, "machine", default={}).items())
     note = (
         "Median of repeated runs; thin vertical lines reach up to the 95th percentile. Dashed lines: without a cache, "
-        "where each token processes the complete text again; the first token takes the same time in both modes. Memory "
+        "where each token processes the complete text again; the first token is the same work in both modes. Memory "
         "limit: the time to read the weights and the cache once at this machine's memory bandwidth; the limit of the "
         "first token also accounts for the matrix products of its prompt."
     )
