@@ -45,14 +45,14 @@ def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
 
 
 def copy_config_and_tokenizer(model: Path, folder: Path) -> None:
-    """Copy what a chat needs beside the weights: configuration and tokenizer."""
+    """Copy the configuration and the tokenizer, which a chat needs beside the weights."""
     for file in model.iterdir():
         if file.suffix != ".safetensors" and file.name != manifest.MANIFEST_NAME:
             shutil.copyfile(file, folder / file.name)
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:
-    """Write why there is no graph."""
+    """Write the reason why there is no graph."""
     reason = "a graph has neither chunks of tokens, whose number the text decides, nor a head that spells"
     parts = [name for name in ("chunking", "byte_head") if name in config]
     export.mkdir()
@@ -62,14 +62,14 @@ def skip_export(export: Path, config: dict[str, Any]) -> None:
 
 
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
-    """Write what ONNX Runtime GenAI reads: settings, and a small graph on the weights of the one that chats."""
+    """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `shared` one."""
     graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH_FILE)
     (folder / genai.CONFIG_FILE).write_text(json.dumps(genai.settings(config), indent=1) + "\n", encoding="utf-8")
 
 
 @stage
 def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dynamic", "int4"]]) -> None:
-    """Write the portable graph, the one that chats, its quantized variants, and all that is needed beside them."""
+    """Write the portable and the shared graph, its quantized variants, and the files that a chat needs beside them."""
     weights, config = read_model_folder(model)
     if config["model_type"] == OWN_MODEL_TYPE:
         skip_export(export, config)

@@ -55,16 +55,16 @@ from chatmill.training.trainer import (
 )
 from chatmill.training.training_loop import STAGE, plan_steps, train
 
-ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams alone: a layer took a third longer a step, and learnt less in it
-VALIDATION_TOKENS = 16384  # each time
+ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams only: with a layer, steps took a third longer, for less
+VALIDATION_TOKENS = 16384  # per validation
 SAMPLES = 3
-# a run that began with others goes on; an initial model is told from others by its files, not their place
+# these may change before a run resumes; an initial model is identified by its files, not by their path
 NOT_FOLLOWED = {"processes", "shard", "initial"}
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareSettings:
-    """What `auto` stands for on this machine."""
+    """The settings that `auto` stands for on this machine."""
 
     device: DeviceKind
     precision: Precision
@@ -72,7 +72,7 @@ class HardwareSettings:
 
 
 def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
-    """What the tokens were made with, and the tokenizer, which must be the same."""
+    """The metadata of the tokens, and the tokenizer, which must be the one that encoded them."""
     meta, vocabulary = read_meta(tokens), read_folder(tokenizer)
     if meta.fingerprint != vocabulary.fingerprint:
         raise ValueError(f"{tokens} was encoded with another tokenizer than {tokenizer}: run the encode stage anew")
@@ -82,7 +82,7 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
 def read_datasets(
     tokens: Path, meta: Meta, special: dict[str, int], context: int
 ) -> tuple[PackedDataset, PackedDataset]:
-    """The train and validation conversations, in rows no longer than the longest for training needs."""
+    """The train and validation conversations, in rows as long as the longest one for training needs."""
     train, validation = (read_split(tokens, split) for split in ("train", "validation"))
     spans = truncate_conversations(train, context, meta.template, special)
     if not len(spans.starts):
@@ -95,9 +95,9 @@ def read_datasets(
 def new_model(
     parameters: TrainParameters, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
 ) -> ChatModel:
-    """The model to train: the initial one, or one of the asked shape, whose weights follow from the seed.
+    """The model to train: the initial one, or one of the requested shape, initialised from the seed.
 
-    Raises ValueError where this `needed` more bytes than are available.
+    Raises ValueError where that needs more bytes than are available.
     """
     if parameters.initial is not None:
         return load_initial(parameters.initial, vocabulary, parameters.context, parameters.embedding)
@@ -113,7 +113,7 @@ def new_model(
 
 
 def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Vocabulary) -> ChatModel:
-    """A model like this one, whose own weights may be spread over processes, with these."""
+    """A copy of a model, whose own weights may be sharded, with these full ones."""
     trained = ChatModel(model.config)
     if isinstance(embedding := model.model.embed_tokens, ByteEmbedding):
         use_byte_embedding(trained, ByteEncoder(embedding.encoder.shape, model.config.hidden_size), vocabulary)
@@ -122,7 +122,7 @@ def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Voca
 
 
 def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) -> ModelConfig:
-    """The shape that the parameters name, at a depth."""
+    """The shape that the parameters define, at a depth."""
     plain = ModelConfig.from_depth(
         depth,
         vocab_size=len(vocabulary.tokens),
@@ -144,7 +144,7 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
 def make_trainer(
     model: ChatModel, parameters: TrainParameters, hardware: HardwareSettings, num_bytes: Tensor, group: Group
 ) -> Trainer:
-    """The model with its optimizer, on the device or, sharded, over those of all processes."""
+    """The trainer of a model, on the device or, sharded, over those of all processes."""
     if hardware.compile and hardware.device == "cpu":
         make_compile_deterministic()
     load_full_state_dict(model, group.broadcast(model.state_dict()))
@@ -168,20 +168,20 @@ def make_trainer(
 def choose_hardware(
     parameters: TrainParameters, device: DeviceKind, model: ChatModel, group: Group
 ) -> HardwareSettings:
-    """How this machine computes; told where it is the one that chose."""
+    """The device, precision and compilation to train with; logged where a parameter is `auto`."""
     precision = choose_precision(parameters.precision, device)
     operations = 6 * sum(weight.numel() for weight in model.parameters()) * parameters.steps * parameters.batch_size
     compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
     if group.is_main_process and "auto" in (parameters.device, parameters.precision, parameters.compile):
-        how = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
-        log(STAGE, f"chosen for this hardware: {how}; other hardware gives other weights than dvc.lock names")
+        settings = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
+        log(STAGE, f"chosen for this hardware: {settings}; on other hardware, weights differ from those of dvc.lock")
     return HardwareSettings(device, precision, compiled)
 
 
 def run_worker(
     device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: TrainParameters
 ) -> None:
-    """What each process does: train its part; the first writes the model and its curve."""
+    """Train the part of one process; the main process writes the model and its learning curve."""
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()
     with report_out_of_memory(), join_process_group(device) as group:
@@ -198,8 +198,8 @@ def run_worker(
         untrained = new_model(
             parameters, vocabulary, needed, available_memory(group.device) // group.processes_per_device
         )
-        choice = group.broadcast(choose_hardware(parameters, device, untrained, group))
-        trainer = make_trainer(untrained, parameters, choice, torch.from_numpy(token_byte_lengths(vocabulary)), group)
+        hardware = group.broadcast(choose_hardware(parameters, device, untrained, group))
+        trainer = make_trainer(untrained, parameters, hardware, torch.from_numpy(token_byte_lengths(vocabulary)), group)
         held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // dataset.row_length))
         batches = validation.batches(held_out, plan.rows_per_batch, group.rank, group.size)
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED)
@@ -222,8 +222,8 @@ def run_worker(
             "embedding": parameters.embedding,
             "device": device,
             "processes": group.size,
-            "precision": choice.precision,
-            "compile": choice.compile,
+            "precision": hardware.precision,
+            "compile": hardware.compile,
             "threads": parameters.threads,
             "conversations": {"cut": int(dataset.spans.truncated.sum()), "rejected": dataset.spans.rejected},
             "padding": round(dataset.padding_fraction(parameters.seed), 4),
@@ -240,7 +240,7 @@ def run_worker(
 def main(
     tokens: Path, tokenizer: Path, external: Path, model: Output, curve: Output, *, parameters: TrainParameters
 ) -> None:
-    """Write a model trained on the tokens, and its learning curve; a killed run goes on where it was.
+    """Write a model trained on the tokens, and its learning curve; a killed run resumes from its last checkpoint.
 
     `external` is the folder in which `parameters.initial` lies.
     """

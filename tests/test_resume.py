@@ -111,8 +111,8 @@ def test_asked_to_end_it_saves_and_says_so(tokens, whole, tmp_path, monkeypatch,
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate()
     done = run.checkpoint(monkeypatch).load()["trainer"]["done"]
-    place = f"train_model: asked to end at step {done} of 150"
-    assert (process.returncode, said) == (143, f"{place}: saved, and the same command goes on from here\n")
+    place = f"train_model: stopped by SIGTERM at step {done} of 150"
+    assert (process.returncode, said) == (143, f"{place}: the state is saved: run the same command to resume\n")
     assert run.finish() == (0, "")
     assert processes > 1 or run.results() == whole.results()
 
@@ -151,7 +151,7 @@ def test_where_the_model_does_not_fit_the_run_ends_and_can_go_on(tokens, tmp_pat
 @pytest.mark.slow
 def test_used_up_memory_is_one_sentence(tokens, tmp_path):
     run = Run(tmp_path, tokens, depth=8, steps=2)
-    said = "memory is used up: lower train_model.depth, context or batch_size\n"
+    said = "out of memory: lower train_model.depth, context or batch_size\n"
     assert run.finish([(resource.RLIMIT_AS, 1 << 30)]) == (1, said)
     assert not (tmp_path / "model").exists()
 
@@ -163,8 +163,8 @@ def test_used_up_memory_is_one_sentence(tokens, tmp_path):
             {"depth": 300},
             r"train_model.depth = 300 needs about 38,.* of memory, and .*: depth .* is the largest that fits",
         ),
-        ({"width": 64, "heads": 5}, "a width of 64 channels is no even number for each of 5 heads"),
-        ({"width": 66, "heads": 2}, "a width of 66 channels is no even number for each of 2 heads"),
+        ({"width": 64, "heads": 5}, "width = 64 and heads = 5: expected an even number of channels for each head"),
+        ({"width": 66, "heads": 2}, "width = 66 and heads = 2: expected an even number of channels for each head"),
         ({"learning_rate": 1e30}, r"step 3: the loss is nan: lower train_model.learning_rate, .*: lines \d+ 'user "),
     ],
 )
@@ -175,7 +175,9 @@ def test_what_cannot_be_trained_is_refused(tokens, tmp_path, changes, message):
 
 def test_a_context_that_the_data_cannot_fill_is_told(tokens, tmp_path, capsys):
     train(tokens, tmp_path, context=512, batch_size=512)
-    said = "the longest conversation takes 37 tokens: beyond 64, nothing is learnt of train_model.context = 512"
+    said = (
+        "the longest conversation takes 37 tokens: positions beyond 64 of train_model.context = 512 are never trained"
+    )
     assert f"train_model: {said}\n" in capsys.readouterr().err
 
 

@@ -38,7 +38,7 @@ def test_fields_that_are_not_there_have_the_values_of_transformers(family):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2' is none of llama, mistral, qwen2, qwen3"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2': expected one of llama, mistral, qwen2, qwen3"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type 'yarn'"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "only one rotation"),
@@ -47,7 +47,7 @@ def test_fields_that_are_not_there_have_the_values_of_transformers(family):
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
         (
             {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-            "sliding_window 8 in 1 layers alone",
+            "sliding_window 8 in 1 layers: only all layers are supported",
         ),
     ],
 )

@@ -62,10 +62,10 @@ HOSTILE = {
     ),
     "huge shape": (
         lambda file: torch.save({"model.norm.weight": torch.zeros(4)[:1].expand(1 << 40)}, file),
-        r"model\.norm\.weight is said to be \(1099511627776,\), more than the file holds",
+        r"model\.norm\.weight has the shape \(1099511627776,\), but less data in the file",
     ),
     "short storage": (save_short_storage, "PyTorch cannot read it|more than the file holds"),
-    "two lists": (save_two_lists, "its list of weights is missing, there twice"),
+    "two lists": (save_two_lists, "expected one data.pkl of at most 67,108,864 bytes"),
     "bare storage": (
         lambda file: save_calls(file, torch.UntypedStorage, 8 << 30),
         r"would call torch\.storage\.UntypedStorage",
@@ -73,9 +73,9 @@ HOSTILE = {
     "compressed": (save_compressed, "its parts are compressed"),
     "before 1.6": (
         lambda file: torch.save({"a": torch.zeros(4)}, file, _use_new_zipfile_serialization=False),
-        r"not a checkpoint that PyTorch 1\.6 or later wrote: save it anew",
+        r"not a checkpoint of PyTorch 1\.6 or later: save it again",
     ),
-    "no list": (lambda file: zipfile.ZipFile(file, "w").close(), "its list of weights is missing"),
+    "no list": (lambda file: zipfile.ZipFile(file, "w").close(), "expected one data.pkl of at most 67,108,864 bytes"),
     "no weights": (lambda file: torch.save([torch.zeros(3)], file), "no weights in it, nor in its model, state_dict"),
 }
 

@@ -108,9 +108,9 @@ def test_a_chat_scores_as_its_engine_does(engines, name):
 def test_more_chats_than_there_is_room_for_and_tokens_that_do_not_fit_are_refused(engines, name):
     chats = engines[name].chat_batch(1)
     chat = chats.join()
-    with pytest.raises(ValueError, match="all 1 chats are taken: let one leave first"):
+    with pytest.raises(ValueError, match="all 1 rows are taken: let a chat leave first"):
         chats.join()
-    with pytest.raises(ValueError, match="the model knows 0 to 319"):
+    with pytest.raises(ValueError, match="expected 0 to 319"):
         chats.step([(chat, 320)])
     chats.leave(chat)
     assert chats.join().length == 0

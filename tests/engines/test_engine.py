@@ -100,7 +100,7 @@ def test_the_context_can_be_filled_and_not_overrun(opened, name):
 def test_ids_outside_the_vocabulary_and_rewinding_forward_are_refused(opened, name):
     engine = opened[name]
     engine.rewind(0)
-    with pytest.raises(ValueError, match="the model knows 0 to 319"):
+    with pytest.raises(ValueError, match="expected 0 to 319"):
         engine.append([320])
     with pytest.raises(ValueError, match="no token ids"):
         engine.append([])
@@ -179,7 +179,7 @@ def test_what_is_no_manifest_is_named(tmp_path, content):
 
 @pytest.mark.parametrize("device", ["abacus", "xpu:7"])
 def test_a_device_that_is_not_there_is_named(folders, device):
-    with pytest.raises(ValueError, match=f"^device '{device}': not here: expected one of auto, cpu"):
+    with pytest.raises(ValueError, match=f"^device '{device}': not available: expected one of auto, cpu"):
         load_engine(folders["pytorch"], "pytorch", device=device)
 
 
@@ -227,7 +227,7 @@ print(engine.length, engine.append([1]).shape)
 """
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    told = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or take a smaller model"
+    told = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or use a smaller model"
     assert (result.stdout, result.returncode) == (f"{told}\n0 (50048,)\n", 0), result.stderr
 
 

@@ -180,5 +180,5 @@ def test_impossible_shapes_are_refused(change, message):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="a width of 64 channels is no even number for each of 5 heads"):
+    with pytest.raises(ValueError, match="width = 64 and heads = 5: expected an even number of channels for each head"):
         ModelConfig.from_depth(2, vocab_size=64, context=64, width=64, heads=5)

@@ -162,7 +162,7 @@ def test_chunks_are_told_by_the_tokens_that_begin_them():
         ({"rate": 1.0}, "rate = 1.0"),
         ({"width": 47}, "width = 47 is odd"),
         ({"ngrams": ()}, r"ngrams = \(\): expected lengths from 1 to 32 tokens"),
-        ({"slots": 0}, "slots = 0: stretches of tokens need a row"),
+        ({"slots": 0}, "slots = 0: expected 1 row or more for n-grams"),
         ({"ngrams": (2, 0)}, r"ngrams = \(2, 0\)"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, told, d
     last = states(checkpoint)[1]
     damage(last)
     assert checkpoint.load() == {"done": 1}
-    assert told == [f"{last} is damaged: the run goes on from the state before it, or else from the start"]
+    assert told == [f"{last} is damaged: the run resumes from the state before it, or from the start"]
 
 
 def test_where_all_are_damaged_the_run_begins_anew(checkpoint, told):
@@ -79,7 +79,7 @@ def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, told):
     assert len(states(checkpoint)) == 1 and checkpoint.load() == {"done": 1}
     assert told == [
         f"{checkpoint.folder}: file too large for a state of 4.0 MB: "
-        "training goes on, but if killed begins again at an older state"
+        "training continues, but a killed run would resume from an older state"
     ]
 
 

@@ -126,7 +126,7 @@ def test_a_mistake_in_one_process_is_that_of_all():
 
 @pytest.mark.slow
 def test_a_killed_process_is_told_and_ends_the_others():
-    with pytest.raises(ValueError, match=r"process 1 of 2 was killed: where memory ran out, lower"):
+    with pytest.raises(ValueError, match=r"process 1 of 2 was killed: if memory ran out, lower"):
         launch(fail, 2, [be_killed])
 
 
@@ -148,7 +148,7 @@ def test_two_processes_that_are_asked_to_end_save_first(tokens, tmp_path):
     process.terminate()
     errors = process.communicate()[1].decode()
     assert process.returncode == 143
-    assert errors.count("\n") == 1 and "saved, and the same command goes on from here" in errors
+    assert errors.count("\n") == 1 and "the state is saved: run the same command to resume" in errors
 
 
 @pytest.mark.slow

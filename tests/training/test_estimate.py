@@ -163,7 +163,7 @@ def test_every_control_group_above_a_process_limits_it(tmp_path, version, limit,
 )
 def test_used_up_memory_is_told(error):
     with (
-        pytest.raises(ValueError, match=r"^memory is used up: lower train_model.depth, context or batch_size$"),
+        pytest.raises(ValueError, match=r"^out of memory: lower train_model.depth, context or batch_size$"),
         report_out_of_memory(),
     ):
         raise error
@@ -175,7 +175,7 @@ def test_other_errors_are_not_taken_for_used_up_memory():
 
 
 def test_memory_that_torch_cannot_have_is_told():
-    with pytest.raises(ValueError, match="memory is used up"), report_out_of_memory():
+    with pytest.raises(ValueError, match="out of memory"), report_out_of_memory():
         torch.empty(1 << 50)
 
 

@@ -198,7 +198,7 @@ def test_of_a_qwen3_nothing_else_is_written_than_before():
 def test_the_models_own_context_is_kept_and_is_the_longest(tmp_path):
     write_external(tmp_path, "llama")
     assert load_initial(tmp_path, chat_vocabulary(tmp_path), 64).config.max_position_embeddings == 128
-    with pytest.raises(ValueError, match="its context is 128: train with no more than that"):
+    with pytest.raises(ValueError, match="train_model\.context: expected at most 128, the model's, got"):
         load_initial(tmp_path, chat_vocabulary(tmp_path), 129)
 
 
@@ -214,7 +214,7 @@ def test_models_that_cannot_be_gone_on_from_are_told(tmp_path):
     (tmp_path / "model").mkdir()
     write_external(tmp_path / "model", "llama")
     vocabulary = chat_vocabulary(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"gone: no such folder with a model: of data/model"):
+    with pytest.raises(ValueError, match=r"gone: no such model folder: in place of data/model, "):
         load_initial(tmp_path / "gone", vocabulary, 64)
     (tmp_path / "model/tokenizer.json").rename(tmp_path / "model/tokenizer.txt")
     with pytest.raises(ValueError, match=r"model: no such file: expected a tokenizer's folder or file"):
@@ -223,7 +223,9 @@ def test_models_that_cannot_be_gone_on_from_are_told(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer\.json: "):
         load_initial(tmp_path / "model", vocabulary, 64)
     rewrite(tmp_path / "model", model_type="gpt2")
-    with pytest.raises(ValueError, match=r"config\.json: model_type 'gpt2' is none of llama, mistral, qwen2, qwen3"):
+    with pytest.raises(
+        ValueError, match=r"config\.json: model_type 'gpt2': expected one of llama, mistral, qwen2, qwen3"
+    ):
         load_initial(tmp_path / "model", vocabulary, 64)
 
 
@@ -234,7 +236,9 @@ def test_the_files_that_tell_models_apart(tmp_path):
     assert [file.name for file in initial_files(tmp_path / "ours")] == ["manifest.json"]
     names = ["config.json", "model.safetensors", "tokenizer.json"]
     assert [file.name for file in initial_files(tmp_path / "theirs")] == names
-    with pytest.raises(ValueError, match=r"gone: no such folder with a model: of data/model, which DVC deletes first"):
+    with pytest.raises(
+        ValueError, match=r"gone: no such model folder: in place of data/model, which DVC deletes first"
+    ):
         initial_files(tmp_path / "gone")
 
 

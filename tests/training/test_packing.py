@@ -129,5 +129,5 @@ def test_batches_are_of_one_shape_and_filled_up_with_padding():
 
 
 def test_a_context_of_one_token_is_refused():
-    with pytest.raises(ValueError, match="a context of 1 tokens predicts nothing"):
+    with pytest.raises(ValueError, match="context = 1: expected 2 tokens or more"):
         feed([["a", "b"]], 1)

@@ -1,4 +1,4 @@
-"""Which of Hugging Face's architectures are variants of our model: config.json to the shape, and back."""
+"""The Hugging Face architectures that are variants of our model: from config.json to the shape, and back."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -8,13 +8,13 @@ from pydantic import TypeAdapter, ValidationError
 from chatmill.checkpoints.configuration import ByteHeadShape, Chunking, ModelConfig, RopeScaling, Variant
 
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, where a config.json does not say
+DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, for fields that a config.json leaves out
     "llama": {"max_position_embeddings": 2048},
     "mistral": {"max_position_embeddings": 4096 * 32, "num_key_value_heads": 8, "sliding_window": 4096},
     "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
-OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with parts that no other library knows: chunks of tokens, a head that spells
+OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with parts that no other library supports: chunks of tokens, a head that spells
 PARTS: dict[str, TypeAdapter[Chunking] | TypeAdapter[ByteHeadShape]] = {
     "chunking": TypeAdapter(Chunking),
     "byte_head": TypeAdapter(ByteHeadShape),
@@ -30,26 +30,26 @@ CLASS_PREFIXES = {
 }
 CLASSES = {f"{name}{kind}" for name in CLASS_PREFIXES.values() for kind in ("ForCausalLM", "Model")}
 LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-MOST = (1 << 31) - 1  # of any number that says how large a model is
+MOST = (1 << 31) - 1  # the largest size that a config.json may have
 
 
 class UnsupportedArchitecture(ValueError):
-    """A model that ours cannot express, but another library may."""
+    """A model that ours cannot represent, but another library may."""
 
 
 def read_config(content: dict[str, Any]) -> ModelConfig:
     """The shape that a config.json describes.
 
-    Raises UnsupportedArchitecture, which names field and value, for what our model cannot express, and ValueError for
-    what is no description of a model.
+    Raises UnsupportedArchitecture, which names field and value, for a model that ours cannot represent, and ValueError
+    for an invalid config.json.
     """
     family = content.get("model_type")
     if not isinstance(family, str) or family not in DEFAULTS:
-        raise UnsupportedArchitecture(f"model_type {family!r:.80} is none of {', '.join(DEFAULTS)}")
+        raise UnsupportedArchitecture(f"model_type {family!r:.80}: expected one of {', '.join(DEFAULTS)}")
     values = COMMON | DEFAULTS[family] | content
     _check_supported(values)
     if missing := [name for name in REQUIRED if values.get(name) is None]:
-        raise ValueError(f"no {', '.join(missing)}")
+        raise ValueError(f"{', '.join(missing)} missing")
     heads = _positive_int(values, "num_attention_heads")
     rope = _rope(values)
     return ModelConfig(
@@ -70,7 +70,7 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
 
 
 def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
-    """What a family does otherwise than Qwen3, and what its config.json says of that."""
+    """How a model of a family differs from Qwen3."""
     return Variant(
         qk_norm=family in ("qwen3", OWN_MODEL_TYPE),
         qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
@@ -104,7 +104,7 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
 
 
 def _parts(content: dict[str, Any]) -> dict[str, Any]:
-    """What a model of our own has beside a Qwen3. Raises ValueError where it is not as we write it."""
+    """The parts of our own architecture that Qwen3 lacks. Raises ValueError where they are invalid."""
     try:
         return {name: adapter.validate_python(content[name]) for name, adapter in PARTS.items() if name in content}
     except ValidationError as error:
@@ -120,28 +120,29 @@ def _family(variant: Variant) -> str:
 
 
 def _check_supported(values: dict[str, Any]) -> None:
-    """Raise UnsupportedArchitecture for what none of the four families has, and for quantized weights."""
+    """Raise UnsupportedArchitecture for features that none of the families has, and for quantized weights."""
     if values["hidden_act"] not in ("silu", "swish"):
-        raise UnsupportedArchitecture(f"hidden_act {values['hidden_act']!r:.80}: only silu is known")
+        raise UnsupportedArchitecture(f"hidden_act {values['hidden_act']!r:.80}: only silu is supported")
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or any(name not in CLASSES for name in map(str, classes)):
-        raise UnsupportedArchitecture(f"architectures {classes!r:.80}: not known")
+        raise UnsupportedArchitecture(f"architectures {classes!r:.80}: not supported")
     for name in ("quantization_config", "num_local_experts", "num_experts"):
         if values.get(name):
-            raise UnsupportedArchitecture(f"{name} {values[name]!r:.80}: not known")
+            raise UnsupportedArchitecture(f"{name} {values[name]!r:.80}: not supported")
 
 
 def _rope(values: dict[str, Any]) -> dict[str, Any]:
-    """What is said of rotary positions, under the older and the newer names, with `rope_theta` and `rope_type`."""
-    found = values.get("rope_scaling") or values.get("rope_parameters") or {}
-    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
-        raise UnsupportedArchitecture(f"rope_parameters {found!r:.80}: only one rotation for all layers is known")
-    rope = {"rope_theta": values["rope_theta"], "rope_type": found.get("type", "default"), **found}
-    share = rope.get("partial_rotary_factor", values.get("partial_rotary_factor"))
-    if share not in (None, 1):
-        raise UnsupportedArchitecture(f"partial_rotary_factor {share!r:.80}: only whole heads are rotated")
+    """The parameters of rotary positions, under older or newer names, with `rope_theta` and `rope_type`."""
+    given = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
+        raise UnsupportedArchitecture(f"rope_parameters {given!r:.80}: only the same for all layers are supported")
+    rope = {"rope_theta": values["rope_theta"], "rope_type": given.get("type", "default"), **given}
+    factor = rope.get("partial_rotary_factor", values.get("partial_rotary_factor"))
+    if factor not in (None, 1):
+        raise UnsupportedArchitecture(f"partial_rotary_factor {factor!r:.80}: only 1 is supported")
     if rope["rope_type"] not in ("default", "linear", "llama3"):
-        raise UnsupportedArchitecture(f"rope_type {rope['rope_type']!r:.80}: only default, linear and llama3 are known")
+        kind = f"rope_type {rope['rope_type']!r:.80}"
+        raise UnsupportedArchitecture(f"{kind}: only default, linear and llama3 are supported")
     return rope
 
 
@@ -175,12 +176,12 @@ def _window(family: str, values: dict[str, Any]) -> int | None:
     if not sliding or window >= _positive_int(values, "max_position_embeddings"):
         return None
     if sliding != _positive_int(values, "num_hidden_layers"):
-        raise UnsupportedArchitecture(f"sliding_window {window} in {sliding} layers alone: only in all, or in none")
+        raise UnsupportedArchitecture(f"sliding_window {window} in {sliding} layers: only all layers are supported")
     return window
 
 
 def _sliding_layers(family: str, values: dict[str, Any]) -> int:
-    """How many layers have the window; Qwen's last ones have it, unless `layer_types` says which."""
+    """The number of layers with the window; in Qwen the last ones, unless `layer_types` lists them."""
     layers = _positive_int(values, "num_hidden_layers")
     if family == "mistral":
         return layers

@@ -1,4 +1,4 @@
-"""The shape of a model: that of Qwen3, of the families that are variants of it, and of what no other library has."""
+"""The shape of a model: of Qwen3, of the families that are variants of it, and of our own architecture."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -8,10 +8,11 @@ _LONGEST_NGRAM = 32  # tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """Slower rotations, by `factor`, than the model was first trained with.
+    """Rotary frequencies divided by `factor`, for a longer context than the model was first trained with.
 
-    Slowed are those that turn fewer than `low_freq_factor` times within the original context, left those that turn more
-    than `high_freq_factor` times, and between is between: Llama 3's way. An original context of 0 slows all alike.
+    As in Llama 3, frequencies that turn fewer than `low_freq_factor` times within the original context are scaled,
+    those that turn more than `high_freq_factor` times are not, and those between are interpolated. With an original
+    context of 0, all are scaled.
     """
 
     factor: float
@@ -22,38 +23,38 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What other families of models do otherwise. The defaults are Qwen3's."""
+    """The differences between families of models. The defaults are Qwen3's."""
 
     qk_norm: bool = True  # queries and keys are normalised
     qkv_bias: bool = False  # of queries, keys and values
-    output_bias: bool = False  # of what attention gives
+    output_bias: bool = False  # of attention's output projection
     mlp_bias: bool = False
     rope_scaling: RopeScaling | None = None
-    sliding_window: int | None = None  # a position sees so many: itself and those before it
+    sliding_window: int | None = None  # positions that each one sees: itself and those before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunking:
-    """How the inner layers work on chunks of tokens, and the outer ones, as many before as after them, on all."""
+    """Inner layers work on chunks of tokens; outer layers, as many before as after them, work on all tokens."""
 
     boundaries: Literal["learned", "autoencoder", "fixed"] = "learned"
     rate: float = 4.0  # tokens of a chunk, on average
-    weight: float = 1.0  # of the penalty for another average
-    surprise: float = 0.3  # learned: of the pull of boundaries to tokens that were hard to foretell
-    reconstruction: float = 0.3  # autoencoder: of the cost of reading chunks back
-    ngrams: tuple[int, ...] = (2, 3, 4, 6)  # tokens of the stretches that have rows of their own
-    slots: int = 8192  # rows that stretches share
+    weight: float = 1.0  # of the loss that holds the average at `rate`
+    surprise: float = 0.3  # learned: weight of the loss that draws boundaries to tokens that are hard to predict
+    reconstruction: float = 0.3  # autoencoder: weight of the cost of reconstructing chunks
+    ngrams: tuple[int, ...] = (2, 3, 4, 6)  # lengths of the token n-grams that have embeddings
+    slots: int = 8192  # rows that n-grams of tokens share
     layers: int = 1  # outer layers before the chunks, and as many after them
     width: int = 96  # channels of the outer layers
     window: int = 32  # tokens that the outer layers see: their own and those before it
 
     def __post_init__(self) -> None:
         if self.rate <= 1:
-            raise ValueError(f"chunking.rate = {self.rate}: a chunk needs more than one token on average, as 4")
+            raise ValueError(f"chunking.rate = {self.rate}: expected more than 1 token per chunk, such as 4")
         if not self.ngrams or not 1 <= min(self.ngrams) <= max(self.ngrams) <= _LONGEST_NGRAM:
             raise ValueError(f"chunking.ngrams = {self.ngrams}: expected lengths from 1 to {_LONGEST_NGRAM} tokens")
         if self.slots < 1:
-            raise ValueError(f"chunking.slots = {self.slots}: stretches of tokens need a row")
+            raise ValueError(f"chunking.slots = {self.slots}: expected 1 row or more for n-grams")
         if self.width % 2:
             raise ValueError(f"chunking.width = {self.width} is odd: the outer layers need an even number of channels")
 
@@ -71,29 +72,29 @@ class Chunking:
         )
 
     def router_states_config(self, config: "ModelConfig") -> "ModelConfig":
-        """The shape of a cache that keeps two vectors of each token."""
+        """The shape of a KVCache for the two vectors that the router stores of each token."""
         outer = self.outer_config(config)
         return replace(outer, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=self.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteHeadShape:
-    """The shape of the head that spells each token, byte by byte, and what its symbols are."""
+    """The shape and the symbols of the head that spells tokens byte by byte."""
 
-    width: int = 128  # channels of what comes before a byte
-    features: int = 256  # in which that meets the hidden state
-    slots: int = 8192  # rows that stretches of bytes share
-    ends: int = 1  # end marks, as many as tokens have the same bytes
+    width: int = 128  # channels of a prefix
+    features: int = 256  # channels of the gated layer that combines prefix and hidden state
+    slots: int = 8192  # rows that n-grams of bytes share
+    ends: int = 1  # end marks: the most tokens that have the same bytes
     controls: int = 0  # tokens without bytes
-    longest: int = 2  # symbols of a token, the end mark too
+    longest: int = 2  # symbols of the longest token, with its end mark
 
     @property
     def symbols(self) -> int:
-        """The bytes, the end marks and the tokens without bytes."""
+        """The number of bytes, end marks and tokens without bytes."""
         return 256 + self.ends + self.controls
 
     def config(self) -> "ModelConfig":
-        """The shape of the layer that reads what comes before a byte."""
+        """The shape of the layer that reads a prefix."""
         return ModelConfig.from_depth(1, vocab_size=self.symbols, context=self.longest, width=self.width)
 
 
@@ -129,11 +130,11 @@ class ModelConfig:
     def from_depth(
         cls, depth: int, *, vocab_size: int, context: int, width: int | None = None, heads: int | None = None
     ) -> "ModelConfig":
-        """The shape that one dial gives: 64 channels and one head a layer, so 12 layers are as large as GPT-2 small."""
+        """The shape for a depth: 64 channels and one head per layer, so that 12 layers are as large as GPT-2 small."""
         width = width or 64 * depth
         heads = heads or -(-width // 64)
         if width % (2 * heads):
-            raise ValueError(f"a width of {width} channels is no even number for each of {heads} heads")
+            raise ValueError(f"width = {width} and heads = {heads}: expected an even number of channels for each head")
         return cls(
             vocab_size=vocab_size,
             hidden_size=width,
@@ -146,7 +147,7 @@ class ModelConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What a Qwen3 config.json says of the shape."""
+        """The shape as a Qwen3 config.json."""
         assert self == replace(self, variant=Variant(), chunking=None, byte_head=None), "only a Qwen3 is written"
         shape = asdict(self)
         del shape["variant"], shape["chunking"], shape["byte_head"]

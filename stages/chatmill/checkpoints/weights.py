@@ -1,7 +1,7 @@
-"""Weights in files: safetensors, and what torch.save writes. Tensors are mapped: reading a file takes no memory yet.
+"""Weights in files: safetensors, and those of torch.save. Tensors are memory-mapped: reading takes no memory yet.
 
-A checkpoint of torch.save is a zip: `data.pkl` says what there is, and `data/0`, `data/1` … hold the numbers. A hostile
-one asks for more memory than there is, or for code to be run; both are refused before PyTorch reads it.
+A checkpoint of torch.save is a zip: `data.pkl` lists the tensors, and `data/0`, `data/1` … hold their numbers. A
+malicious one may take more memory than there is, or run code; both are rejected before PyTorch reads it.
 """
 
 import json
@@ -23,7 +23,7 @@ Weights = dict[str, Tensor]
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 STATE_DICT_KEYS = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
-MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 26, 1 << 26  # bytes
+MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 26, 1 << 26
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 _SAFE_GLOBALS = re.compile(
@@ -36,13 +36,13 @@ _UNREADABLE = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, In
 def weight_files(path: Path) -> list[Path]:
     """The files that hold the weights of a folder, or of the file named. Raises ValueError where one is missing."""
     if path.is_dir():
-        whole = [path / name for name in WHOLE if (path / name).is_file()]
-        lone = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("tok"))
-        found = whole[:1] or lone
-        if len(found) != 1:
-            names = ", ".join(file.name for file in lone) or "none"
+        usual = [path / name for name in WHOLE if (path / name).is_file()]
+        others = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("tok"))
+        chosen = usual[:1] or others
+        if len(chosen) != 1:
+            names = ", ".join(file.name for file in others) or "none"
             raise ValueError(f"{path}: expected one file of weights, as {', '.join(WHOLE)}: found {names}: name one")
-        path = found[0]
+        path = chosen[0]
     if not path.name.endswith(".index.json"):
         return [path]
     shards = [path.with_name(name) for name in _shards(path)]
@@ -52,12 +52,12 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def read_weights(files: Iterable[Path]) -> Weights:
-    """All tensors in some files, by name. Raises ValueError where a file is damaged or does more than hold weights."""
+    """All tensors in some files, by name. Raises ValueError where a file is damaged or has more than weights."""
     weights: Weights = {}
     for file in files:
         found = _read_safetensors(file) if file.suffix == ".safetensors" else _read_checkpoint(file)
         if twice := sorted(found.keys() & weights.keys()):
-            raise ValueError(f"{file}: it holds weights that another file holds: {first_few(twice)}")
+            raise ValueError(f"{file}: another file holds the same weights: {first_few(twice)}")
         weights |= found
     return weights
 
@@ -84,12 +84,12 @@ def _read_checkpoint(file: Path) -> Weights:
         raise ValueError(f"{file}: no weights in it, nor in its {', '.join(STATE_DICT_KEYS)}")
     for name, weight in weights.items():
         if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
-            raise ValueError(f"{file}: {name} is said to be {tuple(weight.shape)}, more than the file holds of it")
+            raise ValueError(f"{file}: {name} has the shape {tuple(weight.shape)}, but less data in the file")
     return weights
 
 
 def _check_checkpoint(file: Path) -> None:
-    """Raise ValueError unless a file is what torch.save writes, holds weights alone, and is as large as it says."""
+    """Raise ValueError unless torch.save wrote a file, which has weights only and is as large as it states."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -99,10 +99,10 @@ def _check_checkpoint(file: Path) -> None:
                 raise ValueError("its parts are larger than the file")
             lists = [entry for entry in entries if entry.filename.lower().endswith("data.pkl")]
             if len(lists) != 1 or lists[0].file_size > MAX_PICKLE_BYTES:
-                raise ValueError("its list of weights is missing, there twice, or too long")
+                raise ValueError(f"expected one data.pkl of at most {MAX_PICKLE_BYTES:,} bytes")
             _check_pickle(archive.read(lists[0]))
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{file}: not a checkpoint that PyTorch 1.6 or later wrote: save it anew") from error
+        raise ValueError(f"{file}: not a checkpoint of PyTorch 1.6 or later: save it again") from error
     except (OSError, RuntimeError, ValueError, EOFError, struct.error) as error:
         raise ValueError(f"{file}: {error}") from error
 
@@ -112,11 +112,11 @@ def _items(content: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _check_pickle(data: bytes) -> None:
-    """Raise ValueError where a pickle names anything but the parts of tensors."""
+    """Raise ValueError where a pickle refers to anything but the parts of tensors."""
     for opcode, argument, _ in pickletools.genops(data):
         name = str(argument)
         if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
-            raise ValueError("its list of weights is not one that torch.save writes")
+            raise ValueError("its data.pkl is not as torch.save writes it")
         if opcode.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(name):
             raise ValueError(
                 f"loading it would call {name.replace(' ', '.')}: weights need no code: save the state_dict alone, "
@@ -128,12 +128,12 @@ def _shards(index: Path) -> list[str]:
     """The names of the files that an index lists."""
     try:
         if index.stat().st_size > MAX_INDEX_BYTES:
-            raise ValueError("too long")
+            raise ValueError(f"over {MAX_INDEX_BYTES:,} bytes")
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         if not names or any(Path(name).name != name or Path(name).suffix not in SUFFIXES for name in names):
             raise ValueError("expected names of files beside it")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{index}: not a list of files of weights: {error}") from error
+        raise ValueError(f"{index}: not an index of files of weights: {error}") from error
     return names
 
 

@@ -1,8 +1,8 @@
-"""Several chats with one model, each with a cache of its own: they are read one by one, and continued all at once.
+"""Several chats with one model, each with a cache of its own: prompts are read one by one, answers decoded together.
 
-Engines that can do this are `SupportsBatching`; any other is the engine of one chat after another.
+Engines that can do this are `SupportsBatching`; any other serves one chat after another.
 
-Shapes: B chats that go on, V vocabulary.
+Shapes: B chats of a step, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from chatmill.engines.engine import Engine, check_append, check_rewind
 
 
 class Caches(Protocol):
-    """What a model has read, in rows that know nothing of their lengths."""
+    """The key-value caches of several sequences, one in each row; the caller knows their lengths."""
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the `past` ones of a row: logits (V,) of what comes next."""
+        """Read ids after the first `past` tokens of a row: logits (V,) of the next token."""
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
-        """Read one id for each of the first rows, after as many as its past: logits (B, V) of what comes next."""
+        """Read one id for each of the first rows, after its past: logits (B, V) of the next tokens."""
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read ids after the `past` ones of a row: logits (keep, V) after each of the last ones."""
+        """Read ids after the first `past` tokens of a row: logits (keep, V) after each of the last ids."""
 
     def swap(self, first: int, second: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""
 
 
 class CachedEngine:
-    """What an engine does with a row of the caches; what it is, its own kind says."""
+    """The methods of an engine that reads into one row of shared caches; subclasses set its other attributes."""
 
     vocab_size: int
     context: int
@@ -42,7 +42,7 @@ class CachedEngine:
         self._caches = caches
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those in the cache: logits (V,) of what comes next."""
+        """Read ids after those in the cache: logits (V,) of the next token."""
         check_append(self, ids)
         logits = self._caches.read(self.row, ids, self.length)
         self.length += len(ids)
@@ -54,14 +54,14 @@ class CachedEngine:
         self.length = length
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a whole sequence."""
+        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         return self._caches.run(self.row, ids, 0, keep=len(ids))
 
 
 class BatchedChat(CachedEngine):
-    """The engine of one of several chats, whose row changes."""
+    """The engine of one chat of a ChatBatch; its row may change."""
 
     def __init__(self, model: Engine, caches: Caches, row: int) -> None:
         super().__init__(caches, row)
@@ -80,30 +80,30 @@ class ChatBatch:
     def join(self) -> BatchedChat:
         """A new chat, with an empty cache. Raises ValueError where all rows are taken."""
         if None not in self._rows:
-            raise ValueError(f"all {len(self._rows)} chats are taken: let one leave first")
+            raise ValueError(f"all {len(self._rows)} rows are taken: let a chat leave first")
         row = self._rows.index(None)
         chat = self._rows[row] = BatchedChat(self._model, self._caches, row)
         return chat
 
     def leave(self, chat: BatchedChat) -> None:
-        """Forget a chat, which can be used no longer."""
+        """Remove a chat, which can no longer be used."""
         self._rows[chat.row], chat.row = None, -1
 
     def step(self, given: Sequence[tuple[BatchedChat, int]]) -> np.ndarray:
-        """Read one id for each of some chats: logits (B, V), in the same order, of what comes next."""
+        """Read one id for each of some chats: logits (B, V) of the next tokens, in the same order."""
         for chat, token in given:
-            assert self._rows[chat.row] is chat, "a chat that has left"
+            assert self._rows[chat.row] is chat, "this chat has left"
             check_append(chat, [token])
         rows = self._bring_forward([chat for chat, _ in given])
-        first = rows == list(range(len(rows)))  # as they are while the same ones go on
-        ordered = given if first else sorted(given, key=lambda one: one[0].row)
+        in_order = rows == list(range(len(rows)))  # as they stay while the same chats continue
+        ordered = given if in_order else sorted(given, key=lambda pair: pair[0].row)
         logits = self._caches.step([token for _, token in ordered], [chat.length for chat, _ in ordered])
         for chat, _ in given:
             chat.length += 1
-        return logits if first else logits[rows]
+        return logits if in_order else logits[rows]
 
     def _bring_forward(self, chats: list[BatchedChat]) -> list[int]:
-        """Let these have the first rows, and say which. While the same ones go on, nothing moves."""
+        """Move these chats to the first rows, and return the row of each; those that are there stay."""
         if max(chat.row for chat in chats) >= len(chats):
             free = [row for row, chat in enumerate(self._rows[: len(chats)]) if chat not in chats]
             for chat in chats:
@@ -125,7 +125,7 @@ class SupportsBatching(Protocol):
     """An engine that several chats can use at once."""
 
     def chat_batch(self, rows: int) -> ChatBatch:
-        """As many chats, each with a cache of its own. Raises ValueError for a model that reads one at a time."""
+        """A batch of up to `rows` chats. Raises ValueError for a model that reads one chat at a time."""
 
 
 class SingleRowCaches:
@@ -135,26 +135,26 @@ class SingleRowCaches:
         self._engine = engine
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the first `past` ones: logits (V,) of what comes next."""
+        """Read ids after the first `past` tokens: logits (V,) of the next token."""
         self._engine.rewind(past)
         return self._engine.append(ids)
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
-        """Read one id after the first `pasts[0]` ones: logits (1, V) of what comes next."""
+        """Read one id after the first `pasts[0]` tokens: logits (1, V) of the next token."""
         return self.read(0, ids, pasts[0])[None]
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read a whole sequence: logits (keep, V) after each of the last ids."""
-        assert past == 0, "the engine gives logits after each id of whole sequences only"
+        """Read a complete sequence: logits (keep, V) after each of the last ids."""
+        assert past == 0, "the engine returns logits after each id for complete sequences only"
         return self._engine.sequence_logits(ids)[-keep:]
 
     def swap(self, first: int, second: int, length: int) -> None:
-        """There is one row, which stays where it is."""
+        """Do nothing: there is only one row."""
 
 
 def make_chat_batch(model: Engine, rows: int) -> tuple[ChatBatch, int]:
-    """The chats of a model, and how many of them there can be at once: `rows`, or one."""
+    """A batch of chats with a model, and how many it has room for: `rows`, or one."""
     if isinstance(model, SupportsBatching):
-        with suppress(ValueError):  # not with a sliding window
+        with suppress(ValueError):  # a model with chunks or a sliding window
             return model.chat_batch(rows), rows
     return ChatBatch(model, SingleRowCaches(model), 1), 1

@@ -1,4 +1,4 @@
-"""What every engine does: token ids in, logits out, and a key-value cache that can be rewound.
+"""The interface of all engines: token ids in, logits out, and a key-value cache that can be rewound.
 
 Shapes: T time (tokens given), V vocabulary.
 """
@@ -23,7 +23,7 @@ _NO_MEMORY = re.compile(r"out of memory|allocate memory|failed to allocate|bad.?
 
 
 class Reader(Protocol):
-    """What reads one sequence, in as many calls as the caller likes."""
+    """Reads one sequence in any number of calls."""
 
     context: int  # tokens that fit
 
@@ -32,28 +32,28 @@ class Reader(Protocol):
         """Tokens in the cache."""
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read one or more ids after those in the cache: logits (V,) float32 of what comes next."""
+        """Read one or more ids after those in the cache: logits (V,) float32 of the next token."""
 
 
 class Engine(Reader, Protocol):
-    """A model that can also forget what it read, and says what it is."""
+    """A model that can also rewind its cache, and its properties."""
 
     name: str
-    device: str  # it runs on: cpu, cuda:0 …
+    device: str  # cpu, cuda:0 …
     num_bytes: int  # of its weights
     vocab_size: int  # width of the logits: not less than the tokenizer's
-    fingerprint: str  # of the tokenizer the model was trained with; "" where its files do not say
-    template: str  # that it was trained with; "" where its files do not say
+    fingerprint: str  # of the tokenizer the model was trained with; "" if its files do not name it
+    template: str  # that it was trained with; "" if its files do not name it
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) float32 after each position of a whole sequence. Leaves the cache empty."""
+        """Logits (T, V) float32 after each position of a complete sequence. Leaves the cache empty."""
 
 
 class Bounds(Protocol):
-    """How much a model can read."""
+    """The limits of what a model can read, and what it has read."""
 
     vocab_size: int
     context: int
@@ -64,11 +64,11 @@ class Bounds(Protocol):
 
 
 def check_append(engine: Bounds, ids: Sequence[int]) -> None:
-    """Raise ValueError unless there are ids, they are of the vocabulary, and they fit into what is left."""
+    """Raise ValueError unless there are ids, all in the vocabulary, and they fit into the remaining context."""
     if not len(ids):
         raise ValueError("no token ids to read")
     if min(ids) < 0 or max(ids) >= engine.vocab_size:
-        raise ValueError(f"token ids from {min(ids)} to {max(ids)}: the model knows 0 to {engine.vocab_size - 1}")
+        raise ValueError(f"token ids from {min(ids)} to {max(ids)}: expected 0 to {engine.vocab_size - 1}")
     if engine.length + len(ids) > engine.context:
         total = engine.length + len(ids)
         raise ValueError(f"{total} tokens, but the model's context is {engine.context}: give it a shorter text")
@@ -81,11 +81,11 @@ def check_rewind(engine: Bounds, length: int) -> None:
 
 
 def as_memory_error(error: Exception, device: str) -> MemoryError | None:
-    """What to say where an error means that the memory of a device is used up; None where it means something else."""
+    """The error to raise where another one means that a device is out of memory; None where it does not."""
     if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
         return None
-    remedies = ["shorten the conversation (/clear)", "lower max_tokens", "take a smaller model"]
-    remedies += [] if device.startswith(("cpu", "auto")) else ["say --device cpu"]
+    remedies = ["shorten the conversation (/clear)", "lower max_tokens", "use a smaller model"]
+    remedies += [] if device.startswith(("cpu", "auto")) else ["use --device cpu"]
     return MemoryError(f"out of memory on {device}: {', or '.join(remedies)}")
 
 

@@ -1,4 +1,4 @@
-"""Attention: who looks at whom, and how it is computed.
+"""Attention: which tokens attend to which, and how it is computed.
 
 Shapes: B batch, T time (tokens), S time with the cached past, H heads, K key-value heads, D head size.
 """
@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _BLOCK = 256  # queries; with half or twice as many a step takes a tenth longer
-_HIDDEN = -1e30  # the score of what may not be looked at
+_HIDDEN = -1e30  # the score of masked positions
 
 
 def conversation_mask(conversations: Tensor) -> Tensor:
-    """(B, T) -> (B, 1, T, T) bool: a token sees itself and what is before it in its own conversation."""
+    """(B, T) -> (B, 1, T, T) bool: a token sees itself and the earlier tokens of its own conversation."""
     return (conversations[:, :, None] == conversations[:, None]).tril()[:, None]
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, H, T, D), two (B, K, S, D) -> (B, H, T, D); `mask` (B, 1, T, S) is true where is looked, None is causal."""
+    """(B, H, T, D), two (B, K, S, D) -> (B, H, T, D); `mask` (B, 1, T, S) is true where visible, None is causal."""
     faster = torch.compiler.is_compiling() or queries.dtype == torch.bfloat16
     fits = queries.shape[2] == keys.shape[2] or keys.shape[2] <= _BLOCK
     if faster and fits and mask is not None and queries.device.type == "cpu":
@@ -26,10 +26,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
 
 def _in_blocks(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """The same, where T = S or S is no longer than a block: what comes after a block of queries is left out.
+    """The same by blocks of queries, where T = S or S fits into a block: keys after the block are skipped.
 
-    PyTorch's own kernel for processors computes all pairs, and its backward pass is slow: a compiled step takes 1.4
-    times longer with it, and one in bfloat16 that is not compiled 1.6 times, with 700 tokens a row.
+    PyTorch's own CPU kernel computes all pairs, and its backward pass is slow: with it, and 700 tokens a row, a
+    compiled step takes 1.4 times longer, and an uncompiled one in bfloat16 1.6 times.
     """
     groups = queries.unflatten(1, (keys.shape[1], -1)) * queries.shape[-1] ** -0.5  # (B, K, H/K, T, D)
     keys, values, mask = keys[:, :, None], values[:, :, None], mask[:, :, None]

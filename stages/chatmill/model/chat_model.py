@@ -18,11 +18,11 @@ from chatmill.model.chunks import ChunkedDecoder
 from chatmill.model.layers import EmbeddingTable, KVCache, Layer, SequenceCache
 from chatmill.model.routing import RouterOutput
 
-INITIAL_ROTARY_POSITIONS = 1 << 15  # that the tables of rotations begin with, where the context has more
+INITIAL_ROTARY_POSITIONS = 1 << 15  # at first; the tables grow up to the context
 
 
 class Decoder(nn.Module):
-    """Embedding, layers and the last norm: what Qwen3's names call `model`."""
+    """Embedding, layers and the last norm: the part that Qwen3 calls `model`."""
 
     embed_tokens: EmbeddingTable
 
@@ -44,7 +44,7 @@ class Decoder(nn.Module):
         *,
         last_only: bool,
     ) -> tuple[Tensor, None]:
-        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model. No penalty."""
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model. No router."""
         x = F.embedding(ids, table)
         for layer in self.layers:
             x = layer(x, rotary, mask, cache)
@@ -58,8 +58,8 @@ class Decoder(nn.Module):
 class ChatModel(nn.Module):
     """Token ids in, logits of the next token out."""
 
-    byte_head: ByteHead  # where config.byte_head says so
-    lm_head: EmbeddingTable  # where the head has rows of its own
+    byte_head: ByteHead  # if config.byte_head is set
+    lm_head: EmbeddingTable  # if the head is not tied to the embedding
     cos: Tensor  # (positions, D/2), as is sin
     sin: Tensor
 
@@ -71,8 +71,8 @@ class ChatModel(nn.Module):
             self.byte_head = ByteHead(config)
         elif not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.head_alignment = 0.0  # the weight of how far the head's rows are from the embeddings, in training
-        if torch.get_default_device().type != "meta":  # where it would take as long
+        self.head_alignment = 0.0  # weight of the distance between head and embedding in the training loss
+        if torch.get_default_device().type != "meta":  # where this, too, takes seconds of imports
             self.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
 
     def forward(
@@ -86,8 +86,8 @@ class ChatModel(nn.Module):
     ) -> Tensor:
         """(B, T) ids -> (B, T, V) logits, or (B, 1, V) of the last position.
 
-        `positions` (B, T), all below S, count from the cache's length unless given. `mask` (B, 1, T, S) is true where a
-        position may look; without it each sees itself and all that is before. `cache` is read and lengthened.
+        `positions` (B, T), all below S, continue from the cache's length unless given. `mask` (B, 1, T, S) is true
+        where a position may attend; without it, attention is causal. `cache` is read and extended.
         """
         table = self.model.embed_tokens.weight
         x, _ = self._hidden_states(ids, table, positions, mask, cache, last_only=last_only)
@@ -96,10 +96,10 @@ class ChatModel(nn.Module):
     def nats(
         self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T) ids and targets -> (B, T) float32, what each target costs; and what training adds to their mean.
+        """(B, T) ids and targets -> (B, T) float32, the loss of each target; and the auxiliary loss to add to its mean.
 
-        That is one number, or one (B,) for each row. Where processes share the weights, `training.distributed.shard`
-        has them gathered for this as for `forward`.
+        The auxiliary loss is a scalar or (B,), or None. Where the weights are sharded, `training.distributed.shard`
+        has them gathered for this method as for `forward`.
         """
         table = self.model.embed_tokens.weight
         x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
@@ -118,13 +118,13 @@ class ChatModel(nn.Module):
         return nats, penalty
 
     def _head_weight(self, table: Tensor) -> Tensor:
-        """(V, C) -> (V, C): the rows of the next token, which may be those of the embedding."""
+        """(V, C) -> (V, C): the weight of the head, which may be the embedding's."""
         return table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
 
     @torch.no_grad()
     def boundaries(self, ids: Tensor) -> Tensor:
-        """(B, T) ids -> (B, T) bool: which tokens begin a chunk, in a model whose inner layers work on chunks."""
-        assert isinstance(self.model, ChunkedDecoder), "only what works on chunks begins them"
+        """(B, T) ids -> (B, T) bool: which tokens begin a chunk, in a model with chunking."""
+        assert isinstance(self.model, ChunkedDecoder), "only a model with chunking has boundaries"
         rotary = self.cos[None, None, : ids.shape[1]], self.sin[None, None, : ids.shape[1]]
         return self.model.boundaries(ids, self.model.embed_tokens.weight, rotary, None)
 
@@ -138,7 +138,7 @@ class ChatModel(nn.Module):
         *,
         last_only: bool,
     ) -> tuple[Tensor, RouterOutput | None]:
-        """(B, T) -> (B, T, C) or (B, 1, C); and what the decoder is to tell its penalty by, if it has one."""
+        """(B, T) -> (B, T, C) or (B, 1, C); and the router's output, if the decoder has a router."""
         past, time = (cache.length if cache else 0), ids.shape[1]
         window = self.config.variant.sliding_window or past + time
         if positions is None:
@@ -151,15 +151,15 @@ class ChatModel(nn.Module):
             self.build_rotary_tables(max(past + time, 2 * len(self.cos)))
             self.to(ids.device)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
-        read: tuple[Tensor, RouterOutput | None] = self.model(ids, table, rotary, mask, cache, last_only=last_only)
-        return read
+        output: tuple[Tensor, RouterOutput | None] = self.model(ids, table, rotary, mask, cache, last_only=last_only)
+        return output
 
     def new_cache(self, batch: int, length: int) -> KVCache | ChunkCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
         return self.model.new_cache(batch, length)
 
     def build_rotary_tables(self, length: int) -> None:
-        """Tabulate the cosines and sines (length, D/2) of the first positions, up to the whole context."""
+        """Tabulate the cosines and sines (length, D/2) of the first positions, at most those of the context."""
         config = self.config
         frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
         if config.variant.rope_scaling:
@@ -170,7 +170,7 @@ class ChatModel(nn.Module):
 
 
 def scale_rope_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """(D/2,) -> (D/2,) in radians a position: the rotations of a model that was given a longer context."""
+    """(D/2,) -> (D/2,) in radians per position: the frequencies of a model whose context was extended."""
     turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
     unscaled = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     unscaled = unscaled.clamp(0, 1)
@@ -178,13 +178,13 @@ def scale_rope_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def distance(first: Tensor, second: Tensor) -> Tensor:
-    """Two (V, C) -> a scalar: the mean square of their difference, beside that of both."""
+    """Two (V, C) -> a scalar: the mean square of their difference, divided by the sum of their mean squares."""
     return (first - second).square().mean() / (first.square().mean() + second.square().mean())
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Fill the weights for training: each layer begins as the identity, as what it adds begins at zero."""
+    """Initialise the weights for training: each layer starts as the identity, as its output matrices are zero."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():
         if weight.ndim == 1:

@@ -1,4 +1,4 @@
-"""A chat model from the files of a checkpoint: a Hugging Face folder, or one file of weights beside its config.json."""
+"""Load a chat model from a checkpoint: a Hugging Face folder, or one file of weights beside its config.json."""
 
 import json
 import re
@@ -16,33 +16,33 @@ from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-MAX_CONFIG_BYTES = 1 << 24  # bytes
+MAX_CONFIG_BYTES = 1 << 24
 
-_WRAPPERS = re.compile(r"^(module\.)+|_orig_mod\.")  # what DistributedDataParallel and torch.compile put into names
+_WRAPPERS = re.compile(r"^(module\.)+|_orig_mod\.")  # what DistributedDataParallel and torch.compile add to names
 
 
 def load_chat_model(path: Path, device: torch.device) -> tuple[ChatModel, dict[str, Any]]:
     """The model of a folder, or of one file of weights, and the config.json beside it.
 
-    Raises UnsupportedArchitecture for a model that is no variant of ours, and ValueError where it is damaged.
+    Raises UnsupportedArchitecture for a model that is no variant of ours, and ValueError for a damaged one.
     """
     file = (path if path.is_dir() else path.parent) / CONFIG
     if not file.is_file():
-        raise ValueError(f"{file} is missing: it says what model the weights are of")
+        raise ValueError(f"{file} is missing: it describes the model of the weights")
     content = _read_json(file)
     try:
         config = read_config(content)
     except UnsupportedArchitecture as error:
         raise UnsupportedArchitecture(f"{file}: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{file}: not the shape of a model: {error}") from error
+        raise ValueError(f"{file}: not a model configuration: {error}") from error
     return model_from_weights(config, read_weights(weight_files(path)), device, path), content
 
 
 def model_from_weights(config: ModelConfig, weights: Weights, device: torch.device, path: Path) -> ChatModel:
-    """A model of these weights, in their own names or those of a wrapper, on the device.
+    """A model with these weights, under our names or those of a wrapper, on the device.
 
-    On the processor they become float32, elsewhere they stay as they are. `weights` is emptied.
+    On the CPU the weights become float32, elsewhere they keep their dtype. `weights` is emptied.
     """
     named = _with_own_names(weights, path)
     if config.num_hidden_layers > len(named):
@@ -66,8 +66,7 @@ def model_from_weights(config: ModelConfig, weights: Weights, device: torch.devi
 def _with_own_names(weights: Weights, path: Path) -> Weights:
     """The weights under our names. `weights` is emptied.
 
-    Whatever stands before `embed_tokens.weight` is what the decoder is called; other names stay as they are, as without
-    a decoder all do.
+    Whatever precedes `embed_tokens.weight` is the decoder's name, which becomes `model`; other names stay as they are.
     """
     named: Weights = {}
     bare = {name: _WRAPPERS.sub("", name) for name in weights}
@@ -78,24 +77,32 @@ def _with_own_names(weights: Weights, path: Path) -> Weights:
             continue
         ours = HEAD if plain.endswith(HEAD) else f"model.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
         if ours in named:
-            raise ValueError(f"{path}: {ours} is there twice, once as {name}")
+            raise ValueError(f"{path}: {ours} occurs twice, once as {name}")
         named[ours] = weight
     return named
 
 
 def _check_weights(expected: Weights, found: Weights, path: Path) -> None:
-    """Raise ValueError where weights are missing, of another shape or number format, or belong to nothing."""
+    """Raise ValueError where weights are missing, unexpected, or of another shape or dtype."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
-    other = [
+    other_shape = [
         f"{name} {tuple(found[name].shape)} where {tuple(weight.shape)} is expected"
         for name, weight in expected.items()
         if name in found and found[name].shape != weight.shape
     ]
-    both = [(name, found[name].dtype, expected[name].dtype) for name in expected.keys() & found]
-    alike = [kind == wanted or {kind, wanted} <= {*FLOATS} for _, kind, wanted in both]
-    strange = [f"{name} of {kind}" for (name, kind, _), same in zip(both, alike, strict=True) if not same]
-    groups = {"missing": missing, "unexpected": unexpected, "wrongly shaped": other, "no plain numbers": strange}
+    dtypes = {name: (found[name].dtype, expected[name].dtype) for name in expected.keys() & found}
+    other_dtype = [
+        f"{name} {dtype} where {wanted} is expected"
+        for name, (dtype, wanted) in dtypes.items()
+        if dtype != wanted and not {dtype, wanted} <= {*FLOATS}
+    ]
+    groups = {
+        "missing": missing,
+        "unexpected": unexpected,
+        "of another shape": other_shape,
+        "of another dtype": other_dtype,
+    }
     if any(groups.values()):
         problems = "; ".join(f"{len(names)} {what}: {first_few(names)}" for what, names in groups.items() if names)
         raise ValueError(f"{path}: not the weights that its config.json describes: {problems}")
@@ -106,7 +113,7 @@ def _equal(weight: Tensor, other: Tensor | None) -> bool:
 
 
 def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
-    """A weight on its device; norms of queries and keys are float32 everywhere, as what they norm is."""
+    """A weight on its device; norms of queries and keys are float32 everywhere, as their inputs are."""
     if not weight.is_floating_point():
         return weight.to(device)
     exact = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
@@ -119,7 +126,7 @@ def _read_json(file: Path) -> dict[str, Any]:
             raise ValueError(f"over {MAX_CONFIG_BYTES:,} bytes")
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not the shape of a model: {error}") from error
+        raise ValueError(f"{file}: not a model configuration: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file}: not the shape of a model: expected an object")
+        raise ValueError(f"{file}: not a model configuration: expected an object")
     return content

@@ -1,4 +1,4 @@
-"""What a decoder that works on chunks keeps of the past.
+"""The caches of a decoder that works on chunks.
 
 Shapes: B batch, T time (tokens), S time with the cached past, W channels of the outer layers, M chunks, N chunks with
 the cached past.
@@ -10,11 +10,11 @@ from torch import Tensor
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.layers import KVCache
 
-NO_TOKEN = 1 << 40  # where a chunk begins that only fills up its row
+NO_TOKEN = 1 << 40  # the start of a chunk that only pads its row
 
 
 class ChunkCache:
-    """Three caches, of tokens and of chunks, and the tokens themselves; setting `length` back rewinds all of them."""
+    """Caches of the outer layers, the router and the inner layers, and the ids; lowering `length` rewinds them all."""
 
     def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
         assert config.chunking
@@ -22,11 +22,11 @@ class ChunkCache:
         self.router_states = KVCache(config.chunking.router_states_config(config), batch, length, weight)
         self.inner = KVCache(config, batch, length, weight)
         self.ids = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, S)
-        self.starts = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, N) tokens that began chunks
+        self.starts = torch.empty(batch, 0, dtype=torch.long, device=weight.device)  # (B, N) first tokens of chunks
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """The number of tokens in the cache."""
         return self.outer.length
 
     @length.setter
@@ -34,12 +34,12 @@ class ChunkCache:
         self.outer.length = self.router_states.length = length
 
     def append_ids(self, ids: Tensor) -> Tensor:
-        """(B, T) new tokens -> (B, S): after those of the past, without the rewound ones."""
+        """(B, T) new ids -> (B, S): appended to those of the past that were not rewound."""
         self.ids = torch.cat([self.ids[:, : self.length], ids], dim=1)
         return self.ids
 
     def append_router_state(self, key: Tensor, average: Tensor) -> None:
-        """Keep two (B, T, W) of new tokens, whose last `last` returns."""
+        """Append the router's keys and the moving averages of new tokens, each (B, T, W)."""
         self.router_states.append(0, key[:, None], average[:, None])
 
     def last_router_state(self) -> tuple[Tensor, Tensor]:
@@ -48,9 +48,9 @@ class ChunkCache:
         return self.router_states.keys[0][:, 0, last], self.router_states.values[0][:, 0, last]
 
     def append_chunks(self, starts: Tensor) -> Tensor:
-        """(B, M) tokens that begin chunks -> (B, N): after those of the past, without the rewound ones.
+        """(B, M) first tokens of new chunks -> (B, N): appended to those of the past that were not rewound.
 
-        The inner cache is rewound with them: its places are these N, of which new ones are yet to be filled.
+        The inner cache is rewound as well: its positions are these N, of which the new ones are not filled yet.
         """
         is_past = self.starts < self.length
         places = torch.arange(1, self.starts.shape[1] + 1, device=starts.device)

@@ -1,8 +1,8 @@
-"""A decoder whose inner layers work on chunks of tokens, and that learns where chunks begin.
+"""A decoder whose inner layers work on chunks of tokens, with a router that is trained to find where chunks begin.
 
 As in H-Net (arXiv:2507.07955): outer layers read every token; a router begins a chunk where a token is unlike the one
-before it; the inner layers see one vector a chunk, and what they make of it goes to every token of the chunk. What the
-outer layers read are a token's own row and those of the stretches of tokens that end with it, as in the Byte Latent
+before it; the inner layers see one vector per chunk, and their output goes to every token of the chunk. The input of
+the outer layers is the embedding of a token plus those of the n-grams that end with it, as in the Byte Latent
 Transformer (arXiv:2412.09871).
 
 Shapes: B batch, T time (tokens), S time with the cached past, V vocabulary, C channels, W channels of the outer layers,
@@ -22,10 +22,10 @@ from chatmill.model.ngrams import hash_token_ngrams
 from chatmill.model.routing import Autoencoder, Projection, Router, RouterOutput, ratio_loss, surprise_loss
 from chatmill.model.windows import SlidingWindow
 
-_PAD_TO_MULTIPLE_OF = 16  # chunks: without a cache, rows are filled up to a multiple of it, so that few shapes occur
-_CAPACITY_FACTOR = 1.5  # times the chunks that a row should have, in compiled code
-_LEAST = 1e-30  # that a chunk keeps of those before it: the logarithm is taken of it
-_FARTHEST = 80.0  # exp(-80) is nearly nothing, and still fast to compute
+_PAD_TO_MULTIPLE_OF = 16  # chunks; without a cache, rows are padded to a multiple of it, so that few shapes occur
+_CAPACITY_FACTOR = 1.5  # room for chunks in compiled code, relative to the expected number in a row
+_LEAST = 1e-30  # smallest decay whose logarithm is taken
+_FARTHEST = 80.0  # exp(-80) is nearly zero, and still fast to compute
 
 
 class ChunkedDecoder(nn.Module):
@@ -67,7 +67,7 @@ class ChunkedDecoder(nn.Module):
         *,
         last_only: bool,
     ) -> tuple[Tensor, RouterOutput]:
-        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `penalty` is told by."""
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `auxiliary_loss` takes."""
         window = SlidingWindow(self.chunking.window, len(ids), rotary, mask, cache.outer if cache else None)
         key, average = cache.last_router_state() if cache and cache.length else (None, None)
         routed, keys = self._route(ids, table, window, mask, cache, key)
@@ -82,20 +82,20 @@ class ChunkedDecoder(nn.Module):
         if cache:
             cache.append_router_state(keys, spread)
         confidence = torch.where(starts, p, 1 - p)[..., None]
-        confidence = confidence + (1 - confidence).detach()  # one, but the router learns from it
+        confidence = confidence + (1 - confidence).detach()  # equals one, but passes a gradient to the router
         x = window.run(self.after, confidence.to(x.dtype) * spread + self.residual(x))
         x = self.out(self.last_norm(x[:, -1:] if last_only else x)).to(x.dtype)
         return self.norm(x), routed
 
     def auxiliary_loss(self, routed: RouterOutput, ids: Tensor, table: Tensor, nats: Tensor) -> Tensor | None:
-        """What training adds to the mean of the nats (B, T): (B,), or None where boundaries are fixed."""
+        """The loss (B,) that training adds to the mean of `nats` (B, T); None where boundaries are fixed."""
         shape = self.chunking
         if shape.boundaries == "fixed":
             return None
         penalty = shape.weight * ratio_loss(routed.p >= 0.5, routed.p, shape.rate)
         if shape.boundaries == "autoencoder":
-            read_back: Tensor = self.autoencoder(routed, ids, table, shape.rate)
-            return penalty + shape.reconstruction * read_back
+            reconstruction_cost: Tensor = self.autoencoder(routed, ids, table, shape.rate)
+            return penalty + shape.reconstruction * reconstruction_cost
         return penalty + shape.surprise * surprise_loss(routed, nats, shape.rate)
 
     def boundaries(self, ids: Tensor, table: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
@@ -116,7 +116,7 @@ class ChunkedDecoder(nn.Module):
         cache: ChunkCache | None,
         last: Tensor | None,
     ) -> tuple[RouterOutput, Tensor]:
-        """What the outer layers make of tokens, and where chunks begin; and what the next token is compared with."""
+        """The router's input and output, and its keys (B, T, W), with which the next token is compared."""
         places = positions_from_mask(mask, ids)
         slots = (
             hash_token_ngrams(cache.append_ids(ids) if cache else ids, places, self.chunking.ngrams)
@@ -131,9 +131,9 @@ class ChunkedDecoder(nn.Module):
         return RouterOutput(x, p.masked_fill(places == 0, 1.0), places), keys
 
     def _most(self, starts: Tensor, *, exact: bool) -> int:
-        """The chunks that a row of (B, T) bool has room for: as many as it has, but in compiled code a fixed number.
+        """The number of chunks that a row of (B, T) bool gets room for: its own, but in compiled code a fixed number.
 
-        There, what a row has beyond it (only while the rate is yet to be learnt) is no chunk of its own.
+        There, starts beyond that number begin no chunk; they occur only until the router is trained to the rate.
         """
         if torch.compiler.is_compiling():
             return min(starts.shape[1], math.ceil(_CAPACITY_FACTOR * starts.shape[1] / self.chunking.rate))
@@ -141,7 +141,7 @@ class ChunkedDecoder(nn.Module):
         return most if exact else -(-most // _PAD_TO_MULTIPLE_OF) * _PAD_TO_MULTIPLE_OF
 
     def _inner(self, x: Tensor, tokens: Tensor, mask: Tensor | None, cache: ChunkCache | None) -> Tensor:
-        """(B, T, W) -> (B, M, W): the chunks that begin at these tokens."""
+        """(B, T, W) -> (B, M, W): the inner layers' output for the chunks that begin at `tokens`."""
         columns = cache.append_chunks(tokens + cache.length) if cache else tokens
         tokens = tokens.clamp(max=x.shape[1] - 1)
         x = self.widen(self.chunk_norm(gather_rows(x, tokens))).to(x.dtype)
@@ -154,7 +154,7 @@ class ChunkedDecoder(nn.Module):
         return chunks
 
     def _rotations(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, M) -> two (B, 1, M, D/2): rotary positions that count chunks, so that neighbours are always one apart."""
+        """(B, M) -> two (B, 1, M, D/2): cosines and sines; as positions count chunks, neighbours are always one apart."""
         size = self.config.head_dim
         frequencies = self.config.rope_theta ** (-torch.arange(0, size, 2, device=places.device) / size)
         angles = places[:, None, :, None] * frequencies
@@ -162,12 +162,12 @@ class ChunkedDecoder(nn.Module):
 
 
 def positions_from_mask(mask: Tensor | None, x: Tensor) -> Tensor:
-    """(B, 1, T, S), (B, T, C) -> (B, T) or (1, T): how many others of its conversation each may look at."""
+    """(B, 1, T, S), (B, T, C) -> (B, T) or (1, T): the position of each token in its conversation."""
     return torch.arange(x.shape[1], device=x.device)[None] if mask is None else mask[:, 0].sum(-1) - 1
 
 
 def start_indices(starts: Tensor, most: int) -> Tensor:
-    """(B, T) bool -> (B, M): the tokens that begin chunks; rows that have fewer are filled up with NO_TOKEN."""
+    """(B, T) bool -> (B, M): the indices of the tokens that begin chunks; rows with fewer are padded with NO_TOKEN."""
     rows, time = starts.shape
     tokens = torch.full((rows, most + 1), NO_TOKEN, device=starts.device)
     here = torch.arange(time, device=starts.device).expand(rows, -1)
@@ -175,9 +175,9 @@ def start_indices(starts: Tensor, most: int) -> Tensor:
 
 
 def mask_of_chunks(mask: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(B, 1, T, S), (B, M), (B, N) -> (B, 1, M, N): chunks see each other as the tokens do that begin them.
+    """(B, 1, T, S), (B, M), (B, N) -> (B, 1, M, N): chunks attend to each other as their first tokens do.
 
-    What fills up a row is seen by itself alone.
+    A padding chunk is seen by itself alone.
     """
     batch, time = len(rows), mask.shape[-1]
     seen = mask[:, 0].expand(batch, -1, -1).gather(1, rows[..., None].expand(-1, -1, time))
@@ -189,7 +189,7 @@ def mask_of_chunks(mask: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def moving_average(chunks: Tensor, p: Tensor, last: Tensor | None) -> Tensor:
     """(B, M, W), (B, M) -> (B, M, W): `average = p * chunk + (1 - p) * average`.
 
-    It goes on from `last` (B, 1, W), which the result then begins with; else the first p is 1.
+    It continues from `last` (B, 1, W), with which the result then begins; else the first p is 1.
     """
     if last is not None:
         chunks = torch.cat([last.to(chunks.dtype), chunks], dim=1)
@@ -199,7 +199,7 @@ def moving_average(chunks: Tensor, p: Tensor, last: Tensor | None) -> Tensor:
     return (decay * p[:, None]).to(chunks.dtype) @ chunks
 
 
-def gather_rows(x: Tensor, places: Tensor) -> Tensor:
-    """(B, N, C), (B, M) -> (B, M, C): the rows at these places."""
+def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
+    """(B, N, C), (B, M) -> (B, M, C): the rows at these indices."""
     first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
-    return F.embedding(places + first, x.flatten(0, 1))
+    return F.embedding(indices + first, x.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""What a model is made of: layers of attention and feed-forward, and the cache of keys and values.
+"""The parts of a model: attention, feed-forward, a layer of both, and the cache of keys and values.
 
 Shapes: B batch, T time (tokens), S time with the cached past, V vocabulary, C channels, H heads, K key-value heads,
 D head size.
@@ -17,7 +17,7 @@ INITIAL_CACHE_LENGTH = 512  # tokens that a new cache has room for; it grows as 
 
 
 class EmbeddingTable(Protocol):
-    """What has a row for each id: an embedding, or what makes its rows."""
+    """An embedding table (V, C): stored, or computed by another network."""
 
     @property
     def weight(self) -> Tensor:
@@ -25,24 +25,24 @@ class EmbeddingTable(Protocol):
 
 
 class PastKeyValues(Protocol):
-    """What a layer looks back at beside the tokens that it is given."""
+    """Keys and values of earlier tokens, which a layer attends to in addition to its input."""
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (B, K, T, D) -> two (B, K, S, D): after those of the past."""
+        """Two (B, K, T, D) -> two (B, K, S, D): appended to those of the past."""
 
 
 class SequenceCache(PastKeyValues, Protocol):
-    """The past of a whole sequence."""
+    """The cached past of a complete sequence."""
 
     @property
     def length(self) -> int:
-        """Tokens in it."""
+        """The number of tokens in the cache."""
 
 
 class KVCache:
-    """Keys and values of the past, (B, K, S, D) for each layer; setting `length` back rewinds it.
+    """Keys and values of the past, (B, K, S, D) for each layer; lowering `length` rewinds it.
 
-    They are of the kind that `weight` is, and grow by doubling.
+    They have the dtype and device of `weight`, and grow by doubling.
     """
 
     def __init__(self, config: ModelConfig, batch: int, length: int, weight: Tensor) -> None:
@@ -53,22 +53,23 @@ class KVCache:
         self.length = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (B, K, T, D) -> two (B, K, S, D): written after the past, which the last layer then lengthens."""
+        """Two (B, K, T, D) -> two (B, K, S, D): appended to the past; the last layer advances `length`."""
         end = self.length + keys.shape[2]
         if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit into a cache of {self.capacity}")
         if end > self.keys[layer].shape[2]:
-            self.keys[layer], self.values[layer] = (self._grown(kept[layer], end) for kept in (self.keys, self.values))
+            for tensors in (self.keys, self.values):
+                tensors[layer] = self._grown(tensors[layer], end)
         self.keys[layer][:, :, self.length : end] = keys
         self.values[layer][:, :, self.length : end] = values
         if layer == len(self.keys) - 1:
             self.length = end
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
-    def _grown(self, kept: Tensor, end: int) -> Tensor:
-        B, K, S, D = kept.shape
-        grown = kept.new_zeros(B, K, min(self.capacity, max(end, 2 * S)), D)
-        grown[:, :, : self.length] = kept[:, :, : self.length]
+    def _grown(self, cached: Tensor, end: int) -> Tensor:
+        B, K, S, D = cached.shape
+        grown = cached.new_zeros(B, K, min(self.capacity, max(end, 2 * S)), D)
+        grown[:, :, : self.length] = cached[:, :, : self.length]
         return grown
 
 
@@ -89,7 +90,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastKeyValues | None
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C); `mask` is added to the scores, None is causal."""
+        """(B, T, C) -> (B, T, C); `mask` is as `attend` takes it."""
         heads = (*x.shape[:2], -1, self.head_dim)
         values = self.v_proj(x).view(heads).transpose(1, 2)
         queries = rotate(self.q_norm(self.q_proj(x).view(heads).float()).transpose(1, 2), *rotary).to(values.dtype)
@@ -117,7 +118,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward, each on the normalised stream and added to it."""
+    """Attention and feed-forward, each applied to the normalised residual stream and added to it."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -136,6 +137,6 @@ class Layer(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """(B, H, T, D) -> (B, H, T, D): rotary positions; channel i is paired with i + D/2 (arXiv:2104.09864)."""
+    """(B, H, T, D) -> (B, H, T, D): rotary position embedding; channel i is paired with i + D/2 (arXiv:2104.09864)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

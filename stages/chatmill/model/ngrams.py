@@ -1,6 +1,6 @@
-"""Rows of a table for stretches of tokens, found by hashing.
+"""Hashes of token n-grams, which select rows of an embedding table.
 
-Shapes: B batch, T time (tokens), S time with the cached past, N lengths of stretches.
+Shapes: B batch, T time (tokens), S time with the cached past, N lengths of n-grams.
 """
 
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ from torch import Tensor
 
 
 def hash_token_ngrams(ids: Tensor, positions: Tensor, lengths: Sequence[int]) -> Tensor:
-    """(B, S), (B, T) -> (B, T, N) int64 below 2**31: of the last T tokens, a hash of each and of those before it.
+    """(B, S), (B, T) -> (B, T, N) int64 below 2**31: hashes of the n-grams that end with each of the last T tokens.
 
-    `places` says how many of its conversation come before each: a stretch ends there.
+    `positions` are those in the conversation: no n-gram reaches beyond its beginning.
     """
-    state, found, past = torch.zeros_like(positions), [], ids.shape[1] - positions.shape[1]
+    state, hashes, past = torch.zeros_like(positions), [], ids.shape[1] - positions.shape[1]
     for back in range(max(lengths)):
         before = F.pad(ids, (back, 0))[:, past : ids.shape[1]]
         state = mix_bits(state + torch.where(positions >= back, before + 1, 0))
         if back + 1 in lengths:
-            found.append(state)
-    return torch.stack(found, dim=-1)
+            hashes.append(state)
+    return torch.stack(hashes, dim=-1)
 
 
 def mix_bits(numbers: Tensor) -> Tensor:
-    """From 0 to 2**31 - 1: one that differs in a bit gives one that differs in about half of them."""
+    """Hash numbers from 0 to 2**31 - 1 to the same range; inputs that differ in one bit differ in about half after."""
     numbers = (numbers * 0x2C1B3C6D) & 0x7FFFFFFF
     numbers = ((numbers ^ (numbers >> 15)) * 0x297A2D39) & 0x7FFFFFFF
     return numbers ^ (numbers >> 14)

@@ -1,7 +1,7 @@
-"""Where chunks begin, and how that is learnt.
+"""The router that decides where chunks begin, and the losses that train it.
 
-Shapes: B batch, T time (tokens), V vocabulary, C channels, W channels of the outer layers, N ends that a chunk is read
-back from, K tokens of it.
+Shapes: B batch, T time (tokens), V vocabulary, C channels, W channels of the outer layers, N chunk ends that are
+tried, K reconstructed tokens of each.
 """
 
 import math
@@ -11,22 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_BOTTLENECK = 16  # channels from which a chunk is read back
-_MAX_RECONSTRUCTED = 12  # tokens of a chunk, at most
-_EVERY = 8  # tokens, one end is tried
-_ALWAYS = 0.1  # of what reading back costs wherever a chunk might end
-_LEAST = 1e-5  # of a chance whose logarithm is taken
+_BOTTLENECK = 16  # channels of the vector from which a chunk is reconstructed
+_MAX_RECONSTRUCTED = 12  # tokens of a chunk
+_EVERY = 8  # tokens from one tried end to the next
+_ALWAYS = 0.1  # fraction of the reconstruction cost that is added at every possible end
+_LEAST = 1e-5  # smallest probability whose logarithm is taken
 
 
 class Projection(nn.Linear):
-    """A matrix alone, learnt as the matrices of a Layer are."""
+    """A linear layer without bias; like the matrices of a Layer, it is trained by Muon."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)
 
 
 class Router(nn.Module):
-    """How likely a chunk begins at each token."""
+    """Predicts the probability that a chunk begins at each token."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Router(nn.Module):
         self.k_proj = Projection(width, width)
 
     def forward(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, T, W) -> (B, T) float32 from 0 to 1, and keys (B, T, W); `last` (B, 1, W) is that of the token before."""
+        """(B, T, W) -> probabilities (B, T) float32, and keys (B, T, W); `last` (B, 1, W) is the previous key."""
         with torch.autocast(x.device.type, enabled=False):
             queries, keys = self.q_proj(x), self.k_proj(x)
             before = torch.cat([keys[:, :1] if last is None else last, keys[:, :-1]], dim=1)
@@ -42,18 +42,18 @@ class Router(nn.Module):
 
 
 class RouterOutput(NamedTuple):
-    """What a router was told, and what it made of it."""
+    """The input of a router and its output."""
 
-    x: Tensor  # (B, T, W) what the outer layers read
-    p: Tensor  # (B, T) float32, how likely a chunk begins
-    positions: Tensor  # (B, T) or (1, T), how many tokens of its conversation come before each
+    x: Tensor  # (B, T, W) output of the first outer layers
+    p: Tensor  # (B, T) float32, probability that a chunk begins
+    positions: Tensor  # (B, T) or (1, T), position of each token in its conversation
 
 
 class Autoencoder(nn.Module):
-    """Reads the tokens of a chunk back from one narrow vector, made where the chunk ends.
+    """Reconstructs the tokens of a chunk from one narrow vector, computed at the chunk's last token.
 
-    What such a vector cannot hold is better cut, and what often comes together need not be: so boundaries are learnt
-    that keep the cost of reading back low, at a given number of chunks.
+    Tokens that such a vector cannot hold are better split, and tokens that often occur together need not be: training
+    finds boundaries that keep the reconstruction cost low at a given number of chunks.
     """
 
     def __init__(self, width: int, hidden_size: int) -> None:
@@ -63,11 +63,11 @@ class Autoencoder(nn.Module):
         self.spell = Projection(width, hidden_size)
 
     def forward(self, routed: RouterOutput, ids: Tensor, table: Tensor, rate: float) -> Tensor:
-        """The routed tokens (B, T), and the head's rows (V, C), -> (B,) nats a token, expected.
+        """Router output, ids (B, T), the head's weight (V, C) -> (B,): expected reconstruction cost, in nats a token.
 
-        The mean is over all ways to cut, each as likely as the router says. Of chunks longer than are read back, what
-        is beyond costs as much as to guess. A share of what reading costs wherever a chunk might end is added, so that
-        it is learnt everywhere.
+        The expectation is over all segmentations, each with the router's probability. Tokens of a chunk beyond the
+        reconstructed length cost as much as a uniform guess. A fraction of the reconstruction cost at every possible
+        end is added, so that every position gets a gradient.
         """
         time = ids.shape[1]
         ends = torch.arange(_EVERY - 1, time - 1, _EVERY, device=ids.device)
@@ -84,7 +84,7 @@ class Autoencoder(nn.Module):
         return cost.sum(dim=1) / max(1, len(ends))
 
     def _nats(self, x: Tensor, targets: Tensor, table: Tensor) -> Tensor:
-        """(B, N, W), (B, N, K), (V, C) -> (B, N, K) float32: what it costs to read the targets back."""
+        """(B, N, W), (B, N, K), (V, C) -> (B, N, K) float32: the cost of reconstructing the targets."""
         narrow = F.rms_norm(self.squeeze(x), (_BOTTLENECK,))
         states = F.silu(self.unfold(narrow).unflatten(-1, (_MAX_RECONSTRUCTED, -1)))
         logits = F.linear(self.spell(states), table).float().flatten(0, 2)
@@ -92,19 +92,19 @@ class Autoencoder(nn.Module):
 
 
 def ratio_loss(starts: Tensor, p: Tensor, rate: float) -> Tensor:
-    """(B, T) bool, (B, T) -> (B,): least, 1, where one token in `rate` begins a chunk (H-Net, section 2.3.2).
+    """(B, T) bool, (B, T) -> (B,): smallest, 1, where one token in `rate` begins a chunk (H-Net, section 2.3.2).
 
-    Of each row by itself, so that it matters not which rows are computed together.
+    Each row has its own loss, so that the result does not depend on which rows are computed together.
     """
     share, likely = starts.float().mean(dim=1), p.mean(dim=1)
     return rate / (rate - 1) * ((rate - 1) * share * likely + (1 - share) * (1 - likely))
 
 
 def surprise_loss(routed: RouterOutput, nats: Tensor, rate: float) -> Tensor:
-    """What each target cost, (B, T) -> (B,) nats a token, of telling which cost most.
+    """(B, T) nats of each target -> (B,): the router's cross-entropy of predicting the hardest tokens, in nats a token.
 
-    One in `rate` is to begin a chunk: where the model itself found it hard to say what comes. The Byte Latent
-    Transformer (arXiv:2412.09871) asks another model; the router needs none once it is trained.
+    One token in `rate` should begin a chunk: those that the model itself found hardest to predict. The Byte Latent
+    Transformer (arXiv:2412.09871) uses another model for that; a trained router needs none.
     """
     inside = routed.positions > 0
     cost = F.pad(nats.detach()[:, :-1], (1, 0)).masked_fill(~inside, 0.0)

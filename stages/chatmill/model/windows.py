@@ -1,4 +1,4 @@
-"""Layers in which each token sees only the few tokens before it, at the price of those few.
+"""Sliding-window attention: each token sees the last few tokens, and the cost grows with their number only.
 
 Shapes: B batch, T time (tokens), S time with the cached past, W tokens of a window, n = T / W, C channels, K key-value
 heads, D head size.
@@ -13,13 +13,13 @@ from chatmill.model.layers import PastKeyValues, SequenceCache
 
 
 class _BlockBefore:
-    """In place of a cache: gives each block of W tokens the keys and values of the block before it, too."""
+    """Stands in for a cache: prepends the previous block's keys and values to those of each block of W tokens."""
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (B n, K, W, D) -> two (B n, K, 2 W, D); the first block's are of another, to be hidden by the mask."""
+        """Two (B n, K, W, D) -> two (B n, K, 2 W, D); the first block gets those of another, which the mask hides."""
         return self._with_block_before(keys), self._with_block_before(values)
 
     def _with_block_before(self, x: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class _BlockBefore:
 
 
 class SlidingWindow:
-    """The last `size` tokens as each token of a batch sees them; rotary and mask as for a Layer."""
+    """Runs layers in which each token sees the last `size` tokens; rotary and mask are as for a Layer."""
 
     def __init__(
         self, size: int, batch: int, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: SequenceCache | None
@@ -63,9 +63,9 @@ def fold(x: Tensor, size: int) -> Tensor:
 
 
 def mask_of_blocks(mask: Tensor | None, batch: int, blocks: int, size: int, device: torch.device) -> Tensor:
-    """(B, 1, T, T) bool, or None for causal -> (B n, 1, W, 2 W): where the tokens of a block look.
+    """(B, 1, T, T) bool, or None for causal -> (B n, 1, W, 2 W): what the tokens of a block attend to.
 
-    The first W columns are the block before.
+    The first W columns are the previous block.
     """
     near = torch.ones(size, 2 * size, dtype=torch.bool, device=device).triu(1).tril(size)
     if mask is None:

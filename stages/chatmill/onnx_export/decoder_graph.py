@@ -1,4 +1,4 @@
-"""A decoder as an ONNX graph, built node by node from the weights of a model: what our graphs have in common.
+"""A decoder as an ONNX graph, built node by node from the weights of a model: the base class of our graphs.
 
 Shapes: B batch, T time (tokens given), C channels, H heads, K key-value heads, D head size, V vocabulary.
 """
@@ -17,23 +17,23 @@ from chatmill.onnx_export.quantization import BLOCK, BitWidth, quantize
 NumpyWeights = Mapping[str, NDArray[np.float32]]
 
 FORMAT = 1
-CONTRIB = "com.microsoft"  # operators that ONNX Runtime alone has
-MAX_BYTES = 2**31 - 2**20  # one protobuf message; what remains is for the graph around the weights
+CONTRIB = "com.microsoft"  # the domain of operators that only ONNX Runtime has
+MAX_BYTES = 2**31 - 2**20  # of a protobuf message; the remainder is for the graph around the weights
 _ACCURACY = 4  # MatMulNBits multiplies in int8; in float32 (1) decoding takes 2 to 3 times longer
 _EMBEDDING = "model.embed_tokens"
 
 
 class DecoderBuilder(ABC):
-    """A decoder under construction. Methods add operators and return the name of what comes out.
+    """Builds a decoder. Methods add operators and return the name of their output.
 
-    Norms of queries and keys, biases and a head of its own are there where the weights have them.
+    Norms of queries and keys, biases and an untied head are added where the weights have them.
     """
 
     def __init__(self, weights: NumpyWeights, config: Mapping[str, Any], bits: BitWidth | None = None) -> None:
         size = sum(weight.nbytes for weight in weights.values())
         if bits is None and size > MAX_BYTES:
             raise ValueError(
-                f"the weights take {size} bytes, but an ONNX file holds {MAX_BYTES}: lower the model's size"
+                f"the weights take {size} bytes, but an ONNX file holds {MAX_BYTES}: train a smaller model"
             )
         self.weights, self.config, self.bits = weights, config, bits
         self.epsilon = config["rms_norm_eps"]
@@ -48,7 +48,7 @@ class DecoderBuilder(ABC):
 
     @abstractmethod
     def declare_inputs(self) -> None:
-        """Add the inputs, and what all layers share."""
+        """Add the inputs, and the nodes that all layers share."""
 
     @abstractmethod
     def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
@@ -133,7 +133,7 @@ class DecoderBuilder(ABC):
         return self.node("MatMul", [x, head], "logits")
 
     def linears(self, x: str, layer: str, names: list[str]) -> list[str]:
-        """What several matrices make of the same x."""
+        """The products of several matrices with the same x."""
         return [self.linear(x, f"{layer}.{name}") for name in names]
 
     def linear(self, x: str, name: str) -> str:
@@ -144,7 +144,7 @@ class DecoderBuilder(ABC):
         return self.node("Add", [product, self.initializer(f"{name}.bias")], name)
 
     def multiply(self, x: str, name: str, output: str) -> str:
-        """x by a matrix (outputs, inputs), quantized where that is asked for."""
+        """x times a matrix (outputs, inputs), quantized if `bits` is set."""
         weight = self.weights[f"{name}.weight"]
         if self.bits is None:
             return self.node("MatMul", [x, self.constant(f"{name}.weight", weight.T)], output)
@@ -153,7 +153,7 @@ class DecoderBuilder(ABC):
         return self.node("MatMulNBits", [x, *self.quantized(name, self.bits)], output, domain=CONTRIB, **shape)
 
     def quantized(self, name: str, bits: BitWidth) -> list[str]:
-        """The names of a matrix in few bits and of its scales, which are once in the file."""
+        """The names of a quantized matrix and of its scales, which are added once."""
         names = [f"{name}.{bits}_bits", f"{name}.scales"]
         if not self.has(names[0]):
             values, scales = quantize(self.weights[f"{name}.weight"], bits)
@@ -192,7 +192,7 @@ class DecoderBuilder(ABC):
 
 
 def scale_rope_frequencies(frequencies: NDArray[np.floating], scaling: Mapping[str, Any]) -> NDArray[np.floating]:
-    """(D/2,) -> (D/2,) in radians a position, as chatmill.checkpoints.configuration.RopeScaling slows them."""
+    """(D/2,) -> (D/2,) in radians per position, scaled as chatmill.checkpoints.configuration.RopeScaling."""
     unscaled = np.float32(0)
     if scaling["rope_type"] == "llama3":
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]

@@ -1,4 +1,4 @@
-"""What ONNX Runtime GenAI needs to run our `shared` graph: a graph with its inputs, and its settings.
+"""The files with which ONNX Runtime GenAI runs our `shared` graph: a graph with the inputs it expects, and settings.
 
 Shapes: B batch, T time (tokens given), P past, V vocabulary.
 """
@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 CONFIG_FILE = "genai_config.json"
 GRAPH_FILE = "model_genai.onnx"
-INLINE = 1024  # bytes of a tensor that the graph holds itself
+INLINE = 1024  # bytes from which a tensor is a reference
 _REPLACED = ("seqlens_k", "total_sequence_length", "logits_to_keep")
 _SHAPE = ("hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -22,8 +22,8 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def graph(file: Path) -> ModelProto:
     """input_ids (B, T), attention_mask (B, P+T), past -> logits (B, 1, V) of the last position.
 
-    It is the `shared` graph of the file with other inputs, and its weights are read from that file, beside which it has
-    to stand.
+    It is the `shared` graph of the file with other inputs. Its weights are read from that file, so that it has to be in
+    the same folder.
     """
     model = onnx.load(file)
     _replace_inputs(model.graph)
@@ -32,7 +32,7 @@ def graph(file: Path) -> ModelProto:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of genai_config.json: greedy, until a text ends or fills the context."""
+    """The content of genai_config.json: greedy decoding until a text ends or fills the context."""
     context = config["max_position_embeddings"]
     parts = ("key", "value")
     decoder = {
@@ -48,7 +48,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
         "outputs": {"logits": "logits", **{f"present_{part}_names": f"present.%d.{part}" for part in parts}},
     }
     model = {
-        "type": "llama",  # a decoder with these inputs; the graph itself says what it computes
+        "type": "llama",  # any decoder with these inputs; the graph itself defines what it computes
         "vocab_size": config["vocab_size"],
         "context_length": context,
         **{name: config[name] for name in _TOKENS if name in config},
@@ -58,8 +58,8 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_inputs(graph: onnx.GraphProto) -> None:
-    """Compute the lengths from the mask, and keep the last position alone."""
-    kept = [node for node in graph.input if node.name not in _REPLACED]
+    """Compute the lengths from the mask, and the logits of the last position only."""
+    remaining = [node for node in graph.input if node.name not in _REPLACED]
     mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"])
     one, axis = "attention_mask.one", "attention_mask.axis"
     constants = {"logits_to_keep": np.array([1]), one: np.array(1), axis: np.array([1])}
@@ -74,15 +74,18 @@ def _replace_inputs(graph: onnx.GraphProto) -> None:
     after = list(graph.node)
     for field in ("input", "node"):
         graph.ClearField(field)
-    graph.input.extend([*kept, mask])
-    graph.node.extend(helper.make_node(name, given, [found], found, **how) for name, given, found, how in nodes)
+    graph.input.extend([*remaining, mask])
+    graph.node.extend(
+        helper.make_node(operator, inputs, [output], output, **attributes)
+        for operator, inputs, output, attributes in nodes
+    )
     graph.node.extend(after)
     graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1  # GenAI sees by it that one position is all there is
+    graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1  # by this, GenAI knows that there is only one position
 
 
 def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
-    """Take the large tensors out of the graph, and say where in the file, which holds them in this order, they lie."""
+    """Replace the large tensors of a graph by references to a file, which holds them in this order."""
     content, at = file.read_bytes(), 0
     for tensor in tensors:
         if len(tensor.raw_data) < INLINE:

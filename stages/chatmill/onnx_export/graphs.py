@@ -1,8 +1,8 @@
 """The chat model as ONNX graphs.
 
-`portable` is the graph that other runtimes know: standard operators, Hugging Face's names for inputs and outputs, the
-past handed in and the present handed out. `shared` is the one `chatmill chat` runs: ONNX Runtime's fused operators, and
-a key-value cache that is written in place when the same buffer is bound to past and present.
+`portable` is the graph for other runtimes: standard operators, Hugging Face's names for inputs and outputs, a past that
+is passed in and a present that is returned. `shared` is the graph of `chatmill chat`: ONNX Runtime's fused operators,
+and a key-value cache that is written in place when the same buffer is bound to past and present.
 
 Shapes: B batch, T time (tokens given), P past, L cache length, C channels, H heads, K key-value heads, D head size,
 V vocabulary.
@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto
 from chatmill.onnx_export.decoder_graph import CONTRIB, DecoderBuilder, NumpyWeights, tensor
 from chatmill.onnx_export.quantization import BitWidth, quantize_outputs
 
-HEAD_MULTIPLE = 16  # GroupQueryAttention rotates as many channels of a head at a time
+HEAD_MULTIPLE = 16  # GroupQueryAttention rotates so many channels of a head at a time
 
 
 def portable(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
@@ -34,17 +34,17 @@ def shared(
 ) -> ModelProto:
     """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
 
-    total_sequence_length is how long the sequence is with the ids given, seqlens_k one less. The head is applied to the
-    last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator takes no more. With
-    `bits` the matrices are quantized.
+    total_sequence_length is the length of the sequence with the given ids, seqlens_k one less. The head is applied to
+    the last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator supports no more.
+    With `bits` the matrices are quantized.
     """
     return _Shared(weights, config, bits).build(metadata)
 
 
 def dynamic(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
-    """The `shared` graph in eight bits that reads long texts fastest.
+    """The eight-bit `shared` graph with dynamically quantized activations, which reads long texts fastest.
 
-    What one call reads shares a scale in each layer: the logits depend a little on what is read together.
+    All tokens of a call share a scale in each layer, so that logits depend a little on what is read together.
     """
     return _Dynamic(weights, config, 8).build(metadata)
 
@@ -121,7 +121,7 @@ class _Shared(DecoderBuilder):
         """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
         if self.head_dim % HEAD_MULTIPLE:
             raise ValueError(
-                f"head_dim = {self.head_dim}: ONNX Runtime takes multiples of {HEAD_MULTIPLE}: take fewer or more heads"
+                f"head_dim = {self.head_dim}: ONNX Runtime expects a multiple of {HEAD_MULTIPLE}: set fewer or more heads"
             )
         self.inputs += [
             tensor("input_ids", TensorProto.INT64, ["batch", "time"]),
@@ -146,16 +146,16 @@ class _Shared(DecoderBuilder):
         return self.node("SimplifiedLayerNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
 
     def linears(self, x: str, layer: str, names: list[str]) -> list[str]:
-        """What several matrices make of the same x, multiplied as one: the threads meet once, not once for each."""
-        if self.bits is None:  # in float32 it is memory that takes the time
+        """The products of several matrices with the same x, in one node: threads synchronise once, not for each."""
+        if self.bits is None:  # in float32, memory bandwidth is the limit
             return super().linears(x, layer, names)
         parts, joined = [f"{layer}.{name}" for name in names], f"{layer}.{'_'.join(names)}"
         kinds = ["weight", *(["bias"] if f"{parts[0]}.bias" in self.weights else [])]
-        whole = {
+        merged = {
             f"{joined}.{kind}": np.concatenate([self.weights[f"{part}.{kind}"] for part in parts]) for kind in kinds
         }
         sizes = self.constant(f"{joined}.sizes", np.array([len(self.weights[f"{part}.weight"]) for part in parts]))
-        self.weights = {**self.weights, **whole}
+        self.weights = {**self.weights, **merged}
         self.node("Split", [self.linear(x, joined), sizes], *parts, axis=-1)
         return parts
 
@@ -174,7 +174,7 @@ class _Shared(DecoderBuilder):
 
 
 class _Dynamic(_Shared):
-    """Layers that multiply in int8, their inputs quantized as they come; embedding and head are as in eight bits."""
+    """Layers multiply in int8 with dynamically quantized inputs; embedding and head are as in the eight-bit graph."""
 
     def linear(self, x: str, name: str) -> str:
         """(B, T, inputs) -> (B, T, outputs)."""

@@ -1,4 +1,4 @@
-"""Matrices in few bits, as ONNX Runtime's operators read them.
+"""Quantized matrices, in the layout of ONNX Runtime's operators.
 
 Shapes: N outputs (rows), C inputs (columns), K blocks of a row: C / BLOCK, rounded up.
 """
@@ -16,9 +16,9 @@ BLOCK = 32  # weights that share a scale; 16 took 18 % more space, 64 lost twice
 def quantize(weight: NDArray[np.float32], bits: BitWidth) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """A matrix (N, C) for MatMulNBits and GatherBlockQuantized: bytes (N, K, BLOCK*bits/8) and scales (N, K).
 
-    A weight is (q - 2^(bits-1)) * scale, and the largest of each block is kept. Four-bit values stand two to a byte,
-    the earlier in the lower half. Scales searched for the least squared error gained on one model of three and lost on
-    another.
+    A weight is (q - 2^(bits-1)) * scale, and the largest of each block is exact. Four-bit values are packed two to a
+    byte, the earlier one in the lower half. A search for the scales of least squared error improved one model of three
+    and worsened another.
     """
     rows, columns = weight.shape
     blocks = np.pad(weight, ((0, 0), (0, -columns % BLOCK))).reshape(rows, -1, BLOCK)

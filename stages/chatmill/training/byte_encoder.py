@@ -1,10 +1,10 @@
-"""A token's embedding made from its bytes: by a tiny transformer, and by what is known of the bytes' n-grams.
+"""A token's embedding, computed from its bytes by a tiny transformer and by hashed n-grams.
 
-Stretches of one to four bytes, and the token as a whole, have rows in a table of fixed size, found by hashing, which
-are added up, as in fastText (arXiv:1607.04606). They learn fast; the transformer knows where in a token they stand.
+N-grams of one to four bytes, and the complete token, select rows of a table of fixed size by their hash; the rows are
+added up, as in fastText (arXiv:1607.04606). N-grams train fast; the transformer knows where in a token they are.
 
-Shapes: V vocabulary, N tokens, L places of a token (its bytes between two marks), G n-grams of them, W channels within,
-C channels of the embedding, D head size.
+Shapes: V vocabulary, N tokens, L symbols of a token (its bytes between two marks), G n-grams of them, W channels of the
+transformer, C channels of the embedding, D head size.
 """
 
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ from chatmill.model.layers import Layer
 from chatmill.model.ngrams import mix_bits
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-START = 256  # and what kind of token it is: normal, continuation, fallback
+START = 256  # plus the kind of the token: normal, continuation, fallback
 TOKEN_END, PAD_SYMBOL = START + 3, START + 4
 SYMBOLS = START + 5
-_SALTS = (1 << 20, 1 << 21, 1 << 22)  # which tell n-grams of different kinds apart
-GROUPS = 3  # of tokens of like length, so that few places are filled up
+_SALTS = (1 << 20, 1 << 21, 1 << 22)  # which separate the hashes of different kinds of n-grams
+GROUPS = 3  # of tokens of similar length, so that there is little padding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteEncoderShape:
-    """How large the network is that reads a token's bytes."""
+    """The shape of the network that reads a token's bytes."""
 
     width: int = 64  # channels
     layers: int = 2
-    longest: int = 32  # bytes of a token; what follows them is not read
-    ngrams: int = 4  # bytes of the longest n-gram; 0 for none, and then of the whole token neither
+    longest: int = 32  # bytes of a token that are read
+    ngrams: int = 4  # bytes of the longest n-gram; 0 for none, not even the complete token
     slots: int = 16384  # rows that n-grams share
-    features: int = 0  # of the token as a whole, between its bytes and its embedding; 0 for none
+    features: int = 0  # channels of a gated layer between transformer and embedding; 0 for no such layer
 
     def config(self) -> ModelConfig:
         """The shape of its layers, which see up to `longest` bytes and two marks."""
@@ -46,9 +46,9 @@ class ByteEncoderShape:
 
 
 def spell_tokens(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -> Tensor:
-    """(N, L) int64: `b"ab"` is `[START, 97, 98, END]`, and FILL up to the longest of them.
+    """(N, L) int64: `b"ab"` is `[START, 97, 98, TOKEN_END]`, padded with PAD_SYMBOL to the longest token.
 
-    Raises ValueError for an empty token: nothing can be read from it.
+    Raises ValueError for an empty token, which has no bytes to read.
     """
     if b"" in tokens:
         raise ValueError(f"{tokens.count(b'')} of {len(tokens)} tokens of the vocabulary are empty: no bytes to read")
@@ -60,7 +60,7 @@ def spell_tokens(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -
 
 
 class ByteEncoder(nn.Module):
-    """From the bytes of tokens to their embeddings."""
+    """Computes the embeddings of tokens from their bytes."""
 
     cos: Tensor  # (longest + 2, D/2)
     sin: Tensor
@@ -110,17 +110,17 @@ class ByteEncoder(nn.Module):
 def hash_byte_ngrams(spelled: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """(N, L) int64 -> (N, G) int64, the hash of each n-gram or -1, and (N,) how many there are.
 
-    N-grams are of small letters, so that a word in capitals is known from the same word without; as they are, there are
-    the single symbols and the whole token.
+    N-grams are in lower case, so that a word in capitals shares them with the same word in small letters; the single
+    symbols and the complete token are hashed as they are, too.
     """
     small = torch.where((spelled >= ord("A")) & (spelled <= ord("Z")), spelled + 32, spelled)
     is_read = spelled != PAD_SYMBOL
-    found, state = [torch.where(is_read, mix_bits(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
+    parts, state = [torch.where(is_read, mix_bits(spelled + _SALTS[0]), -1)], torch.zeros_like(spelled)
     for length in range(1, longest + 1):
         state = mix_bits(state[:, : spelled.shape[1] - length + 1] + small[:, length - 1 :])
-        found.append(torch.where(is_read[:, length - 1 :], state, -1))
-    found += [_hash_token(small, _SALTS[1]), _hash_token(spelled, _SALTS[2])]
-    hashes = torch.cat(found, dim=1)
+        parts.append(torch.where(is_read[:, length - 1 :], state, -1))
+    parts += [_hash_token(small, _SALTS[1]), _hash_token(spelled, _SALTS[2])]
+    hashes = torch.cat(parts, dim=1)
     return hashes, (hashes >= 0).sum(dim=1)
 
 
@@ -133,9 +133,9 @@ def _hash_token(spelled: Tensor, salt: int) -> Tensor:
 
 
 class ByteEmbedding(nn.Module):
-    """The embedding of a whole vocabulary, in place of a table: of text from its bytes, of all other tokens a row."""
+    """The embedding of a vocabulary: computed from bytes for tokens of text, a stored row for each other token."""
 
-    order: Tensor  # (V,) int64: where the row of each id stands among those that are made
+    order: Tensor  # (V,) int64: the place of each id's row among the computed and stored ones
 
     def __init__(self, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -152,13 +152,16 @@ class ByteEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """(V, C): the table that stands for it."""
+        """(V, C): the same embedding as a table."""
         text = [self.encoder(getattr(self, f"spelled_{group}")) for group in range(GROUPS)]
         return torch.cat([*text, self.embed_other])[self.order]
 
 
 def use_byte_embedding(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
-    """Have a model's embeddings made from bytes; tokens that are no text keep their rows. `tabulate` inverts it."""
+    """Replace a model's embedding table by a ByteEmbedding; tokens without text keep their rows.
+
+    `use_embedding_table` inverts it.
+    """
     embedding = ByteEmbedding(encoder, vocabulary)
     with torch.no_grad():
         embedding.embed_other.copy_(model.model.embed_tokens.weight[embedding.other])
@@ -166,7 +169,7 @@ def use_byte_embedding(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocab
 
 
 def use_embedding_table(model: ChatModel) -> ByteEncoder | None:
-    """Put the table in the place of embeddings made from bytes; gives the network that made them, if one did."""
+    """Replace a model's ByteEmbedding by its table, and return its byte encoder; None if there was none."""
     embedding = model.model.embed_tokens
     if not isinstance(embedding, ByteEmbedding):
         return None

@@ -1,8 +1,8 @@
-"""Where a long run goes on after it was killed: the same parameters, inputs, code and machine find the same folder.
+"""Checkpoints from which a killed run resumes: the same parameters, inputs, code and machine give the same folder.
 
     .cache/resume/<fingerprint>/<number>-<sha256 of the file>.pt
 
-The last two states are kept, so that a damaged one costs no more than the steps between them.
+The last two states remain on disk, so that a damaged one costs only the steps between them.
 """
 
 import hashlib
@@ -26,15 +26,15 @@ import torch
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 
-SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that ended because it was asked to
+SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
 _MAX_TO_KEEP = 2
-_MAX_AGE = 7 * 24 * 3600  # seconds without a save, after which a run is not expected to go on
-default_log = partial(log, "checkpoint")  # of a state that no stage saves
+_MAX_AGE = 7 * 24 * 3600  # seconds since a run's last save, after which it is not expected to resume
+default_log = partial(log, "checkpoint")  # for states that no stage saves
 _NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.pt")
 
 
 def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
-    """sha256 of all that a run's result follows from: parameters, input files, loaded code and the kind of machine."""
+    """sha256 of all that determines a run's result: parameters, input files, loaded code and the kind of machine."""
     loaded = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
     code = sorted({file for name, file in loaded.items() if file and name.split(".")[0] in ("__main__", "chatmill")})
     digest = hashlib.sha256(json.dumps([parameters, _machine()], sort_keys=True).encode())
@@ -44,16 +44,16 @@ def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
 
 
 def _machine() -> list[Any]:
-    """What decides in which order and precision numbers are added up."""
+    """The properties that decide in which order and precision numbers are added up."""
     abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return [torch.__version__, torch.backends.cpu.get_cpu_capability(), abilities, device]
 
 
 class Checkpoint:
-    """States on disk, in the scratch folder at the top, which neither git nor DVC sees.
+    """The states of a run on disk, in the project's scratch folder, which git and DVC ignore.
 
-    What goes wrong with one is logged in a sentence, and the run goes on.
+    Errors are logged in a sentence, and the run continues.
     """
 
     def __init__(self, name: str, log: Callable[[str], None] = default_log) -> None:
@@ -62,7 +62,7 @@ class Checkpoint:
         self.failed = False
 
     def save(self, state: Any) -> bool:
-        """Whether the state is on disk, whole; a process killed meanwhile leaves the former ones."""
+        """Write a state; return whether it is complete on disk. If the process is killed, the former ones remain."""
         part = self.folder / "part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -81,18 +81,18 @@ class Checkpoint:
         return True
 
     def load(self) -> Any | None:
-        """The last whole state, on the CPU; None where there is none."""
+        """The last undamaged state, on the CPU; None where there is none."""
         for file in reversed(self._files()):
             with file.open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() == file.stem.split("-")[1]:
                     stream.seek(0)
                     return torch.load(stream, map_location="cpu", weights_only=True)
             file.unlink(missing_ok=True)
-            self.log(f"{file} is damaged: the run goes on from the state before it, or else from the start")
+            self.log(f"{file} is damaged: the run resumes from the state before it, or from the start")
         return None
 
     def remove(self) -> None:
-        """Forget it, as the run is done; and the runs that nobody went on with."""
+        """Remove the states of this run, which is done, and of runs that were abandoned."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # another run may do the same, or still need the folder
             for folder in self.folder.parent.iterdir():
@@ -101,26 +101,26 @@ class Checkpoint:
             self.folder.parent.rmdir()
 
     def _files(self) -> list[Path]:
-        """The states, the last one last."""
+        """The files of the states, the oldest first."""
         return sorted((file for file in self.folder.glob("*.pt") if _NAME.fullmatch(file.name)), key=_number)
 
     def _log_once(self, error: OSError) -> None:
         if not self.failed:
             reason = str(error.strerror or error)
             reason = reason[:1].lower() + reason[1:]
-            self.log(f"{self.folder}: {reason}: training goes on, but if killed begins again at an older state")
+            self.log(f"{self.folder}: {reason}: training continues, but a killed run would resume from an older state")
         self.failed = True
 
 
 class _HashingWriter:
-    """A file that is hashed as it is written; what fails is kept, as torch buries an error under one of its own."""
+    """A file that is hashed as it is written; it stores an OSError, which torch would hide behind one of its own."""
 
     def __init__(self, file: FileIO) -> None:
         self.file, self.digest, self.size = file, hashlib.sha256(), 0
         self.error: OSError | None = None
 
     def write(self, content: Any) -> int:
-        """Take all bytes, whether they fit or not: the size counts both."""
+        """Write the content and count its bytes; after an error, they are only counted."""
         rest = memoryview(content).cast("B")
         length = rest.nbytes
         self.size += length
@@ -133,14 +133,14 @@ class _HashingWriter:
         return length
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are not buffered."""
 
 
 def _write(state: Any, place: Path) -> str:
-    """The sha256 of what is then on disk. Raises OSError where there is no room."""
+    """Write a state and return the sha256 of the file. Raises OSError where there is no space for it."""
     with place.open("wb", buffering=0) as file:
         digested = _HashingWriter(file)
-        torch.save(state, digested)  # type: ignore[arg-type]  # it takes whatever can be written to
+        torch.save(state, digested)  # type: ignore[arg-type]  # it takes any object with a write method
         if digested.error:
             reason = f"{digested.error.strerror} for a state of {digested.size / 1e6:,.1f} MB"
             raise OSError(digested.error.errno, reason)
@@ -153,7 +153,7 @@ def _number(file: Path) -> int:
 
 
 def _flush(folder: Path) -> None:
-    """Make the names in a folder outlast a power cut."""
+    """Write the names in a folder to disk, so that they survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -164,14 +164,14 @@ def _flush(folder: Path) -> None:
 @contextmanager
 def catch_sigterm() -> Iterator[threading.Event]:
     """An event that is set by SIGTERM, so that a step can be finished and saved; a second one ends the process."""
-    asked = threading.Event()
+    stop_requested = threading.Event()
 
-    def ask(*_: Any) -> None:
+    def request_stop(*_: Any) -> None:
         signal.signal(signal.SIGTERM, former)
-        asked.set()
+        stop_requested.set()
 
-    former = signal.signal(signal.SIGTERM, ask)
+    former = signal.signal(signal.SIGTERM, request_stop)
     try:
-        yield asked
+        yield stop_requested
     finally:
         signal.signal(signal.SIGTERM, former)

@@ -1,4 +1,4 @@
-"""What is seen of a run while it trains: a progress bar on a terminal, with what was reached and how fast."""
+"""The progress bar of a training run, with its loss and its speed."""
 
 import time
 from functools import cached_property
@@ -9,7 +9,7 @@ from chatmill.training.trainer import LossTotals, Trainer
 
 
 class Display:
-    """The progress bar of the process that leads; `rows` are those of a step, of `row_length` tokens each."""
+    """The progress bar of the main process; a step has `rows` rows of `row_length` tokens."""
 
     def __init__(self, trainer: Trainer, rows: int, row_length: int) -> None:
         self.trainer, self.rows, self.row_length = trainer, rows, row_length
@@ -26,12 +26,12 @@ class Display:
             self.bar.close()
 
     def update(self) -> None:
-        """A step is done."""
+        """Advance the bar by one step."""
         if self.bar is not None:
             self.bar.update()
 
     def describe(self, sums: LossTotals) -> None:
-        """Show what was reached since the last time."""
+        """Show the loss since the last call, and the speed."""
         if self.bar is not None and not self.bar.disable:
             tokens = (self.trainer.completed_steps - self.first) * self.rows * self.row_length
             speed = tokens / (time.monotonic() - self.start)
@@ -41,12 +41,12 @@ class Display:
 
     @cached_property
     def flops(self) -> int:
-        """Operations a token."""
+        """Operations per token."""
         return flops_per_token(self.trainer.model.config, self.row_length)
 
     @cached_property
     def peak(self) -> float | None:
-        """The most operations a second of all processes."""
+        """Peak operations a second of all processes; None if unknown."""
         group = self.trainer.group
         most = peak_flops(group.device, self.trainer.precision)
         return most and most * group.size

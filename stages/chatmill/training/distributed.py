@@ -1,7 +1,7 @@
-"""Several processes that train one model: each computes its part of every step, and sums run over all of them.
+"""Distributed training: each process computes its part of every step, and sums are reduced over all of them.
 
-They are started by `launch` on one machine, or by torchrun on one or many; both tell a process who it is by the
-environment (RANK, WORLD_SIZE, LOCAL_RANK).
+`launch` starts the processes on one machine, torchrun on one or many; both set the rank of each in its environment
+(RANK, WORLD_SIZE, LOCAL_RANK).
 """
 
 import multiprocessing
@@ -31,16 +31,16 @@ from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE
 
 DeviceKind = Literal["cpu", "cuda"]
-_LOST = ("gloo", "Connection", "Socket", "NCCL")  # what errors of a broken connection name
+_LOST = ("gloo", "Connection", "Socket", "NCCL")  # words in the errors of a broken connection
 
 
 class LostContactError(ValueError):
-    """Another process ended."""
+    """Another process ended, so that its connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All processes that train together, seen from one of them; alone, every sum is what it was."""
+    """The process group as one of its processes sees it. With a single process, every reduction is the identity."""
 
     device: torch.device
     rank: int = 0
@@ -49,17 +49,17 @@ class Group:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process writes and shows what all have."""
+        """Whether this process writes the outputs and shows the progress for all."""
         return self.rank == 0
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum of what all processes have, in place."""
+        """Sum a tensor over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def total(self, number: float) -> float:
-        """The sum of one number of each process."""
+        """The sum of a number over all processes."""
         return (
             self.all_reduce(torch.tensor(number, dtype=torch.float64, device=self.device)).item()
             if self.size > 1
@@ -67,7 +67,7 @@ class Group:
         )
 
     def all_reduce_gradients(self, weights: Iterable[nn.Parameter]) -> None:
-        """Add up the gradients of all processes, at once; those of sharded weights were added up on their way."""
+        """Sum the gradients over all processes in one operation; FSDP has already summed those of sharded weights."""
         plain = [weight.grad for weight in weights if not isinstance(weight, DTensor)]
         gradients = [gradient for gradient in plain if gradient is not None]
         if self.size == 1 or not gradients:
@@ -77,7 +77,7 @@ class Group:
             gradient.copy_(part.view_as(gradient))
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process has, in all; its tensors, one after another, on the CPU."""
+        """The main process's value, in all processes; its tensors are sent one by one, and are on the CPU."""
         if self.size == 1:
             return value
         outline = [tree_map_only(Tensor, lambda x: x.to("meta"), value) if self.is_main_process else None]
@@ -85,7 +85,7 @@ class Group:
         return tree_map_only(Tensor, self._broadcast_tensor, value if self.is_main_process else outline[0])
 
     def gather_full(self, value: Any) -> Any:
-        """The same with its tensors on the CPU, whole in the first process, where each process has parts of them."""
+        """A value whose tensors may be sharded, with full ones on the CPU in the main process, and None in others."""
         return tree_map_only(Tensor, self._gather_tensor, value)
 
     def _broadcast_tensor(self, tensor: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ SINGLE_PROCESS = Group(torch.device("cpu"))
 
 
 def choose_device_kind(requested: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
-    """What was asked for; for `auto` the GPU, where there is one."""
+    """The requested kind; for `auto` the GPU, where there is one."""
     able = torch.cuda.is_available()
     if requested == "cuda" and not able:
         raise ValueError("train_model.device = cuda: PyTorch finds no GPU: set cpu, or auto")
@@ -110,22 +110,22 @@ def choose_device_kind(requested: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
 
 
 def choose_processes(requested: int | Literal["auto"], device: DeviceKind) -> int:
-    """How many processes to start: for `auto` one for each GPU, or one."""
+    """The number of processes to start; for `auto` one for each GPU, or one without a GPU."""
     if requested == "auto":
         return torch.cuda.device_count() if device == "cuda" else 1
     return requested
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several that were started to train together."""
+    """Whether `launch` or torchrun started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 @contextmanager
 def join_process_group(kind: DeviceKind) -> Iterator[Group]:
-    """The group of which the environment says that this process belongs to it, or this process alone.
+    """Join the process group that the environment names; without one, the group is this process alone.
 
-    Raises LostContactError where another one ends before its time.
+    Raises LostContactError if another process ends too early.
     """
     device = _own_device(kind)
     size = int(os.environ["WORLD_SIZE"]) if is_launched() else 1
@@ -135,8 +135,8 @@ def join_process_group(kind: DeviceKind) -> Iterator[Group]:
     try:
         gpu = device if kind == "cuda" else None
         dist.init_process_group("nccl" if gpu else "gloo", device_id=gpu)
-        beside = int(os.environ.get("LOCAL_WORLD_SIZE", size)) if kind == "cpu" else 1
-        yield Group(device, dist.get_rank(), size, beside)
+        per_device = int(os.environ.get("LOCAL_WORLD_SIZE", size)) if kind == "cpu" else 1
+        yield Group(device, dist.get_rank(), size, per_device)
     except RuntimeError as error:
         if any(word in str(error) for word in _LOST):
             raise LostContactError(f"process {os.environ['RANK']} of {size} lost contact to the others") from error
@@ -155,7 +155,7 @@ def _own_device(kind: DeviceKind) -> torch.device:
 
 
 def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
-    """Leave each process its part of every weight; those of a layer are gathered for as long as it computes."""
+    """Shard every weight over the processes, by FSDP; the weights of a layer are gathered while it computes."""
     mesh = init_device_mesh(group.device.type, (group.size,))
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     if compiled:
@@ -163,27 +163,27 @@ def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
             layer.compile(dynamic=False)
     for module in (*layers, model):
         sharded = fully_shard(module, mesh=mesh)
-        sharded.set_force_sum_reduction_for_comms(True)  # gloo can do no other
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo supports no other
         sharded.set_gradient_divide_factor(1.0)
-    register_fsdp_forward_method(model, "nats")  # gathers the weights, too
+    register_fsdp_forward_method(model, "nats")  # gathers the weights for it as for forward
 
 
-def shard_like(whole: Tensor, weight: Tensor) -> Tensor:
-    """The part of a whole tensor that a process holds that holds a part of `weight`; of weights in a stack likewise."""
-    if not isinstance(weight, DTensor) or not whole.ndim:
-        return whole
+def shard_like(full: Tensor, weight: Tensor) -> Tensor:
+    """Shard a full tensor as `weight` is sharded; it may be a stack of tensors of that shape."""
+    if not isinstance(weight, DTensor) or not full.ndim:
+        return full
     dims = [placement.dim for placement in weight.placements if isinstance(placement, Shard)]
-    placements = [Shard(dim + whole.ndim - weight.ndim) for dim in dims]
-    return distribute_tensor(whole.to(weight.device), weight.device_mesh, placements, src_data_rank=None)
+    placements = [Shard(dim + full.ndim - weight.ndim) for dim in dims]
+    return distribute_tensor(full.to(weight.device), weight.device_mesh, placements, src_data_rank=None)
 
 
 def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor]) -> None:
-    """Set a model's weights, which may be sharded, from whole ones."""
+    """Load full weights into a model whose own may be sharded."""
     model.load_state_dict({name: shard_like(weights[name], weight) for name, weight in model.state_dict().items()})
 
 
 def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) -> None:
-    """Call `work` in so many processes on this machine. Raises ValueError where one of them fails."""
+    """Call `work` in several processes on this machine. Raises ValueError if one of them fails."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     workers: dict[Connection, BaseProcess] = {}
@@ -204,7 +204,7 @@ def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) 
         sender.close()
         workers[receiver] = worker
     try:
-        with _handing_on_sigterm(workers.values()):
+        with _forwarding_sigterm(workers.values()):
             _wait_for(workers)
     finally:
         for process in workers.values():
@@ -215,10 +215,10 @@ def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) 
 def _worker_main(
     sender: Connection, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]
 ) -> None:
-    """A process of `launch`; it tells the parent of a mistake and stays, so that no other sees a broken contact."""
+    """Run a process of `launch`; on errors it reports to the parent and waits, so that no connection breaks."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
-    tqdm.set_lock(threading.RLock())  # its own would outlive a process that is killed, which Python warns of
+    tqdm.set_lock(threading.RLock())  # tqdm's own lock would outlive a killed process, and Python warns of that
     os.environ.update(environment)
     try:
         work(*arguments)
@@ -230,15 +230,15 @@ def _worker_main(
 
 
 @contextmanager
-def _handing_on_sigterm(workers: Iterable[BaseProcess]) -> Iterator[None]:
-    """Who asks the parent to end asks all; a second time ends it, and them with it."""
+def _forwarding_sigterm(workers: Iterable[BaseProcess]) -> Iterator[None]:
+    """Forward the first SIGTERM to all workers; a second one ends the parent, and the workers with it."""
 
-    def hand_on(*_: Any) -> None:
+    def forward(*_: Any) -> None:
         signal.signal(signal.SIGTERM, former)
         for worker in workers:
             worker.terminate()
 
-    former = signal.signal(signal.SIGTERM, hand_on)
+    former = signal.signal(signal.SIGTERM, forward)
     try:
         yield
     finally:
@@ -246,7 +246,7 @@ def _handing_on_sigterm(workers: Iterable[BaseProcess]) -> Iterator[None]:
 
 
 def _wait_for(workers: dict[Connection, BaseProcess]) -> None:
-    """Return when all have ended well, exit when they were asked to end; raise the first error."""
+    """Wait for all workers; raise the first error, and exit if SIGTERM stopped them."""
     running = dict(workers)
     while running:
         ready = wait(list(running))
@@ -266,5 +266,5 @@ def _wait_for(workers: dict[Connection, BaseProcess]) -> None:
 
 def _ended(rank: int, size: int, code: int | None) -> str:
     if code == -signal.SIGKILL:
-        return f"process {rank} of {size} was killed: where memory ran out, lower train_model.processes or batch_size"
-    return f"process {rank} of {size} ended with code {code}, see above"
+        return f"process {rank} of {size} was killed: if memory ran out, lower train_model.processes or batch_size"
+    return f"process {rank} of {size} exited with code {code}: its error is above"

@@ -1,4 +1,4 @@
-"""What a training run takes, told before its first step: operations and memory.
+"""Estimates of the operations and memory of a training run, made before its first step.
 
 Shapes: B rows computed together, T tokens of a row, C channels, I channels within feed-forward, V vocabulary.
 """
@@ -15,7 +15,7 @@ from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.training.precision import NUMBER_FORMATS
 from chatmill.training.train_parameters import Precision
 
-_GPU_PEAK_TFLOPS = {  # 1e12 operations a second, as makers tell them for dense products: of bfloat16, of float32
+_GPU_PEAK_TFLOPS = {  # 1e12 operations a second, by the makers' data for dense products: in bfloat16, in float32
     "GB200": (2500, 80),
     "B200": (2250, 75),
     "GH200": (989, 67),
@@ -30,17 +30,17 @@ _GPU_PEAK_TFLOPS = {  # 1e12 operations a second, as makers tell them for dense 
     "RTX 3090": (71, 35.6),
     "MI300X": (1307, 163),
 }
-_TRIALS, _SIDE = 5, 1024  # products of square matrices that a processor is measured by
+_TRIALS, _SIDE = 5, 1024  # matrix products by which a CPU is measured, and the size of the matrices
 
-_LIBRARIES = 90e6  # bytes that the first step loads and keeps, whatever the model
-_ACTIVATIONS_PER_TOKEN = 21  # numbers of C channels that a layer keeps of a token for its gradient
-_FEED_FORWARD_ACTIVATIONS = 4  # and of I channels
+_LIBRARIES = 90e6  # bytes that the first step loads, whatever the model
+_ACTIVATIONS_PER_TOKEN = 21  # vectors of C channels that a layer stores per token for the backward pass
+_FEED_FORWARD_ACTIVATIONS = 4  # vectors of I channels, likewise
 _LOGITS = 12  # bytes for each logit: itself, its logarithm, its gradient
-_OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory")  # what torch's other errors say
+_OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory")  # words in torch's errors
 
 
 def num_weights(config: ModelConfig) -> tuple[int, int]:
-    """Those of the layers' matrices, and all others."""
+    """The number of weights in the layers' matrices, and of all others."""
     width, size = config.hidden_size, config.head_dim
     heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads
     layer = width * (size * heads + 3 * config.intermediate_size)
@@ -50,9 +50,9 @@ def num_weights(config: ModelConfig) -> tuple[int, int]:
 
 
 def flops_per_token(config: ModelConfig, context: int) -> int:
-    """Operations that a trained token takes: 6 for each weight it meets, and 12 C T for each layer's attention.
+    """Operations per trained token: 6 for each weight in a product, and 12 C T for the attention of each layer.
 
-    The convention of MFU (arXiv:2204.02311, appendix B): all of the past counts, though half of it is masked.
+    This is the convention of MFU (arXiv:2204.02311, appendix B): all T positions count, though half are masked.
     """
     matrices, _ = num_weights(config)
     attended = config.num_hidden_layers * config.num_attention_heads * config.head_dim * context
@@ -60,7 +60,7 @@ def flops_per_token(config: ModelConfig, context: int) -> int:
 
 
 def peak_flops(device: torch.device, precision: Precision) -> float | None:
-    """The most operations a second: of a processor, as a matrix product reaches them; None of an unknown GPU."""
+    """Peak operations a second: of a CPU, as measured by matrix products; None for an unknown GPU."""
     if device.type == "cpu":
         return _measure_peak_flops(NUMBER_FORMATS[precision].dtype)
     name = torch.cuda.get_device_name(device)
@@ -69,7 +69,7 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
 
 
 def _measure_peak_flops(kind: torch.dtype) -> float:
-    """Of the best trial; the first, which prepares, is none."""
+    """The speed of the best trial after the first, which warms up."""
     matrix, times = torch.ones(_SIDE, _SIDE, dtype=kind), []
     for _ in range(_TRIALS):
         start = time.perf_counter()
@@ -79,7 +79,7 @@ def _measure_peak_flops(kind: torch.dtype) -> float:
 
 
 def memory_needed(config: ModelConfig, rows: int, row_length: int, precision: Precision, shards: int = 1) -> int:
-    """Bytes at the peak of a step of `rows` rows at once, beyond a process that has loaded torch.
+    """Peak bytes of a step that computes `rows` rows together, beyond a process that has loaded torch.
 
     Weights, gradients and the optimiser's state are spread over `shards` processes.
     """
@@ -87,18 +87,18 @@ def memory_needed(config: ModelConfig, rows: int, row_length: int, precision: Pr
     state = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
     size, width = config.head_dim, config.hidden_size
     layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
-    whitened = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer
+    muon = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer
     activations = (
         4
         * config.num_hidden_layers
         * (_ACTIVATIONS_PER_TOKEN * width + _FEED_FORWARD_ACTIVATIONS * config.intermediate_size)
     )
     batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
-    return int(_LIBRARIES + state + max(whitened, batch))
+    return int(_LIBRARIES + state + max(muon, batch))
 
 
 def check_memory(needed: Callable[[int], int], depth: int, available: int) -> None:
-    """Raises ValueError where `needed`, the bytes for a depth, is more than what is available."""
+    """Raise ValueError if the bytes needed for a depth exceed those available."""
     if needed(depth) <= available:
         return
     largest = next((lower for lower in range(depth, 0, -1) if needed(lower) <= available), None)
@@ -114,14 +114,14 @@ def _gigabytes(size: int) -> str:
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that are free: of a GPU, or of the machine and the control groups that hold this process."""
+    """Free bytes: of a GPU, or of the machine within the limits of this process's cgroups."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return min(_machine_memory(), *cgroup_memory(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
 
 
 def _machine_memory() -> int:
-    """Bytes that programs can still have; where the system does not tell, all that there are."""
+    """Bytes that are available to programs; where the system does not report that, all of its memory."""
     file = Path("/proc/meminfo")
     if not file.exists():
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -130,7 +130,7 @@ def _machine_memory() -> int:
 
 
 def cgroup_memory(process: Path, root: Path) -> Iterator[int]:
-    """Bytes that each memory limit above a process leaves, version 1 and 2; cached files count as free."""
+    """Bytes left under each cgroup memory limit of a process, versions 1 and 2; cached files count as free."""
     for line in process.read_text().splitlines() if process.exists() else ():
         _, controller, path = line.split(":", 2)
         if controller in ("", "memory"):
@@ -149,10 +149,10 @@ def _room(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def report_out_of_memory() -> Iterator[None]:
-    """Raises ValueError where Python or torch finds that memory is used up."""
+    """Raise ValueError where Python or torch runs out of memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(words in str(error) for words in _OUT_OF_MEMORY):
             raise
-        raise ValueError("memory is used up: lower train_model.depth, context or batch_size") from error
+        raise ValueError("out of memory: lower train_model.depth, context or batch_size") from error

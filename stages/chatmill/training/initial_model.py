@@ -1,8 +1,8 @@
-"""A model to go on from in training: an earlier one of the pipeline's, or a Llama, Mistral, Qwen2 or Qwen3.
+"""A model from which training starts: of an earlier run of the pipeline, or a Llama, Mistral, Qwen2 or Qwen3.
 
-Training has a tokenizer of its own, so the model's embedding is laid out anew by tokens: each keeps the row that it has
-in the model, whatever its id. A control token that the model lacks has the row of its own token of that meaning, and
-what has none is near the mean of all rows.
+Training has a tokenizer of its own, so the model's embedding is remapped by tokens: each gets the row that it has in
+the model, whatever its id there. A control token that the model lacks gets the row of the model's token for the same
+purpose, and a token without a row starts near the mean of all rows.
 
 Shapes: V vocabulary, C channels.
 """
@@ -25,10 +25,10 @@ from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.byte_encoder import ByteEncoder, use_byte_embedding
 from chatmill.training.model_folder import ENCODER_FILE, read_byte_encoder
 
-MIN_KNOWN_FRACTION = 0.5  # of the tokens of text that the model must know
-NOISE = 0.1  # of the rows' spread: what tells one row without a model's token from another
+MIN_KNOWN_FRACTION = 0.5  # of the text tokens that the model must have
+NOISE = 0.1  # of the rows' standard deviation: it separates the rows of tokens that the model lacks
 
-EmbeddingRow = int | None  # of the model's embedding
+EmbeddingRow = int | None  # index into the model's embedding; None for a token that it lacks
 
 
 def load_initial(
@@ -36,21 +36,22 @@ def load_initial(
 ) -> ChatModel:
     """The model in a folder, in float32, with a row for each token of the vocabulary; it keeps its own context.
 
-    Its embeddings are made from bytes where `embedding` says so. Raises ValueError where the folder is missing or
+    Its embeddings are computed from bytes if `embedding` says so. Raises ValueError where the folder is missing or
     damaged, the model is no variant of ours or has a shorter context, its tokenizer has little in common with the
-    vocabulary, or it has no network to make embeddings from bytes.
+    vocabulary, or it has no byte encoder to compute embeddings.
     """
     _check_folder(path)
     check_manifest(path)
     model, content = load_chat_model(path, torch.device("cpu"))
     config = model.config
     if context > config.max_position_embeddings:
-        raise ValueError(f"{path}: its context is {config.max_position_embeddings}: train with no more than that")
+        most = config.max_position_embeddings
+        raise ValueError(f"{path}: train_model.context: expected at most {most}, the model's, got {context}")
     rows = matching_rows(vocabulary, read_vocabulary(path), content, config.vocab_size)
     encoder = _encoder(path, config.hidden_size) if embedding == "bytes" else None
-    if encoder is None:  # which knows every token
+    if encoder is None:  # a byte encoder has rows for all tokens
         _check_share(vocabulary, rows, path)
-    weights = {name: weight.clone() for name, weight in model.state_dict().items()}  # those of the file stay
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}  # the file's are left as they are
     for name in weights.keys() & {f"model.{EMBEDDING}", HEAD}:
         weights[name] = remap_embedding(weights[name], rows)
     with torch.device("meta"):
@@ -63,7 +64,7 @@ def load_initial(
 
 
 def initial_files(path: Path) -> list[Path]:
-    """The files that tell one initial model from another: its manifest, or its shape, weights and tokenizer."""
+    """The files that identify an initial model: its manifest, or its configuration, weights and tokenizer."""
     _check_folder(path)
     if (path / MANIFEST_NAME).is_file():
         return [path / MANIFEST_NAME]
@@ -74,21 +75,21 @@ def initial_files(path: Path) -> list[Path]:
 def matching_rows(
     vocabulary: Vocabulary, model_vocabulary: Vocabulary, content: dict[str, Any], num_rows: int
 ) -> list[EmbeddingRow]:
-    """The row of each token in a model of `num_rows` whose tokenizer is `known`; `content` is its config.json."""
+    """The row of each token in a model of `num_rows` rows with its own vocabulary; `content` is its config.json."""
     entries = list(zip(model_vocabulary.tokens, model_vocabulary.kinds, strict=True))[:num_rows]
     places: dict[tuple[bytes, Kind], int] = {}
     for i, entry in enumerate(entries):
         places.setdefault(entry, i)
     end = _first(content.get("eos_token_id"), num_rows)
-    meant = {BOS: _first(content.get("bos_token_id"), num_rows), IM_END: end, PAD: end}
-    if meant[BOS] is None:  # it stands between texts
-        meant[BOS] = end
-    names = {(name.encode(), Kind.CONTROL): row for name, row in meant.items()}
-    return [places.get(entry, names.get(entry)) for entry in zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
+    control_rows = {BOS: _first(content.get("bos_token_id"), num_rows), IM_END: end, PAD: end}
+    if control_rows[BOS] is None:  # the end token stands between texts, too
+        control_rows[BOS] = end
+    fallbacks = {(name.encode(), Kind.CONTROL): row for name, row in control_rows.items()}
+    return [places.get(entry, fallbacks.get(entry)) for entry in zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
 
 
 def remap_embedding(weight: Tensor, rows: Sequence[EmbeddingRow]) -> Tensor:
-    """(V, C) -> (len(rows), C): the rows that are named, and for None the mean of those and a little noise."""
+    """(V, C) -> (len(rows), C): the given rows, and for None their mean and a little noise."""
     places = [i for i, row in enumerate(rows) if row is not None]
     named = weight[[row for row in rows if row is not None]]
     noise = torch.randn(len(rows), weight.shape[1], generator=torch.Generator().manual_seed(0))
@@ -99,34 +100,34 @@ def remap_embedding(weight: Tensor, rows: Sequence[EmbeddingRow]) -> Tensor:
 
 def _check_folder(path: Path) -> None:
     if not path.is_dir():
-        raise ValueError(f"{path}: no such folder with a model: of data/model, which DVC deletes first, name a copy")
+        raise ValueError(f"{path}: no such model folder: in place of data/model, which DVC deletes first, name a copy")
 
 
 def _encoder(path: Path, width: int) -> ByteEncoder:
-    """The network from bytes to embeddings (V, C) that belongs to a model of so many channels."""
+    """The byte encoder in a folder, for embeddings of `width` channels."""
     encoder = read_byte_encoder(path)
     if encoder is None:
         raise ValueError(
-            f"{path}: no {ENCODER_FILE}, with which train_model.embedding: bytes goes on: name a copy of "
-            "data/soft_tokenizer, or of a model that was trained so"
+            f"{path}: no {ENCODER_FILE}, which train_model.embedding: bytes starts from: name a copy of "
+            "data/soft_tokenizer, or of a model that was trained with it"
         )
-    made = ByteEncoder(encoder.shape, width)  # of one that makes the head's rows as well, beside those, the first half
+    first_half = ByteEncoder(encoder.shape, width)  # an encoder's second half, if any, computes the head's rows
     halves = {"embed_out.weight": slice(width), "embed_ngrams.weight": (slice(None), slice(width))}
-    made.load_state_dict({name: weight[halves.get(name, ...)] for name, weight in encoder.state_dict().items()})
-    return made
+    first_half.load_state_dict({name: weight[halves.get(name, ...)] for name, weight in encoder.state_dict().items()})
+    return first_half
 
 
 def _first(ids: Any, num_rows: int) -> EmbeddingRow:
-    """The first of one or more ids, where it is a row."""
-    found = ids[0] if isinstance(ids, list) and ids else ids
-    return found if type(found) is int and 0 <= found < num_rows else None
+    """The first of one or more ids; None where it is no row."""
+    first = ids[0] if isinstance(ids, list) and ids else ids
+    return first if type(first) is int and 0 <= first < num_rows else None
 
 
 def _check_share(vocabulary: Vocabulary, rows: Sequence[EmbeddingRow], path: Path) -> None:
-    """Raise ValueError where the model lacks most of the tokens that text is made of."""
+    """Raise ValueError where the model lacks most of the text tokens."""
     known = sum(rows[i] is not None for i in vocabulary.text_ids)
     if known < MIN_KNOWN_FRACTION * vocabulary.num_text:
         raise ValueError(
-            f"{path}: its tokenizer has {known:,} of the {vocabulary.num_text:,} tokens of text that are to be "
-            "trained: take its own, by train_tokenizer.type: pretrained"
+            f"{path}: its tokenizer has {known:,} of the {vocabulary.num_text:,} text tokens to be trained: "
+            "use its own tokenizer, by train_tokenizer.type: pretrained"
         )

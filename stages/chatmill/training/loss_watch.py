@@ -1,4 +1,4 @@
-"""Whether training still goes well, and what the model was reading when it did not."""
+"""Detects a loss that diverges, and describes the conversations on which it did."""
 
 import math
 from collections import deque
@@ -12,29 +12,29 @@ from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.packing import PackedDataset
 
 _HISTORY = 64  # steps that a loss is compared with
-_MIN_HISTORY = 16  # of them; before, a loss is compared with the first
+_MIN_HISTORY = 16  # steps; before, a loss is compared with the first
 _MAX_DEVIATIONS = 8.0  # median deviations over the median; ordinary steps, of 1,000 tokens too, stayed below 5.4
-_MIN_RISE = 1.0  # and at least so much over it
-_PATIENCE = 10  # steps that a spike may last: most are one hard batch, and gone with it
-_NAMED, _QUOTED, _WORDS = 20, 3, 48  # conversations, those with their first words, and characters of these
+_MIN_RISE = 1.0  # nats over the median, at least
+_PATIENCE = 10  # steps that a spike may last: most are gone after one hard batch
+_NAMED, _QUOTED, _WORDS = 20, 3, 48  # conversations, those quoted, and the characters quoted of each
 
 
 class LossWatch:
-    """Stops a run whose loss is no number, or rose suddenly and stays there."""
+    """Stops a run whose loss is not finite, or rose suddenly and stays high."""
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=_HISTORY)
-        self.spike: list[tuple[int, float, str]] = []  # steps, losses and documents since it began
+        self.spike: list[tuple[int, float, str]] = []  # steps, losses and conversations since it began
 
-    def check(self, step: int, loss: float, documents: Callable[[], str]) -> None:
-        """Note a step's loss; raises ValueError where training is lost. `documents` tells what the step learnt from."""
+    def check(self, step: int, loss: float, conversations: Callable[[], str]) -> None:
+        """Record a step's loss; raises ValueError if training diverges. `conversations` describes those of the step."""
         if not math.isfinite(loss):
-            raise ValueError(_advice(f"step {step}: the loss is {loss}", documents()))
+            raise ValueError(_advice(f"step {step}: the loss is {loss}", conversations()))
         if loss <= self.limit():
             self.losses.append(loss)
             self.spike = []
             return
-        self.spike.append((step, loss, "" if self.spike else documents()))
+        self.spike.append((step, loss, "" if self.spike else conversations()))
         if len(self.spike) > _PATIENCE:
             first, height, read = self.spike[0]
             change = f"rose from {median(self.losses):.2f} to {height:.2f} and is {loss:.2f} {_PATIENCE} steps later"
@@ -49,21 +49,21 @@ class LossWatch:
         return middle + max(_MIN_RISE, _MAX_DEVIATIONS * spread)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` goes on from."""
+        """The state that `load_state_dict` restores."""
         return {"losses": list(self.losses), "spike": self.spike}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken."""
+        """Restore the state of `state_dict`."""
         self.losses.extend(state["losses"])
         self.spike = state["spike"]
 
 
-def _advice(problem: str, documents: str) -> str:
-    return f"{problem}: lower train_model.learning_rate, or look at what the step learnt from: {documents}"
+def _advice(problem: str, conversations: str) -> str:
+    return f"{problem}: lower train_model.learning_rate, or look at the conversations of the step: {conversations}"
 
 
 def describe_conversations(dataset: PackedDataset, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
-    """The conversations of rows, longest first, by their lines in the split's file; the first also by what they say."""
+    """The line numbers of the rows' conversations, longest first; of the first few, also their first words."""
     members = np.concatenate(rows)
     members = members[np.argsort(-dataset.spans.lengths[members], kind="stable")]
     numbers = np.searchsorted(dataset.split.offsets, dataset.spans.starts[members], side="right") - 1
@@ -73,8 +73,8 @@ def describe_conversations(dataset: PackedDataset, rows: Sequence[np.ndarray], v
     return f"lines {', '.join(names)}{more} of train.jsonl"
 
 
-def _first_words(feed: PackedDataset, number: int, vocabulary: Vocabulary) -> str:
-    begin, end = feed.split.offsets[number : number + 2]
-    ids = feed.split.ids[begin : min(end, begin + _WORDS)]
+def _first_words(dataset: PackedDataset, number: int, vocabulary: Vocabulary) -> str:
+    begin, end = dataset.split.offsets[number : number + 2]
+    ids = dataset.split.ids[begin : min(end, begin + _WORDS)]
     text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL)
     return " ".join(text.decode(errors="replace").split())[:_WORDS]

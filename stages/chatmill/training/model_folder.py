@@ -1,8 +1,8 @@
-"""A trained model as a folder: what Hugging Face's libraries read, and the network that made its embeddings, if any.
+"""A trained model as a folder that Hugging Face's libraries read, with the byte encoder of its embeddings, if any.
 
-model.safetensors         the weights; of embeddings made from bytes, the table that stands for them
-config.json               the shape; its section `chatmill` says how the model was trained
-byte_encoder.safetensors  the network from bytes to embeddings; its shape is `chatmill.byte_encoder`
+model.safetensors         the weights; embeddings computed from bytes are stored as a table
+config.json               the shape; its section `chatmill` records how the model was trained
+byte_encoder.safetensors  the network that computes embeddings from bytes; its shape is `chatmill.byte_encoder`
 """
 
 import json
@@ -35,7 +35,7 @@ def write_model(
     metadata: dict[str, Any],
     encoder: ByteEncoder | None = None,
 ) -> None:
-    """The model, with the tokenizer of that folder beside it; `made` says how it was trained, and by which template."""
+    """Write the model and its tokenizer; `metadata` records how it was trained, and with which template."""
     folder.mkdir()
     write_huggingface(tokenizer, folder, metadata["template"])
     ids = {
@@ -53,7 +53,7 @@ def write_model(
 
 
 def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabulary, encoder: ByteEncoder) -> None:
-    """The model with all that lies beside the weights of the folder it came from, and the network of its embeddings."""
+    """Write the model and its byte encoder, and copy all but the weights from `source`, where it came from."""
     folder.mkdir()
     for file in source.iterdir():
         if file.is_file() and file.name != MANIFEST_NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
@@ -64,7 +64,7 @@ def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabul
         **config.get("chatmill", {}),
         "byte_encoder": asdict(encoder.shape),
     }
-    config.pop("torch_dtype", None)  # the older name
+    config.pop("torch_dtype", None)  # the older name of dtype
     config |= {"dtype": "float32", "tie_word_embeddings": model.config.tie_word_embeddings, "chatmill": metadata}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     save_weights(encoder.state_dict(), folder / ENCODER_FILE)
@@ -73,7 +73,7 @@ def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabul
 
 
 def save_weights(weights: dict[str, Tensor], file: Path) -> None:
-    """Tensors as safetensors. Raises ValueError where they cannot be written."""
+    """Write tensors as safetensors. Raises ValueError where they cannot be written."""
     try:
         save_file(weights, file, metadata={"format": "pt"})
     except SafetensorError as error:
@@ -81,7 +81,7 @@ def save_weights(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def read_byte_encoder(folder: Path) -> ByteEncoder | None:
-    """The network from bytes to embeddings in a model's folder; None where it has none.
+    """The byte encoder in a model's folder; None where it has none.
 
     Raises ValueError where it is damaged.
     """
@@ -95,6 +95,6 @@ def read_byte_encoder(folder: Path) -> ByteEncoder | None:
         encoder.load_state_dict(weights)
     except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{file}: not the network that config.json describes: {' '.join(str(error).split())}"
+            f"{file}: not the byte encoder that config.json describes: {' '.join(str(error).split())}"
         ) from error
     return encoder.eval()

@@ -1,7 +1,7 @@
-"""How weights are changed: Muon for the matrices of the layers, AdamW for the embedding and the gains.
+"""The optimizers: Muon for the matrices of the layers, AdamW for the embedding and the gains.
 
-Muon (kellerjordan.github.io/posts/muon) replaces a matrix's momentum by the nearest orthogonal matrix, so that every
-direction is learnt at the same rate. What an optimizer keeps of each weight counts in estimate.py, too.
+Muon (kellerjordan.github.io/posts/muon) replaces a matrix's momentum by the nearest orthogonal matrix, so that updates
+are equally large in every direction. estimate.py counts the memory of the optimizers' states.
 """
 
 from collections import defaultdict
@@ -20,10 +20,8 @@ from chatmill.training.byte_encoder import ByteEncoder
 from chatmill.training.distributed import shard_like
 
 _MOMENTUM = 0.85  # 0.9 gave the same bits per byte after a million tokens; 0.95, with other rates, a tenth more
-_EMBEDDING_RATE_FACTOR = 0.9  # of the matrices' rate, at 256 channels; 1.3 took a tenth more bits per byte
-_BYTE_ENCODER_RATE_FACTOR = (
-    0.6  # of the embedding's, for what makes embeddings from bytes; 1 took a thirtieth more bits per byte
-)
+_EMBEDDING_RATE_FACTOR = 0.9  # of the matrices' rate, at 256 channels; 1.3 gave a tenth more bits per byte
+_BYTE_ENCODER_RATE_FACTOR = 0.6  # of the embedding's rate; 1 gave a thirtieth more bits per byte
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # pulls all singular values near 1 within five steps
 
 
@@ -40,7 +38,7 @@ def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised; matrices of equal shape are handled together. `precision` is that of the products."""
+    """Orthogonalised momentum, computed together for matrices of equal shape; `precision` is that of the products."""
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, precision: torch.dtype) -> None:
         by_shape = defaultdict(list)
@@ -50,8 +48,8 @@ class Muon(torch.optim.Optimizer):
         self.precision = precision
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]  # gradients are there: no closure makes them
-        """Change every matrix by `lr` in each direction, by more where it has more rows than columns."""
+    def step(self) -> None:  # type: ignore[override]  # no closure: gradients are computed before
+        """Change every matrix by `lr` in each direction, and by more if it has more rows than columns."""
         for group in self.param_groups:
             matrices = group["params"]
             gradients = torch.stack([matrix.grad for matrix in matrices])
@@ -59,7 +57,7 @@ class Muon(torch.optim.Optimizer):
             if not state:
                 state["momentum"] = torch.zeros_like(gradients)
             momentum = state["momentum"].lerp_(gradients, 1 - _MOMENTUM)
-            updates = _on_whole(self._direction, gradients.lerp(momentum, _MOMENTUM))
+            updates = _on_full_tensor(self._direction, gradients.lerp(momentum, _MOMENTUM))
             scale = max(1.0, updates.shape[-2] / updates.shape[-1]) ** 0.5
             for matrix, update in zip(matrices, updates, strict=True):
                 matrix.add_(update, alpha=-group["lr"] * scale)
@@ -68,16 +66,16 @@ class Muon(torch.optim.Optimizer):
         return orthogonalise(momentum.to(self.precision)).to(momentum.dtype)
 
 
-def _on_whole(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """function(x); where each process holds a part of x all gather it, and each keeps its part of the result."""
+def _on_full_tensor(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x); where x is sharded, each process gathers it and keeps its shard of the result."""
     if not isinstance(x, DTensor):
         return function(x)
-    whole = DTensor.from_local(function(x.full_tensor()), x.device_mesh, [Replicate()], run_check=False)
-    return whole.redistribute(placements=x.placements)
+    full = DTensor.from_local(function(x.full_tensor()), x.device_mesh, [Replicate()], run_check=False)
+    return full.redistribute(placements=x.placements)
 
 
 class MuonAdamW:
-    """Both together; `learning_rate` is that of the matrices."""
+    """Muon and AdamW behind one interface; `learning_rate` is Muon's."""
 
     def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
         inner = [module for module in model.modules() if isinstance(module, (Layer, Projection, ByteHead))]
@@ -95,11 +93,11 @@ class MuonAdamW:
 
     @property
     def learning_rate(self) -> float:
-        """The matrices' rate in the last step."""
+        """Muon's learning rate in the last step."""
         return float(self.optimizers[0].param_groups[0]["lr"])
 
     def step(self, factor: float) -> None:
-        """Change the weights at a share of the full rate, and forget the gradients."""
+        """Update the weights at `factor` times the full learning rates, and clear the gradients."""
         for optimizer, full_rates in zip(self.optimizers, self.full_rates, strict=True):
             for group, full_rate in zip(optimizer.param_groups, full_rates, strict=True):
                 group["lr"] = factor * full_rate
@@ -107,11 +105,11 @@ class MuonAdamW:
             optimizer.zero_grad()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """What `load_state_dict` goes on from."""
+        """The state that `load_state_dict` restores."""
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Go on from where `state_dict` was taken, with whole tensors."""
+        """Restore the state of `state_dict`, whose tensors are full ones, not shards."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             of_weights = {
@@ -126,6 +124,6 @@ def _without(weights: Iterable[nn.Parameter], others: Sequence[nn.Parameter]) ->
 
 
 def learning_rate_factor(step: int, steps: int) -> float:
-    """The share of the full rate at a step, from 0 on: a short rise, then full, then a straight fall to the end."""
+    """The fraction of the full learning rate at a step, counted from 0: warm-up, plateau, linear decay to the end."""
     warm_up, warm_down = max(1, steps // 50), max(1, steps // 2)
     return min(1.0, (step + 1) / warm_up, (steps - step) / warm_down)

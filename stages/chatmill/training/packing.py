@@ -1,4 +1,4 @@
-"""Whole conversations, packed into rows of equal length.
+"""Complete conversations, packed into rows of equal length.
 
 Shapes: N conversations, B rows of a batch, T tokens of a row.
 """
@@ -19,21 +19,21 @@ _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row,
 
 @dataclass(frozen=True, slots=True)
 class ConversationSpans:
-    """What of each conversation is packed: tokens [start, start + length), those of a cut one behind `<|bos|>`."""
+    """The packed tokens of each conversation: [start, start + length), after `<|bos|>` if it was truncated."""
 
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int64
     truncated: np.ndarray  # (N,) bool
-    rejected: int  # conversations without a trained token, which are in none of the above
+    rejected: int  # conversations without a trained token, which the arrays leave out
 
     @property
     def packed_lengths(self) -> np.ndarray:
-        """(N,) tokens that each takes of a row."""
+        """(N,) tokens that each takes in a row."""
         return np.asarray(self.lengths + self.truncated)
 
 
 class Batch(NamedTuple):
-    """Rows for the model, each (B, T). Padding is of conversation -1 and has no target."""
+    """The arrays of some rows, each (B, T). Padding has the conversation id -1 and no target."""
 
     ids: np.ndarray  # int64
     positions: np.ndarray  # int64, from 0 in each conversation
@@ -45,29 +45,29 @@ class Batch(NamedTuple):
 def truncate_conversations(
     split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int]
 ) -> ConversationSpans:
-    """The conversations that have something to train, each as much of its end as fits into `context` tokens."""
+    """The conversations with trained tokens; longer ones than `context` tokens lose their beginning."""
     if context < 2:
-        raise ValueError(f"a context of {context} tokens predicts nothing: it takes 2 or more")
+        raise ValueError(f"context = {context}: expected 2 tokens or more, as one alone predicts none")
     starts, lengths = np.array(split.offsets[:-1]), np.diff(split.offsets)
     if len(starts):
         trained = np.logical_or.reduceat(split.loss == LossKind.TRAINED, starts)
         starts, lengths, rejected = starts[trained], lengths[trained], int((~trained).sum())
     else:
         rejected = 0
-    cut = lengths > context
-    for i in np.flatnonzero(cut):
-        whole = slice(starts[i], starts[i] + lengths[i])
-        begin, end = _end_that_fits(split.ids[whole], split.loss[whole], context - 1, template, special)
+    truncated = lengths > context
+    for i in np.flatnonzero(truncated):
+        span = slice(starts[i], starts[i] + lengths[i])
+        begin, end = _end_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
         starts[i], lengths[i] = starts[i] + begin, end - begin
-    return ConversationSpans(starts, lengths, cut, rejected)
+    return ConversationSpans(starts, lengths, truncated, rejected)
 
 
 def _end_that_fits(
     ids: np.ndarray, loss: np.ndarray, room: int, template: TemplateName, special: Mapping[str, int]
 ) -> tuple[int, int]:
-    """The longest stretch of at most `room` tokens that begins with a message and ends with the last trained token.
+    """The longest span of at most `room` tokens that begins with a message and ends with the last trained token.
 
-    Where that message alone is longer, its last tokens.
+    If the last message alone is longer, the span has its last tokens.
     """
     end = int(np.flatnonzero(loss == LossKind.TRAINED)[-1]) + 1
     if template == "chatml":
@@ -79,12 +79,12 @@ def _end_that_fits(
 
 
 def best_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Which items share a row: longest first, each into the fullest row that still has room for it.
+    """Assign items to rows: longest first, each to the fullest row that still has room for it.
 
     `best_fit([5, 3, 2, 6], 8)` is `[[3, 2], [0, 1]]`.
     """
     rows: list[list[int]] = []
-    by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # rows that have so many tokens left
+    by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # rows by the number of tokens that still fit
     rooms = 0  # bit r is set where by_room[r] has rows
     for item in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         length = lengths[item]
@@ -104,7 +104,7 @@ def best_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class PackedDataset:
-    """The conversations of a split as rows, and rows as batches."""
+    """The conversations of a split, packed into rows and batches."""
 
     split: EncodedSplit
     spans: ConversationSpans
@@ -112,7 +112,7 @@ class PackedDataset:
     special: Mapping[str, int]
 
     def epoch(self, seed: int, number: int) -> Iterator[np.ndarray]:
-        """Rows that hold each conversation once, as conversations' numbers; their order follows from both arguments."""
+        """Rows of conversation indices, each conversation once; both arguments determine the order."""
         room = self.spans.packed_lengths
         random = np.random.default_rng((seed, number))
         order = random.permutation(len(room))
@@ -122,20 +122,20 @@ class PackedDataset:
                 yield window[rows[row]]
 
     def endless_rows(self, seed: int) -> Iterator[np.ndarray]:
-        """Epoch after epoch, without end."""
+        """The rows of epoch after epoch, without end."""
         return chain.from_iterable(self.epoch(seed, number) for number in count())
 
     def padding_fraction(self, seed: int) -> float:
-        """The share of the first epoch's tokens that is padding."""
+        """The fraction of the first epoch's tokens that is padding."""
         num_rows = sum(1 for _ in self.epoch(seed, 0))
         return 1 - int(self.spans.packed_lengths.sum()) / (num_rows * self.row_length)
 
     def batches(
         self, rows: Iterable[np.ndarray], rows_per_batch: int, rank: int = 0, world_size: int = 1
     ) -> list[Batch]:
-        """The rows, or one of several parts of them, in batches of equal shape; of all parts as many.
+        """The rows of a rank, in batches of equal shape; all ranks get the same number of batches.
 
-        The last are filled up with rows of padding.
+        Rows of padding fill up the last ones.
         """
         rows = list(rows)
         rows += [np.empty(0, np.int64)] * (-len(rows) % (rows_per_batch * world_size))
@@ -143,19 +143,19 @@ class PackedDataset:
         return [self.batch(rows[i : i + rows_per_batch]) for i in range(0, len(rows), rows_per_batch)]
 
     def batch(self, rows: Sequence[np.ndarray]) -> Batch:
-        """These rows; one without any conversation is padding."""
+        """The batch of these rows; one without any conversation is padding."""
         shape = len(rows), self.row_length + 1
         ids, loss = np.full(shape, self.special[PAD]), np.full(shape, int(LossKind.IGNORED))
         positions, conversations = np.zeros(shape, np.int64), np.full(shape, -1)
         for row, members in enumerate(rows):
             end = 0
             for number, i in enumerate(members):
-                start, length, cut = self.spans.starts[i], self.spans.lengths[i], self.spans.truncated[i]
-                begin, end = end, end + length + cut
+                start, length, truncated = self.spans.starts[i], self.spans.lengths[i], self.spans.truncated[i]
+                begin, end = end, end + length + truncated
                 ids[row, begin] = self.special[BOS]
                 ids[row, end - length : end] = self.split.ids[start : start + length]
                 loss[row, end - length : end] = self.split.loss[start : start + length]
                 positions[row, begin:end] = np.arange(end - begin)
                 conversations[row, begin:end] = number
-        loss[positions == 0] = LossKind.IGNORED  # nothing comes before the first token of a conversation
+        loss[positions == 0] = LossKind.IGNORED  # no token predicts the first one of a conversation
         return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:])

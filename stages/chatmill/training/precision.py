@@ -1,7 +1,7 @@
-"""The number formats of training. One more is a line here and a name in `Precision`.
+"""The number formats of training. To add one, add a line here and its name to `Precision`.
 
-Where `auto` is to choose it, `choose_precision` and `choose_compile` need it, too. One whose smallest numbers are
-larger than those of float32 needs a loss that is scaled, in `Trainer.step`; `Muon` casts momentum before it normalises.
+If `auto` may choose it, extend `choose_precision` and `choose_compile`, too. A format whose smallest numbers are larger
+than those of float32 needs loss scaling in `Trainer.step`; `Muon` casts momentum before it normalises.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from chatmill.training.train_parameters import Precision
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """What follows from a precision."""
+    """The properties of a precision."""
 
     dtype: torch.dtype  # of the products; weights, gradients and sums are float32
-    muon_bytes: int  # bytes for each weight that Muon handles at a time
+    muon_bytes: int  # bytes per weight during Muon's step
 
 
 NUMBER_FORMATS: dict[Precision, NumberFormat] = {
@@ -28,7 +28,7 @@ NUMBER_FORMATS: dict[Precision, NumberFormat] = {
 
 
 def choose_precision(precision: Literal["auto", Precision], device: DeviceKind = "cpu") -> Precision:
-    """The precision itself; for `auto` bfloat16, where the processor or GPU multiplies it."""
+    """The given precision; for `auto` bfloat16 if the CPU or GPU multiplies it in hardware, else float32."""
     if precision != "auto":
         return precision
     if device == "cuda":

@@ -1,4 +1,4 @@
-"""What a model answers, at a glance: the questions are the first of a split, as ids, and no tokenizer is needed."""
+"""Sample answers to the first questions of a split, which are read as ids, so that no tokenizer is needed."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -12,14 +12,14 @@ from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-_LONGEST = 256  # tokens of a question, those before its answer
+_LONGEST = 256  # tokens of a question: the last ones before its answer
 _ANSWER = 24  # tokens
 
 
 def sample_answers(
     model: ChatModel, split: EncodedSplit, vocabulary: Vocabulary, number: int
 ) -> Iterator[tuple[str, str]]:
-    """So many questions, and the likeliest answers."""
+    """Up to `number` questions, each with the model's greedy answer."""
     for begin, end in islice(zip(split.offsets, split.offsets[1:], strict=False), number):
         trained = np.flatnonzero(split.loss[begin:end] == LossKind.TRAINED)
         if len(trained):
@@ -30,7 +30,7 @@ def sample_answers(
 
 @torch.inference_mode()
 def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """The likeliest ids, one after another, until the model ends its turn."""
+    """The ids of greedy decoding, until the model ends its turn."""
     allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[IM_END]])
     length = min(len(question) + _ANSWER, model.config.max_position_embeddings)
     cache, ids = model.new_cache(1, length), list(question)
@@ -43,6 +43,6 @@ def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -
 
 
 def _text(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """On one line, without control tokens."""
+    """The text of ids in one line, without control tokens."""
     text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL).decode(errors="replace")
     return " ".join(text.split())

@@ -7,11 +7,11 @@ from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, model_va
 
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
-Precision = Literal["float32", "bfloat16"]  # training/precision.py says what each means
+Precision = Literal["float32", "bfloat16"]  # training/precision.py has their properties
 
 
 class TrainParameters(BaseModel, extra="forbid", frozen=True):
-    """What is trained, for how long, and by which hardware; params.yaml says what each is."""
+    """What is trained, for how long, and on which hardware; params.yaml describes each parameter."""
 
     depth: PositiveInt
     context: PositiveInt  # tokens
@@ -45,8 +45,8 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
             )
         if self.head_alignment and (self.tie_embeddings or self.head == "bytes"):
             raise ValueError(
-                f"train_model.head_alignment = {self.head_alignment} takes tie_embeddings: false and head: table"
+                f"train_model.head_alignment = {self.head_alignment} needs tie_embeddings: false and head: table"
             )
         if self.head == "bytes" and not self.tie_embeddings:
-            raise ValueError("train_model.head = bytes spells and has no rows of its own: set tie_embeddings: true")
+            raise ValueError("train_model.head = bytes has no rows of its own to untie: set tie_embeddings: true")
         return self

@@ -1,4 +1,4 @@
-"""What a training step is made of: the loss of its batches, and how the machine at hand computes it best.
+"""A training step: the loss of its batches, and how this machine computes it fastest.
 
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
@@ -24,7 +24,7 @@ from chatmill.training.packing import Batch
 from chatmill.training.precision import autocast
 from chatmill.training.train_parameters import Precision
 
-_WORTH_COMPILING = 1e13  # operations a thread, two and a half minutes: compiling takes 35 s and saves two fifths
+_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves two fifths
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 _WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 
@@ -32,7 +32,7 @@ _WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 def choose_compile(
     requested: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
 ) -> bool:
-    """What was asked for; for `auto` whether it pays: with bfloat16, a long run and a compiler; `operations` of one."""
+    """The requested value; for `auto`, whether a run of so many operations gains by it: long, in bfloat16."""
     if requested != "auto":
         return requested
     worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
@@ -47,9 +47,9 @@ def _has_compiler(device: DeviceKind) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Use again what is freed, in place of giving it back and fetching it anew, page by page: a third of a step.
+    """Have malloc reuse freed memory: to return it and to fetch it anew, page by page, takes a third of a step.
 
-    GNU's C library can be asked for it; with others nothing changes.
+    This is a setting of GNU's C library; with others nothing changes.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
@@ -58,13 +58,13 @@ def keep_freed_memory() -> None:
 
 
 def make_compile_deterministic() -> None:
-    """Have compiled code add up in one order: left alone, threads add to an embedding's gradient as they come along."""
+    """Have compiled code add in a fixed order: by default, threads add to an embedding's gradient in any order."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here
 
 
 class LossTotals(NamedTuple):
-    """What is added up over batches."""
+    """Sums over batches, from which the mean losses follow."""
 
     weighted_nats: float = 0.0
     weight: float = 0.0
@@ -72,7 +72,7 @@ class LossTotals(NamedTuple):
     bytes: int = 0  # of trained text
 
     def plus(self, other: "LossTotals") -> "LossTotals":
-        """Both together."""
+        """The sum of both."""
         return LossTotals(
             self.weighted_nats + other.weighted_nats,
             self.weight + other.weight,
@@ -82,26 +82,26 @@ class LossTotals(NamedTuple):
 
     @classmethod
     def from_tensor(cls, numbers: Tensor) -> "LossTotals":
-        """From a tensor (4,) of them."""
+        """The totals in a tensor (4,), in the order of the fields."""
         weighted_nats, weight, nats, num_bytes = numbers.tolist()
         return cls(weighted_nats, weight, nats, int(num_bytes))
 
     @property
     def loss(self) -> float:
-        """Weighted mean, in nats a token."""
+        """The weighted mean loss, in nats a token."""
         return self.weighted_nats / self.weight
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Of trained text; None where there is none."""
+        """Bits per byte of trained text; None where there is none."""
         return self.nats / (math.log(2) * self.bytes) if self.bytes else None
 
 
 class Trainer:
-    """A model that learns for `steps` steps, or is measured, batch by batch.
+    """Trains a model for `steps` steps, and evaluates it.
 
-    `num_bytes` (V,) are the bytes of text of each id; `prompt_weight` is the loss weight of what the assistant reads.
-    Each process of the group is given batches of its own, as many as the others; what it returns is of all of them.
+    `num_bytes` (V,) are the bytes of text of each id; `prompt_weight` is the loss weight of prompt tokens. Each process
+    of the group gets its own batches, as many as the others; the totals returned are those of all processes.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Trainer:
         self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
 
     def step(self, batches: Sequence[Batch]) -> LossTotals:
-        """Learn from all of the batches at once."""
+        """Make one optimizer step on all of the batches."""
         own = sum(self.loss_weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
         total = self.group.total(own)
         numbers = self._no_numbers()
@@ -142,19 +142,19 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, batches: Sequence[Batch]) -> LossTotals:
-        """The same sums, and nothing learnt."""
+        """The totals of the batches, without training on them."""
         numbers = self._no_numbers()
         for batch in batches:
             numbers += self._loss(batch)[1]
         return LossTotals.from_tensor(self.group.all_reduce(numbers))
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` goes on from, in whatever number of processes; whole in the first."""
+        """The state that `load_state_dict` restores in any number of processes; complete in the main process."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         return {"done": self.completed_steps, **self.group.gather_full(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken."""
+        """Restore the state of `state_dict`."""
         self.completed_steps = state["done"]
         load_full_state_dict(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -163,7 +163,7 @@ class Trainer:
         return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The weighted nats of a batch, to derive; and all its Sums, (4,) float64."""
+        """The loss of a batch, to differentiate; and its LossTotals as a tensor (4,) float64."""
         ids, positions, conversations, targets, loss = (
             torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
         )
@@ -180,6 +180,6 @@ class Trainer:
     def _nats(
         self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Four (B, T) -> (B, T) float32, what each target costs; and the penalty of the model, or of each row."""
+        """Four (B, T) -> (B, T) float32, the loss of each target; and the model's auxiliary loss, if any."""
         with autocast(ids.device.type, self.precision):
             return self.model.nats(ids, positions, conversation_mask(conversations), targets)

@@ -1,4 +1,4 @@
-"""The steps of a training run: how its batches become rows, and its loop, from the checkpoint to the learning curve."""
+"""The loop of a training run, from its checkpoint to its learning curve, and how its steps are divided into batches."""
 
 import sys
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
 STAGE = "train_model"
-MAX_BATCH_LOGITS = 1 << 24  # in one batch; the gradients of several are added up
+MAX_BATCH_LOGITS = 1 << 24  # the gradients of several batches are added up
 CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
 HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
@@ -25,31 +25,32 @@ HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How rows become steps."""
+    """How rows are divided into steps and batches."""
 
     rows_per_step: int
-    rows_per_batch: int  # that a process computes together; a divisor of its part, so that all batches have one shape
+    rows_per_batch: int  # computed together; it divides a process's rows of a step, so that all batches have one shape
     seed: int
     checkpoint_every: int  # steps
 
 
 def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: int, group: Group) -> Plan:
-    """How the batches that are asked for become rows."""
+    """Divide the tokens of a step, train_model.batch_size, into rows and batches."""
     if group.is_main_process and 2 * dataset.row_length <= parameters.context:
         longest = f"the longest conversation takes {dataset.spans.packed_lengths.max()} tokens"
         log(
             STAGE,
-            f"{longest}: beyond {dataset.row_length}, nothing is learnt of train_model.context = {parameters.context}",
+            f"{longest}: positions beyond {dataset.row_length} of train_model.context = {parameters.context} "
+            "are never trained",
         )
-    rows_a_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
-    rows_a_batch = rows_at_once(rows_a_step // group.size, dataset.row_length, vocab_size)
-    return Plan(rows_a_step, rows_a_batch, parameters.seed, parameters.checkpoint_every)
+    rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
+    rows_per_batch = rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
+    return Plan(rows_per_step, rows_per_batch, parameters.seed, parameters.checkpoint_every)
 
 
-def rows_at_once(rows_a_step: int, row_length: int, vocab_size: int) -> int:
-    """The most rows of a step that are computed together."""
+def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:
+    """The rows that are computed together: the largest divisor of a step's rows within MAX_BATCH_LOGITS."""
     most = max(1, MAX_BATCH_LOGITS // (row_length * vocab_size))
-    return max(rows for rows in range(1, rows_a_step + 1) if rows_a_step % rows == 0 and rows <= most)
+    return max(rows for rows in range(1, rows_per_step + 1) if rows_per_step % rows == 0 and rows <= most)
 
 
 def share_rows(batch_size: int, context: int, row_length: int, processes: int) -> int:
@@ -74,7 +75,7 @@ def train(
     checkpoint: Checkpoint,
     vocabulary: Vocabulary,
 ) -> str:
-    """Train from the checkpoint, or from the start; return train.tsv."""
+    """Train from the checkpoint, or from the start; return the content of train.tsv."""
     curve, sums, watch, group = HEADER, LossTotals(), LossWatch(), trainer.group
     if state := group.broadcast(checkpoint.load() if group.is_main_process else None):
         curve, sums = state["curve"], LossTotals(*state["sums"])
@@ -106,14 +107,14 @@ def train(
 
 
 def end_early(trainer: Trainer, saved: bool) -> NoReturn:
-    """Say what is kept, and exit."""
+    """Log whether the state was saved, and exit."""
     if trainer.group.is_main_process:
-        outcome = "saved, and the same command goes on from here" if saved else "not saved"
-        log(STAGE, f"asked to end at step {trainer.completed_steps} of {trainer.steps}: {outcome}")
+        outcome = "the state is saved: run the same command to resume" if saved else "the state is not saved"
+        log(STAGE, f"stopped by SIGTERM at step {trainer.completed_steps} of {trainer.steps}: {outcome}")
     sys.exit(SIGTERM_EXIT_CODE)
 
 
 def curve_line(step: int, sums: LossTotals, held_out: LossTotals, learning_rate: float) -> str:
-    """One line of train.tsv; what was not measured is empty."""
+    """One line of train.tsv; values that were not measured are empty."""
     numbers = (sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate)
     return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"

@@ -112,15 +112,15 @@ def test_a_model_in_each_header_is_our_model(tmp_path, write, tied):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data[:-1], r"it has [\d,]+ bytes, and by its header"),
-        (lambda data: data + b"\0", r"it has [\d,]+ bytes, and by its header"),
-        (lambda data: data[:100], "too short"),
+        (lambda data: data[:-1], r"by its header expected [\d,]+ bytes, got"),
+        (lambda data: data + b"\0", r"by its header expected [\d,]+ bytes, got"),
+        (lambda data: data[:100], "expected 256 bytes or more, got"),
         (lambda data: struct.pack("<7i", *[1 << 30] * 3, 8, 8, 1 << 30, 9) + data[28:], "by its header"),
-        (lambda data: struct.pack("<7i", 0, *header(True)[1:]) + data[28:], "there is no model of the shape 0, 48"),
-        (lambda data: struct.pack("<7i", 33, *header(True)[1:]) + data[28:], "there is no model of the shape 33, 48"),
+        (lambda data: struct.pack("<7i", 0, *header(True)[1:]) + data[28:], "invalid shape 0, 48"),
+        (lambda data: struct.pack("<7i", 33, *header(True)[1:]) + data[28:], "invalid shape 33, 48"),
         (lambda data: later_header(9, True) + data, "version 9: expected 1 or 2"),
         (lambda data: later_header(2, True, 7) + data, "groups of 7 do not divide its matrices"),
-        (lambda data: b"", "too short"),
+        (lambda data: b"", "expected 256 bytes or more, got"),
     ],
 )
 def test_a_file_that_is_not_as_its_header_says_is_refused(tmp_path, damage, message):

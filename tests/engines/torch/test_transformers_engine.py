@@ -90,7 +90,7 @@ def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
     engine.append(IDS)
     with pytest.raises(ValueError, match="129 tokens, but the model's context is 128"):
         engine.append([1] * 69)
-    with pytest.raises(ValueError, match="the model knows 0 to 95"):
+    with pytest.raises(ValueError, match="expected 0 to 95"):
         engine.append([96])
     with pytest.raises(ValueError, match="cannot rewind to 61 tokens: the cache holds 60"):
         engine.rewind(61)
@@ -106,7 +106,7 @@ def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
 def test_a_model_far_larger_than_its_files_is_not_made_up(tmp_path, change, message):
     gpt2(tmp_path)
     rewrite(tmp_path, **change)
-    with pytest.raises(ValueError, match=f"transformers refuses it: {message}"):
+    with pytest.raises(ValueError, match=f"transformers rejects it: {message}"):
         open_on_cpu(tmp_path)
 
 
@@ -129,7 +129,9 @@ def test_weights_that_transformers_would_make_up_are_refused(tmp_path):
 def test_a_model_that_nobody_knows_is_refused_with_both_reasons(tmp_path):
     make("llama").save_pretrained(tmp_path)
     rewrite(tmp_path, model_type="abacus", architectures=["AbacusForCausalLM"])
-    with pytest.raises(ValueError, match=r"model_type 'abacus' is none of llama, .*, and transformers refuses it: "):
+    with pytest.raises(
+        ValueError, match=r"model_type 'abacus': expected one of llama, .*, and transformers rejects it: "
+    ):
         open_on_cpu(tmp_path)
 
 

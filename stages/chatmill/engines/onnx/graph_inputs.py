@@ -1,4 +1,4 @@
-"""What the inputs and outputs of a decoder's graph are for, by their names and shapes.
+"""The roles of the inputs and outputs of a decoder's graph, by their names and shapes.
 
 Shapes: B batch, T time (tokens given), P past, S = P + T, H heads, D head size, V vocabulary. A dimension that a graph
 leaves open is a name or None.
@@ -30,7 +30,7 @@ _INTEGERS = {"tensor(int32)", "tensor(int64)"}
 
 
 class NodeArg(Protocol):
-    """An input or an output, as ONNX Runtime tells of it."""
+    """An input or an output, as ONNX Runtime describes it."""
 
     name: str
     type: str
@@ -39,14 +39,14 @@ class NodeArg(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """A past that is handed in and comes back as the present."""
+    """A past that is passed in and returned as the present."""
 
     past: str
     present: str
     type: str
-    empty_shape: tuple[int | None, ...]  # its shape before the first token; None where only a run can tell
-    axis: int | None  # along which it grows by T; None: of one size for good
-    rewindable: bool  # whether what it holds of later tokens can be taken away, or is not looked at
+    empty_shape: tuple[int | None, ...]  # its shape before the first token; None where only a run shows it
+    axis: int | None  # along which it grows by T; None if its size is fixed
+    rewindable: bool  # whether later tokens in it can be removed, or are masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Graph:
     caches: list[CacheSpec]
     logits: NodeArg
     batch: int  # rows that it reads
-    time: int | None  # tokens that it reads at once, where they are of a fixed number
-    context: int | None  # tokens that fit, where its shapes say so
+    time: int | None  # tokens that it reads at once; None for any number
+    context: int | None  # tokens that fit into its fixed shapes; None for any number
 
 
 def read_graph(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Graph:
-    """Tell what a graph's inputs and outputs are for. Raises ValueError with the one that is not understood."""
+    """Find the roles of a graph's inputs and outputs. Raises ValueError with the one that is not recognised."""
     roles = [(node, _ROLE_OF[node.name]) for node in inputs if node.name in _ROLE_OF]
     others = [node for node in inputs if node.name not in _ROLE_OF]
     if not any(role == "ids" for _, role in roles):
@@ -70,23 +70,23 @@ def read_graph(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Graph:
         roles.append((ids, "ids"))
         others.remove(ids)
     if unknown := [node for node in others if not _may_be_past(node)]:
-        raise ValueError(f"input {_described(unknown[0])} is none that is known: expected {_KNOWN}")
+        raise ValueError(f"input {_described(unknown[0])} is not recognised: expected {_KNOWN}")
     ids = next(node for node, role in roles if role == "ids")
     logits = _find_logits(others, outputs)
     pairs = _pair(others, [node for node in outputs if node is not logits])
     caches = [_read_cache(past, present, ids, {role for _, role in roles}) for past, present in pairs]
     time = _fixed(ids.shape[-1]) if ids.shape else 1
     if time and time > 1 and any(cache.axis is None for cache in caches):
-        raise ValueError(f"input {_described(ids)} reads {time} tokens at once into a past of one size: expected 1")
+        raise ValueError(f"input {_described(ids)} reads {time} tokens at once into a past of fixed size: expected 1")
     return Graph(roles, caches, logits, _rows(ids), time, _room(roles, caches, time))
 
 
 def _only_ids(others: Sequence[NodeArg], inputs: Sequence[NodeArg]) -> NodeArg:
-    """The one input that can be the token ids, of whatever name."""
+    """The only input that can be the token ids, whatever its name."""
     found = [node for node in others if node.type in _INTEGERS and len(node.shape) in (1, 2)]
     if len(found) != 1:
         listed = ", ".join(_described(node) for node in inputs) or "none"
-        raise ValueError(f"none of its inputs is input_ids or the only integers (batch, time): they are {listed}")
+        raise ValueError(f"no input is named input_ids or is the only one of integers (batch, time): they are {listed}")
     return found[0]
 
 
@@ -104,13 +104,13 @@ def _words(name: str) -> list[str]:
 
 
 def _signature(name: str) -> tuple[str, ...]:
-    """What a past's name has in common with its present's: `past_key_values.0.key` -> ("0", "key")."""
+    """The part of a past's name that its present shares: `past_key_values.0.key` -> ("0", "key")."""
     words = _words(name.lower().replace("key_values", ""))
     return tuple(sorted(word for word in words if word not in _SIDE_WORDS))
 
 
 def _find_logits(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> NodeArg:
-    """The output `logits`, else that (B, T, V) which is widest and no present."""
+    """The output `logits`, else the widest output (B, T, V) that is no present."""
     if named := [node for node in outputs if node.name == "logits"]:
         return named[0]
     taken = {_signature(node.name) for node in pasts}
@@ -120,7 +120,7 @@ def _find_logits(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> NodeAr
     found = [node for node in found if len(found) == 1 or _fixed(node.shape[-1]) == widest]
     if len(found) != 1:
         listed = ", ".join(_described(node) for node in outputs)
-        raise ValueError(f"none of its outputs is logits (batch, time, vocabulary): they are {listed}")
+        raise ValueError(f"no output can be the logits (batch, time, vocabulary): they are {listed}")
     return found[0]
 
 
@@ -133,11 +133,11 @@ def _pair(pasts: Sequence[NodeArg], presents: Sequence[NodeArg]) -> list[tuple[N
         return list(zip(pasts, presents, strict=True))
     lost = next(node for node in pasts if signatures.count(_signature(node.name)) != 1)
     listed = ", ".join(node.name for node in presents) or "none"
-    raise ValueError(f"no output is the present of input {_described(lost)}: beside the logits they are {listed}")
+    raise ValueError(f"no output is the present of input {_described(lost)}: the others are {listed}")
 
 
 def _read_cache(past: NodeArg, present: NodeArg, ids: NodeArg, roles: set[str]) -> CacheSpec:
-    """How a past begins and grows."""
+    """The shape of an empty past, and how it grows."""
     axis = _growing_axis(past, present, ids)
     shape = [_fixed(dim) or (_rows(ids) if _is_batch(past, i, ids) else None) for i, dim in enumerate(past.shape)]
     if axis is not None:
@@ -153,17 +153,17 @@ def _read_cache(past: NodeArg, present: NodeArg, ids: NodeArg, roles: set[str]) 
 def _growing_axis(past: NodeArg, present: NodeArg, ids: NodeArg) -> int | None:
     """The axis of P; None where all but the batch are fixed."""
     if len(past.shape) != len(present.shape):
-        raise ValueError(f"output {_described(present)} has not the rank of input {_described(past)}")
+        raise ValueError(f"output {_described(present)}: expected the rank of input {_described(past)}")
     if any("sliding" in str(dim) for dim in past.shape):
-        raise ValueError(f"input {_described(past)}: a past that slides is not supported: export it without")
+        raise ValueError(f"input {_described(past)}: a sliding past is not supported: export the graph without")
     found = [i for i, dim in enumerate(past.shape) if _fixed(dim) is None and not _is_batch(past, i, ids)]
     for choose in (_named_past, _changed):
         found = [i for i in found if choose(past.shape[i], present.shape[i])] or found
     if len(found) > 1:
-        raise ValueError(f"input {_described(past)}: which of its dimensions {found} is the past cannot be told")
+        raise ValueError(f"input {_described(past)}: cannot tell which of its dimensions {found} is the past")
     fixed = [(i, a, b) for i, (a, b) in enumerate(zip(past.shape, present.shape, strict=True)) if _fixed(a)]
     if not found and any(_fixed(b) and a != b for _, a, b in fixed):
-        raise ValueError(f"input {_described(past)}: its past is of a fixed length, that of {present.name} another")
+        raise ValueError(f"input {_described(past)}: its past has another fixed length than that of {present.name}")
     return found[0] if found else None
 
 

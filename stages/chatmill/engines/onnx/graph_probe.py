@@ -1,4 +1,4 @@
-"""Whether a graph made elsewhere can be opened and run at all, tried in a process that may use only so much.
+"""Tries whether an external graph can be opened and run, in a process with limited time and memory.
 
 A file of 1 KB whose functions call each other twice takes hours to open.
 """
@@ -13,7 +13,7 @@ from chatmill.engines.onnx.graph_engine import GraphEngine
 from chatmill.engines.onnx.session import Session, graph_files
 from chatmill.pipeline.processes import SOURCE_ROOT
 
-if sys.platform != "win32":  # which has no such limits
+if sys.platform != "win32":  # Windows has no such limits
     import resource
 
 SECONDS = 20  # of processor time, and one more for each 20 MB
@@ -29,15 +29,15 @@ def probe(file: Path) -> None:
     environment = os.environ | {"PYTHONPATH": SOURCE_ROOT}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode == -getattr(signal, "SIGXCPU", 0):
-        raise ValueError(f"{file}: it takes more than {seconds} s of processor time to open: it is refused")
+        raise ValueError(f"{file}: opening it takes more than the limit of {seconds} s of CPU time")
     if result.returncode < 0 or any(words in result.stderr for words in _NO_MEMORY):
-        raise ValueError(f"{file}: it takes more than {memory >> 20} MB of memory to open, or crashes: it is refused")
+        raise ValueError(f"{file}: opening it takes more than the limit of {memory >> 20} MB of memory, or crashes")
     if result.returncode:
         raise ValueError(result.stderr.strip())
 
 
 def probe_under_limits(file: str, seconds: str, memory: str) -> None:
-    """Open a graph and read one token under limits; the exit says what is wrong with it."""
+    """Open a graph and read one token under limits; exit with the error, if any."""
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))

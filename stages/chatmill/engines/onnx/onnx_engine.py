@@ -1,4 +1,4 @@
-"""The ONNX Runtime engines: one runs our graph with its shared cache, one whatever other graph there is.
+"""The ONNX Runtime engines: one runs our graph with its shared cache, one any other graph.
 
 Needs neither PyTorch nor DVC.
 
@@ -19,7 +19,7 @@ METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chat
 
 
 class SharedCacheEngine(CachedEngine):
-    """Runs the `shared` graph of chatmill.onnx_export.graphs: the cache is written in place, in buffers made once."""
+    """Runs the `shared` graph of chatmill.onnx_export.graphs: the cache is written in place, in lasting buffers."""
 
     def __init__(self, session: Session, name: str) -> None:
         caches = SharedCaches(session, rows=1)
@@ -33,16 +33,16 @@ class SharedCacheEngine(CachedEngine):
         self._session = session
 
     def chat_batch(self, rows: int) -> ChatBatch:
-        """As many chats at once, each with a cache of its own, on the weights of this engine."""
+        """A batch of up to `rows` chats, each with a cache of its own, on the weights of this engine."""
         return ChatBatch(self, SharedCaches(self._session, rows), rows)
 
 
 def open_onnx_engine(
     file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
 ) -> Engine:
-    """The engine that the graph's inputs ask for; `context` is how many tokens a graph made elsewhere was trained for.
+    """Open the engine that fits the graph's inputs; `context` is the tokens that an external graph was trained for.
 
-    Raises ValueError with what it cannot be read, or run, for.
+    Raises ValueError, with the reason, if the graph cannot be read or run.
     """
     ours = (file.parent / MANIFEST).exists()
     if not ours:
@@ -51,12 +51,12 @@ def open_onnx_engine(
     if not ours or not has_shared_cache(session):
         return GraphEngine(session, name, context)
     if session.device != "cpu":
-        raise ValueError(f"{file}: it runs on the processor alone: say --device cpu, or --model data/model for PyTorch")
+        raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
     return SharedCacheEngine(session, name)
 
 
 def has_shared_cache(session: Session) -> bool:
-    """Whether a graph is the `shared` one of chatmill.onnx_export.graphs, with all that its engine takes from it."""
+    """Whether a graph is the `shared` one of chatmill.onnx_export.graphs, with all that its engine reads from it."""
     nodes = {node.name: node.shape for node in session.session.get_inputs()}
     sizes = [shape[axis] for name, shape in nodes.items() if name.startswith("past_key_values.") for axis in (1, 3)]
     return (

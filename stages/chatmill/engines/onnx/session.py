@@ -1,4 +1,4 @@
-"""What chatmill asks of ONNX Runtime: to open a graph on a device, and to run it. Its errors become sentences."""
+"""ONNX Runtime sessions: open a graph on a device, and run it, with errors in one line."""
 
 import ctypes
 import mmap
@@ -27,9 +27,9 @@ ERRORS = (
     MemoryError,
     RuntimeError,
 )
-_BFLOAT16 = 16  # its number in ONNX; NumPy has none, so that it is carried as the upper half of a float32
+_BFLOAT16 = 16  # its number in ONNX; as NumPy has none, it is represented by the upper half of a float32
 _TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
-SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep: 1.3 to 1.8 times as fast as at once
+SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which is 1.3 to 1.8 times as fast
     "allow_spinning": "1",
     "spin_duration_us": "1000",
 }
@@ -37,7 +37,7 @@ _LOCATION = re.compile(rb"\n\x08location\x12([\x80-\xff]?[\x00-\x7f])", re.DOTAL
 
 
 class Session:
-    """An opened graph. Tensors are NumPy's on both sides."""
+    """An open graph. Its inputs and outputs are NumPy arrays."""
 
     def __init__(self, file: Path, *, threads: int | None = None, device: str = "cpu") -> None:
         self.file = file
@@ -62,7 +62,7 @@ class Session:
             raise ValueError(f"{self.file}: ONNX Runtime cannot read it: {_line(error)}") from error
 
     def inspect(self, read: Callable[..., Found]) -> Found:
-        """What `read` makes of the graph's inputs and outputs; its errors say which file they are about."""
+        """The result of `read` for the graph's inputs and outputs; errors name the file."""
         try:
             return read(self.session.get_inputs(), self.session.get_outputs())
         except ValueError as error:
@@ -82,38 +82,38 @@ class Session:
         """
         try:
             values = {name: _to_value(array, types[name]) for name, array in feed.items()}
-            found = self.session.run_with_ort_values(outputs, values)
-            return {name: _to_array(value) for name, value in zip(outputs, found, strict=True)}
+            results = self.session.run_with_ort_values(outputs, values)
+            return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
         except ERRORS as error:
             raise self.failure(error) from error
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
-        """Run with what is bound; errors are as `run`'s."""
+        """Run with the bound inputs and outputs; errors are those of `run`."""
         try:
             self.session.run_with_iobinding(binding)
         except ERRORS as error:
             raise self.failure(error) from error
 
     def failure(self, error: Exception) -> Exception:
-        """What a failed run is told as."""
-        told = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
-        return as_memory_error(error, self.device) or told
+        """The error to raise for a failed run."""
+        failed = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
+        return as_memory_error(error, self.device) or failed
 
 
 def graph_files(file: Path) -> list[Path]:
-    """The file, and those that it says its weights are in. Raises ValueError with one that is missing."""
+    """The file, and the files of its external weights. Raises ValueError with one that is missing."""
     names = set()
     if file.stat().st_size:
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             names = {_location(content, found) for found in _LOCATION.finditer(content)}
     for name in sorted(names):
-        if not os.path.isfile(file.parent / name):  # false, too, for what is no name of a file
+        if not os.path.isfile(file.parent / name):  # false for invalid file names, too
             raise ValueError(f"{file}: its weights are in {name!r}, which is missing: put it beside the graph")
     return [file, *(file.parent / name for name in names)]
 
 
 def _location(content: mmap.mmap, found: re.Match[bytes]) -> str:
-    """The name after its length, of which the lower seven bits come first."""
+    """The name that follows its length, whose lower seven bits come first."""
     *low, high = found[1]
     length = high << 7 | low[0] & 0x7F if low else high
     return content[found.end() : found.end() + length].decode(errors="replace")
@@ -128,7 +128,7 @@ def _providers(device: str) -> list[Any]:
         kind = "cuda" if "cuda" in kinds else "cpu"
     if kind not in kinds or not (index or "0").isdecimal():
         expected = ", ".join(["auto", *kinds])
-        raise ValueError(f"device {device!r}: not here: expected one of {expected}")
+        raise ValueError(f"device {device!r}: not available: expected one of {expected}")
     chosen = (kinds[kind], {"device_id": index} if index and kind != "cpu" else {})
     return [chosen] if kind == "cpu" else [chosen, "CPUExecutionProvider"]
 
@@ -157,5 +157,5 @@ def _dtype(kind: str) -> np.dtype:
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line, without its beginning that is the same for all."""
+    """An error's message in one line, without the prefix that all have."""
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", " ".join(str(error).split()))[:400]

@@ -1,4 +1,4 @@
-"""The caches of one or more sequences, that our `shared` graph reads and writes in place.
+"""The caches of one or more sequences, which our `shared` graph reads and writes in place.
 
 Needs neither PyTorch nor DVC.
 
@@ -18,7 +18,7 @@ PREFILL_CHUNK = 512  # tokens read at once: more are no faster, but take memory 
 
 
 class DecodeStep(NamedTuple):
-    """What a run of one token for each of some rows reads and writes, bound once."""
+    """The buffers of a run of one token for each of some rows, bound once."""
 
     binding: onnxruntime.IOBinding
     ids: np.ndarray  # (B, 1)
@@ -28,7 +28,7 @@ class DecodeStep(NamedTuple):
 
 
 class SharedCaches:
-    """The graph, with (R, K, L, D) keys and values of each layer. A row's first ids are whatever was read into it."""
+    """The graph, with (R, K, L, D) keys and values of each layer; the caller knows how much of a row is filled."""
 
     def __init__(self, session: Session, rows: int) -> None:
         self._session, graph = session, session.session
@@ -41,7 +41,7 @@ class SharedCaches:
         self._readers: dict[int, onnxruntime.IOBinding] = {}
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the `past` ones of a row, in chunks: logits (V,) of what comes next."""
+        """Read ids after the first `past` tokens of a row, in chunks: logits (V,) of the next token."""
         if len(ids) == 1:
             last: np.ndarray = self.step(ids, [past], row)[0]
             return last
@@ -51,7 +51,7 @@ class SharedCaches:
         return last
 
     def step(self, ids: Sequence[int], pasts: Sequence[int], first: int = 0) -> np.ndarray:
-        """Read one id for each row from the `first` on, after as many as its past: logits (B, V) of what comes next."""
+        """Read one id for each row from `first` on, after its past: logits (B, V) of the next tokens."""
         rows = range(first, first + len(ids))
         step = self._steps.get(rows) or self._steps.setdefault(rows, self._new_step(rows))
         step.ids[:, 0] = ids
@@ -61,7 +61,7 @@ class SharedCaches:
         return step.logits[:, 0].copy()
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read ids after the `past` ones of a row: logits (keep, V) after each of the last ones."""
+        """Read ids after the first `past` tokens of a row: logits (keep, V) after each of the last ids."""
         binding = self._readers.get(row) or self._readers.setdefault(row, self._new_binding(range(row, row + 1)))
         total = past + len(ids)
         _bind_inputs(
@@ -86,7 +86,7 @@ class SharedCaches:
         return DecodeStep(binding, ids, last, total, logits)
 
     def _new_binding(self, rows: range) -> onnxruntime.IOBinding:
-        """The same buffers of some rows, for what is read and for what is written."""
+        """A binding of the same buffers of some rows to past and present."""
         binding = self._session.session.io_binding()
         binding.bind_output("logits")  # bound first, it is the first of the outputs
         for name, cache in self._caches.items():
@@ -99,7 +99,7 @@ class SharedCaches:
 def _bind_inputs(
     binding: onnxruntime.IOBinding, ids: np.ndarray, last: np.ndarray, total: np.ndarray, keep: int
 ) -> None:
-    """Bind the memory of the arrays: what is written into them later is what the next run reads."""
+    """Bind the memory of the arrays, so that each run reads what was last written into them."""
     names = ("input_ids", "seqlens_k", "total_sequence_length", "logits_to_keep")
     for name, array in zip(names, (ids, last, total, np.array([keep], np.int64)), strict=True):
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))

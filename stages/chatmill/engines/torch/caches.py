@@ -17,7 +17,7 @@ from chatmill.model.layers import INITIAL_CACHE_LENGTH
 
 
 class CacheView(NamedTuple):
-    """What the model takes for its cache: those rows of the caches that it reads."""
+    """Some rows of the caches, which the model uses as its cache."""
 
     keys: list[Tensor]  # (B, K, L, D) of each layer
     values: list[Tensor]
@@ -25,7 +25,7 @@ class CacheView(NamedTuple):
     length: int  # of the longest past
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (B, K, T, D) -> two (B, K, S, D): each row written after its own past."""
+        """Two (B, K, T, D) -> two (B, K, S, D): each row appended to its own past."""
         rows, end = torch.arange(len(keys), device=keys.device)[:, None], self.length + keys.shape[2]
         self.keys[layer][rows, :, self.positions] = keys.transpose(1, 2)
         self.values[layer][rows, :, self.positions] = values.transpose(1, 2)
@@ -36,7 +36,7 @@ class TorchCaches:
     """The model, with (R, K, L, D) keys and values of each layer. L grows by doubling, for all rows alike."""
 
     def __init__(self, model: ChatModel, rows: int, device: str) -> None:
-        """Raises ValueError for a model whose positions do not see all that is before them."""
+        """Raises ValueError for a model with chunks or a sliding window."""
         config = model.config
         if config.variant.sliding_window or config.chunking:
             what = "chunks" if config.chunking else "a sliding window"
@@ -54,17 +54,17 @@ class TorchCaches:
         )
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the `past` ones of a row: logits (V,) of what comes next."""
+        """Read ids after the first `past` tokens of a row: logits (V,) of the next token."""
         last: np.ndarray = self.run(row, ids, past, keep=1)[-1]
         return last
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read ids after the `past` ones of a row: logits (T, V), or the last ones (1, V) where that many are kept."""
+        """Read ids after the first `past` tokens of a row: logits (T, V) of all, or with keep=1 (1, V) of the last."""
         logits: np.ndarray = self._run(slice(row, row + 1), [list(ids)], [past], last_only=keep == 1)[0]
         return logits
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
-        """Read one id for each of the first rows, after as many as its past: logits (B, V) of what comes next."""
+        """Read one id for each of the first rows, after its past: logits (B, V) of the next tokens."""
         return self._run(slice(len(ids)), [[token] for token in ids], pasts, last_only=True)[:, 0]
 
     @torch.inference_mode()
@@ -92,7 +92,7 @@ class TorchCaches:
             raise
 
     def _make_room(self, length: int) -> None:
-        """Lengthen the caches to that many tokens, where they are shorter."""
+        """Extend the caches to at least `length` tokens."""
         old = self._keys[0].shape[2]
         if length <= old:
             return

@@ -1,4 +1,4 @@
-"""Models in the files of karpathy/llama2.c: one header, then the weights of one kind after another, layer by layer.
+"""Models in the files of karpathy/llama2.c: a header, then the weights, kind by kind and layer by layer.
 
 Little-endian, as the bytes lie:
 
@@ -38,7 +38,7 @@ _ONCE = ("embed_tokens", "norm", "rotations", "lm_head")  # all others are there
 
 @dataclass(frozen=True)
 class Header:
-    """What a file begins with."""
+    """The header of a file."""
 
     config: ModelConfig
     size: int  # bytes before the weights
@@ -63,7 +63,7 @@ class Header:
         }.get(kind, (c.vocab_size, c.hidden_size))
 
     def num_bytes(self, kind: str) -> int:
-        """What one weight of a kind takes."""
+        """The bytes of one weight of a kind."""
         count = prod(self.shape(kind))
         return count + 4 * (count // self.group_size) if self.group_size and kind not in _NORMS else 4 * count
 
@@ -73,7 +73,7 @@ class Header:
 
 
 def is_llama2c(file: Path) -> bool:
-    """Whether a file can only be one of llama2.c's: `.bin`, and no zip as PyTorch's are."""
+    """Whether a file can only be llama2.c's: it is named `.bin`, and is no zip as PyTorch's files are."""
     if file.suffix != ".bin":
         return False
     with file.open("rb") as stream:
@@ -81,18 +81,18 @@ def is_llama2c(file: Path) -> bool:
 
 
 def load_llama2c_model(file: Path) -> ChatModel:
-    """The model in a file: float32, and mapped where it is that there.
+    """The model of a file in float32, memory-mapped where the file has float32.
 
-    Raises ValueError where its header is none of llama2.c's, or it is not as long as that says.
+    Raises ValueError if its header is not llama2.c's, or its size is not that of the header's weights.
     """
     try:
         with file.open("rb") as stream:
             header = _read_header(stream.read(VERSIONED_HEADER))
         expected = header.size + sum(header.num_bytes(kind) * header.count(kind) for kind in header.kinds)
         if (size := file.stat().st_size) != expected:
-            raise ValueError(f"it has {size:,} bytes, and by its header {expected:,}")
+            raise ValueError(f"by its header expected {expected:,} bytes, got {size:,}")
     except ValueError as error:
-        raise ValueError(f"{file}: neither what PyTorch 1.6 or later saves, nor llama2.c: {error}") from error
+        raise ValueError(f"{file}: not a checkpoint of PyTorch 1.6 or later, nor of llama2.c: {error}") from error
     with torch.device("meta"):
         model = ChatModel(header.config)
     model.load_state_dict(dict(_weights(file, header)), assign=True)
@@ -102,7 +102,7 @@ def load_llama2c_model(file: Path) -> ChatModel:
 
 def _read_header(data: bytes) -> Header:
     if len(data) < VERSIONED_HEADER:
-        raise ValueError("too short")
+        raise ValueError(f"expected {VERSIONED_HEADER} bytes or more, got {len(data)}")
     magic, version, *shape, shared, group = _VERSIONED.unpack_from(data)
     if magic != MAGIC:
         *shape, vocab_size, length = _SHAPE.unpack_from(data)
@@ -123,7 +123,7 @@ def _read_header(data: bytes) -> Header:
 def _config(shape: Sequence[int], *, tied: bool) -> ModelConfig:
     dim, hidden, layers, heads, kv_heads, vocab_size, length = shape
     if min(shape) < 1 or dim % heads:
-        raise ValueError(f"there is no model of the shape {', '.join(map(str, shape))}")
+        raise ValueError(f"invalid shape {', '.join(map(str, shape))}")
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=dim,

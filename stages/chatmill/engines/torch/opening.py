@@ -1,6 +1,6 @@
-"""Models in PyTorch's files, made here or elsewhere: Hugging Face's folders, files of torch.save, and llama2.c's.
+"""Open models in PyTorch's files, own or external: Hugging Face folders, files of torch.save, and llama2.c's.
 
-What our own model cannot express is run by transformers, where that is installed.
+Models that ours cannot represent are run by transformers, if it is installed.
 """
 
 from pathlib import Path
@@ -32,6 +32,6 @@ def open_torch_engine(path: Path, *, device: str = "auto", threads: int | None =
 
 
 def _origin(content: dict[str, Any]) -> dict[str, str]:
-    """Which tokenizer and template a model was trained with, where train_model wrote its config.json."""
+    """The tokenizer and template that a model was trained with; empty unless train_model wrote its config.json."""
     section = content.get("chatmill")
     return {key: str(section.get(key, "")) if isinstance(section, dict) else "" for key in ("fingerprint", "template")}

@@ -1,4 +1,4 @@
-"""The PyTorch engine: runs our model on the processor or an accelerator."""
+"""The PyTorch engine: runs our model on the CPU or an accelerator."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ class PyTorchEngine:
         return self._cache.length
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those in the cache: logits (V,) of what comes next."""
+        """Read ids after those in the cache: logits (V,) of the next token."""
         check_append(self, ids)
         last: np.ndarray = self._run(ids, last_only=True)[-1]
         return last
@@ -49,7 +49,7 @@ class PyTorchEngine:
         self._cache.length = length
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a whole sequence."""
+        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         logits = self._run(ids, last_only=False)
@@ -57,7 +57,7 @@ class PyTorchEngine:
         return logits
 
     def chat_batch(self, rows: int) -> ChatBatch:
-        """As many chats at once, each with a cache of its own, on the weights of this engine."""
+        """A batch of up to `rows` chats, each with a cache of its own, on the weights of this engine."""
         return ChatBatch(self, TorchCaches(self.model, rows, self.device), rows)
 
     @torch.inference_mode()
@@ -75,22 +75,22 @@ class PyTorchEngine:
 
 
 def available_devices() -> list[str]:
-    """The devices that are here, the fastest kind first: those of CUDA, or of Apple's MPS, then the processor."""
+    """The available devices, the fastest kind first: those of CUDA, or of Apple's MPS, then the CPU."""
     kind = torch.accelerator.current_accelerator(check_available=True)
     found = [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())] if kind else []
     return [*found, "cpu"]
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of this name, as `cuda` or `cuda:1`; `auto` is the first that is here. Raises ValueError for others.
+    """The device of this name, as `cuda` or `cuda:1`; `auto` is the first available one. Raises ValueError for others.
 
-    Where MPS lacks an operator, PyTorch takes the processor for it if PYTORCH_ENABLE_MPS_FALLBACK=1 is set beforehand.
+    Where MPS lacks an operator, PyTorch uses the CPU for it if PYTORCH_ENABLE_MPS_FALLBACK=1 is set beforehand.
     """
-    here = available_devices()
-    found = [device for device in here if name in ("auto", device, device.split(":")[0])]
-    if not found:
-        raise ValueError(f"device {name!r}: not here: expected one of auto, {', '.join(here)}")
-    return torch.device(found[0])
+    available = available_devices()
+    matching = [device for device in available if name in ("auto", device, device.split(":")[0])]
+    if not matching:
+        raise ValueError(f"device {name!r}: not available: expected one of auto, {', '.join(available)}")
+    return torch.device(matching[0])
 
 
 def describe_device(device: torch.device | str) -> str:

@@ -14,14 +14,14 @@ from chatmill.checkpoints.weights import Weights, first_few, read_weights, weigh
 from chatmill.engines.engine import as_memory_error, check_append, check_rewind, default_threads
 from chatmill.engines.torch.pytorch_engine import resolve_device
 
-UNLIMITED_CONTEXT = 1 << 20  # tokens, where a model names no context, as recurrent ones
-MAX_PACKING = 8  # weights in one number of a file, where they are quantized
+UNLIMITED_CONTEXT = 1 << 20  # tokens, for models that name no context, such as recurrent ones
+MAX_PACKING = 8  # quantized weights in one number of a file
 
 _REFUSALS = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class TransformersEngine:
-    """A causal language model with the cache it makes itself. The number of threads is PyTorch's."""
+    """A causal language model with its own kind of cache. The number of threads is PyTorch's."""
 
     def __init__(self, model: Any, *, device: torch.device, threads: int | None = None) -> None:
         self.name, self.fingerprint, self.template = "transformers", "", ""
@@ -35,24 +35,24 @@ class TransformersEngine:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._cache_parameter = next((name for name in ("past_key_values", "cache_params") if name in parameters), "")
         self._ids: list[int] = []
-        self._cache: Any = None  # the model's own kind
-        self._cached = 0  # ids, the first that were read, of which the cache is
+        self._cache: Any = None  # of the model's own class
+        self._cached = 0  # ids in the cache
 
     @property
     def length(self) -> int:
-        """Tokens read so far; of them the cache may hold fewer."""
+        """Tokens read so far; the cache may hold fewer of them."""
         return len(self._ids)
 
     @torch.inference_mode()
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those before: logits (V,) of what comes next."""
+        """Read ids after those read before: logits (V,) of the next token."""
         check_append(self, ids)
         if len(ids) > 1 and not self._has_only_layers(of={"DynamicLayer", "DynamicSlidingWindowLayer"}):
-            self._cache, self._cached = None, 0  # recurrent layers begin anew with each call of several ids
+            self._cache, self._cached = None, 0  # recurrent layers start anew with each call of several ids
         read = [*self._ids, *ids]
         batch = self._batch(read[self._cached :])
         cache_inputs = {self._cache_parameter: self._cache, "use_cache": True} if self._cache_parameter else {}
-        self._cache, self._cached = None, 0  # where the run is broken off, some layers have grown and others have not
+        self._cache, self._cached = None, 0  # after an interrupted run, some layers have grown and others have not
         try:
             output = self._model(batch, **cache_inputs, **self._last_only)
         except (RuntimeError, MemoryError) as error:
@@ -64,21 +64,21 @@ class TransformersEngine:
         return _numbers(output.logits[0, -1])
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens; what a cache cannot forget is read again."""
+        """Forget all but the first `length` tokens; a cache that cannot be truncated is computed again."""
         check_rewind(self, length)
         del self._ids[length:]
         if self._cached <= length:
             return
-        keeps = length and self._has_only_layers(of={"DynamicLayer"})
+        can_crop = length and self._has_only_layers(of={"DynamicLayer"})
         cache, excess = self._cache, self._cached - length
         self._cache, self._cached = None, 0
-        if keeps:
+        if can_crop:
             cache.crop(-excess)
             self._cache, self._cached = cache, length
 
     @torch.inference_mode()
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a whole sequence."""
+        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         return _numbers(self._model(self._batch(ids), use_cache=False).logits[0])
@@ -94,14 +94,14 @@ class TransformersEngine:
 def open_transformers_engine(
     folder: Path, files: list[Path], why: str, *, device: str, threads: int | None
 ) -> TransformersEngine:
-    """The engine of a folder with weights in `files`, which ours cannot run: `why`.
+    """The engine of a folder with weights in `files`; `why` is the reason why ours cannot run it.
 
-    No code of the folder's own is run. Raises ValueError where transformers is not installed, or refuses the folder.
+    Code in the folder is never run. Raises ValueError where transformers is not installed, or rejects the folder.
     """
     if find_spec("transformers") is None:
         raise ValueError(f"{why}: transformers may run it: pip install 'chatmill[hf]'")
     if weight_files(folder) != files:
-        raise ValueError(f"{why}: name its folder, with no other weights in it: transformers reads whole folders")
+        raise ValueError(f"{why}: name its folder, with no other weights in it: transformers reads complete folders")
     weights = read_weights(files)
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -122,7 +122,7 @@ def open_transformers_engine(
             **ours,
         )
     except (StrictDataclassError, *_REFUSALS) as error:
-        raise ValueError(f"{why}, and transformers refuses it: {' '.join(str(error).split()):.200}") from error
+        raise ValueError(f"{why}, and transformers rejects it: {' '.join(str(error).split()):.200}") from error
     model, report = loaded
     if lacking := sorted({*report["missing_keys"], *(str(name) for name, *_ in report["mismatched_keys"])}):
         raise ValueError(
@@ -132,7 +132,7 @@ def open_transformers_engine(
 
 
 def _check_size(config: Any, weights: Weights) -> None:
-    """Raise ValueError where a model would be far larger than its files: transformers makes up what is missing."""
+    """Raise ValueError where a model would be far larger than its files: transformers fills in what is missing."""
     from transformers import AutoModelForCausalLM
 
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
