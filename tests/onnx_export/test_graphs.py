@@ -191,7 +191,7 @@ def test_variants_equal_pytorch_after_any_past(variant, tied):
 
 
 def test_heads_that_the_operator_cannot_rotate_are_refused():
-    with pytest.raises(ValueError, match="head_dim = 24: ONNX Runtime expects a multiple of 16"):
+    with pytest.raises(ValueError, match="head_dim = 24: ONNX Runtime needs a multiple of 16"):
         onnx_graph.shared(WEIGHTS, CONFIG.to_json() | {"head_dim": 24}, METADATA)
 
 

@@ -154,7 +154,7 @@ class ChunkedDecoder(nn.Module):
         return chunks
 
     def _rotations(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, M) -> two (B, 1, M, D/2): cosines and sines; as positions count chunks, neighbours are always one apart."""
+        """(B, M) -> two (B, 1, M, D/2): cosines and sines of positions that count chunks."""
         size = self.config.head_dim
         frequencies = self.config.rope_theta ** (-torch.arange(0, size, 2, device=places.device) / size)
         angles = places[:, None, :, None] * frequencies

@@ -121,7 +121,7 @@ class _Shared(DecoderBuilder):
         """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
         if self.head_dim % HEAD_MULTIPLE:
             raise ValueError(
-                f"head_dim = {self.head_dim}: ONNX Runtime expects a multiple of {HEAD_MULTIPLE}: set fewer or more heads"
+                f"head_dim = {self.head_dim}: ONNX Runtime needs a multiple of {HEAD_MULTIPLE}: set other heads"
             )
         self.inputs += [
             tensor("input_ids", TensorProto.INT64, ["batch", "time"]),

@@ -129,9 +129,7 @@ def test_weights_that_transformers_would_make_up_are_refused(tmp_path):
 def test_a_model_that_nobody_knows_is_refused_with_both_reasons(tmp_path):
     make("llama").save_pretrained(tmp_path)
     rewrite(tmp_path, model_type="abacus", architectures=["AbacusForCausalLM"])
-    with pytest.raises(
-        ValueError, match=r"model_type 'abacus': expected one of llama, .*, and transformers rejects it: "
-    ):
+    with pytest.raises(ValueError, match=r"model_type 'abacus': expected .*, and transformers rejects it: "):
         open_on_cpu(tmp_path)
 
 
