@@ -1,11 +1,12 @@
-"""What each choice of training is worth: bits per byte on held-out text, with one choice changed at a time.
+"""The effect of each choice of training: bits per byte on held-out text, with one choice changed at a time.
 
     python tests/benchmarks/ablation.py FORMAT=FILE … [--seconds S | --steps N] [--depth D] [--threads N]
                                         [--seeds N] [--only NAME …]
 
-All learn for the same time, or for so many steps: then the result is of any machine, but says nothing of a choice that
-costs time. Schedules fit it. The first row of each seed is what the stage train_model does; the others' difference is
-to it. Bits per byte are of all text and of the assistant's, tokens/s leave out padding. Nothing is compiled.
+All runs train for the same time, or for the same number of steps: then the result holds for any machine, but ignores
+the time that a choice takes. Schedules span the run. The first row of each seed is what the stage train_model does; the
+other rows show their difference from it. Bits per byte are of all text and of the assistant's, tokens/s leave out
+padding. Nothing is compiled.
 """
 
 import argparse
@@ -44,16 +45,16 @@ class AdamWAlone(MuonAdamW):
 
 
 class Clipping(MuonAdamW):
-    """Gradients of a norm of 1 at the most."""
+    """Clips gradients to a norm of 1."""
 
-    def step(self, share: float) -> None:
+    def step(self, factor: float) -> None:
         weights = [w for each in self.optimizers for group in each.param_groups for w in group["params"]]
         nn.utils.clip_grad_norm_(weights, 1.0)
-        super().step(share)
+        super().step(factor)
 
 
 class ZLoss(Trainer):
-    """A loss that keeps the logits' normaliser near 1."""
+    """Adds the z-loss, which keeps the logits' normaliser near 1."""
 
     def _nats(
         self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
@@ -66,13 +67,13 @@ class ZLoss(Trainer):
 
 
 def softly_capped(cap: float) -> Callable[[ChatModel], None]:
-    """What makes a model's logits stay within the cap."""
+    """A function that caps a model's logits by a scaled tanh."""
 
     def change(model: ChatModel) -> None:
         plain = model.forward
 
-        def forward(*given: Any, targets: Tensor | None = None, **options: Any) -> Any:
-            logits = cap * torch.tanh(plain(*given, **options) / cap)
+        def forward(*arguments: Any, targets: Tensor | None = None, **options: Any) -> Any:
+            logits = cap * torch.tanh(plain(*arguments, **options) / cap)
             if targets is None:
                 return logits
             nats = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
@@ -84,17 +85,17 @@ def softly_capped(cap: float) -> Callable[[ChatModel], None]:
 
 
 def cosine(done: int, steps: int) -> float:
-    """A short rise, then half a cosine."""
+    """A short warm-up, then half a cosine."""
     return min(1.0, (done + 1) / max(1, steps // 50), 0.5 + 0.5 * math.cos(math.pi * done / steps))
 
 
 def constant(done: int, steps: int) -> float:
-    """A short rise, then the full rate to the end."""
+    """A short warm-up, then the full rate to the end."""
     return min(1.0, (done + 1) / max(1, steps // 50))
 
 
 def linear(warm_up: float, warm_down: float) -> Callable[[int, int], float]:
-    """A rise and a straight fall over shares of the steps."""
+    """A linear warm-up and a linear decay over fractions of the steps."""
     return lambda done, steps: min(
         1.0, (done + 1) / max(1, warm_up * steps), (steps - done) / max(1, warm_down * steps)
     )
@@ -109,8 +110,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     "rate 0.018": {"rate": 0.018},
     "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
     "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
-    "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE": 0.45}},
-    "embedding rate 1.8": {"constants": {"_EMBEDDING_RATE": 1.8}},
+    "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE_FACTOR": 0.45}},
+    "embedding rate 1.8": {"constants": {"_EMBEDDING_RATE_FACTOR": 1.8}},
     "cosine": {"schedule": cosine},
     "constant": {"schedule": constant},
     "no warm-up": {"schedule": linear(0, 0.5)},
@@ -126,7 +127,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 
 def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None, depth: int) -> dict[str, Any]:
-    """Train with one choice changed, and say what came of it."""
+    """Train with one choice changed, and return the results."""
     data, changes = Data(Path(folder)), dict(CHOICES[choice])
     config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=CONTEXT)
     constants = {"_MOMENTUM": optimizer._MOMENTUM} | changes.pop("constants", {})

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/data.py FILE [FORMAT]
 
-FILE holds JSON lines, in FORMAT (dolly unless said). The copies in the larger file differ in the first text of each
-row, so that none is a duplicate. MB/s is of raw text: by the clock, and per core (by the processor time of all
-processes). The peak is that of the largest process.
+FILE holds JSON lines, in FORMAT (default: dolly). The copies in the larger file differ in the first text of each
+row, so that none is a duplicate. MB/s is of raw text: by wall-clock time, and per core, by the CPU time of all
+processes. The peak is that of the largest process.
 """
 
 import json
@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def write_copies(file: Path, copies: int, out: Path) -> float:
-    """Write distinct copies of a file; its size in MB."""
+    """Write distinct copies of a file; return their size in MB."""
     with out.open("w", encoding="utf-8") as target:
         for copy in range(copies):
             with file.open(encoding="utf-8") as lines:
@@ -42,7 +42,7 @@ def write_copies(file: Path, copies: int, out: Path) -> float:
 
 
 def run(stage: str, folder: Path) -> tuple[float, float, float]:
-    """Seconds by the clock, seconds of processor time, and MB of the largest process."""
+    """Seconds of wall-clock time, seconds of CPU time, and MB of the largest process."""
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, STAGES / f"{stage}.py", *COMMANDS[stage].split()], cwd=folder)
     _, status, usage = os.wait4(process.pid, 0)

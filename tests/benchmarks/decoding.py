@@ -1,20 +1,19 @@
-"""What a token costs beside the engine's work, what several chats share, and what guessing ahead would save.
+"""The cost of a token outside the engine, the gain of batched chats, and what prompt lookup decoding would save.
 
     python tests/benchmarks/decoding.py [MODEL ...] [--threads N] [--data NAME=FILE ...]
 
-MODEL is a folder that train_model wrote, or 30M or 100M: a model of that size that has learnt nothing (default:
-data/model). For each engine, of PyTorch `chats` alone:
-- `python` is what a token takes of the processor's time beside ONNX Runtime, in microseconds, by the way tokens are
-  chosen.
-- `chats` is how many tokens a second so many chats get together, as a multiple of what one gets.
-- `chunks` is how long a prompt takes that is read so many tokens at a time, as a multiple of reading it at once.
-- `ids` is how long a step takes that reads so many ids and gives the logits after each, as a multiple of one id's.
+MODEL is a folder that train_model wrote, or 30M or 100M: an untrained model of that size (default: data/model).
+For each engine, and for PyTorch `chats` only:
+- `python` is the CPU time of a token outside ONNX Runtime, in microseconds, by the kind of sampling.
+- `chats` is the tokens a second of several chats together, as a multiple of those of one.
+- `chunks` is the time to read a prompt in chunks of some tokens, as a multiple of reading it at once.
+- `ids` is the time of a step that reads some ids and returns the logits after each, as a multiple of one id's.
 
-Guessing ahead means to look up what followed the last n ids earlier in the conversation, and to have the k ids that
-followed checked in one step; where several n are tried, the longest counts. NAME is a format that prepare reads, FILE a
-dataset in it: its questions are asked. From the answers that FILE holds, and from the model's own, follow the tokens a
-step gives, and with `ids` how many times as fast the answers would come. Repetitions of what is compared alternate;
-numbers are medians.
+Prompt lookup decoding finds what followed the last n ids earlier in the conversation, and checks the k ids that
+followed in one step; where several n are tried, the longest match counts. NAME is a format that prepare reads, FILE a
+dataset in it, whose questions are answered. Both for the answers in FILE and for the model's own, it prints the tokens
+of a step and, by `ids`, how many times as fast the answers would be. Repetitions of what is compared alternate; numbers
+are medians.
 """
 
 import argparse
@@ -60,11 +59,7 @@ STREAMED = 200
 QUESTIONS = 100
 ANSWER = 256  # tokens
 GUESSES = [{n: k} for n in (1, 2, 3, 4) for k in (1, 2, 4, 8)]
-GUESSES += [
-    {1: 1, 2: 2, 3: 4, 5: 8},
-    {2: 2, 3: 4, 5: 8},
-    {1: 2, 2: 3, 3: 5, 5: 8},
-]  # the more, the longer what is found
+GUESSES += [{1: 1, 2: 2, 3: 4, 5: 8}, {2: 2, 3: 4, 5: 8}, {1: 2, 2: 3, 3: 5, 5: 8}]  # more after longer matches
 SAMPLINGS = {
     "greedy": Sampling(),
     "top_p": Sampling(temperature=0.8, top_p=0.95),
@@ -72,11 +67,11 @@ SAMPLINGS = {
     "penalty": Sampling(repetition_penalty=1.1),
 }
 
-Guesses = dict[int, int]  # after so many ids that stood there before, so many that followed
+Guesses = dict[int, int]  # the length of a match, and the number of ids to guess after it
 
 
 class Turn(NamedTuple):
-    """An answer to a prompt, and which of its ids the model has to find: not those of a tool's output."""
+    """An answer to a prompt, and which of its ids the model generates: not those of a tool's output."""
 
     prompt: list[int]
     answer: list[int]
@@ -84,7 +79,7 @@ class Turn(NamedTuple):
 
 
 def medians(actions: dict[Hashable, Callable[[], Any]], repeats: int = REPEATS) -> dict[Hashable, float]:
-    """Seconds of each action, all of them in turn, after a round that does not count."""
+    """The median seconds of each action; they alternate, and the first round is discarded."""
     times = {name: [] for name in actions}
     for repetition in progress(range(1 + repeats), "rounds"):
         for name, action in actions.items():
@@ -96,7 +91,7 @@ def medians(actions: dict[Hashable, Callable[[], Any]], repeats: int = REPEATS) 
 
 
 class Watched:
-    """A session of ONNX Runtime that tells how long our thread was at work in it; waiting does not count."""
+    """A session of ONNX Runtime that measures the CPU time of our thread in it; waiting does not count."""
 
     def __init__(self, session: Any) -> None:
         self.session, self.seconds = session, 0.0
@@ -105,14 +100,14 @@ class Watched:
         return getattr(self.session, name)
 
     def run_with_iobinding(self, binding: Any) -> None:
-        """Run, and add how long it took."""
+        """Run, and add the time that it took."""
         started = thread_time()
         self.session.run_with_iobinding(binding)
         self.seconds += thread_time() - started
 
 
 def python_microseconds(loaded: LoadedModel) -> dict[str, float]:
-    """Of a token in an answer, by the way tokens are chosen."""
+    """CPU time of a token outside ONNX Runtime, by the kind of sampling."""
     engine, tokenizer, shares = loaded.engine, loaded.tokenizer, {name: [] for name in SAMPLINGS}
     prompt = tokenizer.encode("How are you today?")
     allowed = np.arange(engine.vocab_size) < tokenizer.num_text
@@ -131,7 +126,7 @@ def python_microseconds(loaded: LoadedModel) -> dict[str, float]:
 
 
 def chats_gain(engine: SharedCacheEngine | PyTorchEngine) -> dict[int, float]:
-    """Tokens a second of so many chats, as a multiple of those of one."""
+    """Tokens a second of several chats, as a multiple of those of one."""
     chats = engine.chat_batch(max(CHATS))
     joined = [chats.join() for _ in range(max(CHATS))]
     for chat in joined:
@@ -156,14 +151,14 @@ def chunk_costs(engine: SharedCacheEngine) -> dict[int, float]:
         engine.rewind(0)
         engine.append(ids)
 
-    kept = shared_caches.PREFILL_CHUNK
+    default = shared_caches.PREFILL_CHUNK
     seconds = medians({size: lambda size=size: read_in(size) for size in sizes}, REPEATS // 3)
-    shared_caches.PREFILL_CHUNK = kept
+    shared_caches.PREFILL_CHUNK = default
     return {size: seconds[size] / seconds[len(ids)] for size in sizes}
 
 
 def id_costs(engine: SharedCacheEngine) -> dict[int, float]:
-    """Seconds of a step with the logits of so many ids, as a multiple of those of one."""
+    """Seconds of a step with the logits of several ids, as a multiple of those of one."""
     caches, ids = engine._caches, some_ids(engine, PAST + max(IDS))
     caches.read(0, ids[:PAST], 0)
     steps = {count: lambda count=count: caches.run(0, ids[PAST : PAST + count], PAST, keep=count) for count in IDS}
@@ -177,10 +172,10 @@ def some_ids(engine: Engine, count: int) -> list[int]:
 
 
 def steps(turn: Turn, guesses: Guesses) -> Iterator[tuple[int, int]]:
-    """Of each step of an answer, how many ids are read in it, and how many of the answer it gives."""
+    """For each step of an answer, the ids that it reads, and the ids of the answer that it yields."""
     ids = turn.prompt + turn.answer
     found = [False] * len(turn.prompt) + turn.found
-    followers: dict[tuple[int, ...], int] = {}  # what stands after the latest of the same ids
+    followers: dict[tuple[int, ...], int] = {}  # the index after the latest match of these ids
     indexed, at = 1, len(turn.prompt)
     while at < len(ids):
         for end in range(indexed, at):
@@ -200,7 +195,7 @@ def steps(turn: Turn, guesses: Guesses) -> Iterator[tuple[int, int]]:
 
 
 def guess(turns: Sequence[Turn], guesses: Guesses, costs: dict[int, float]) -> tuple[float, float]:
-    """The tokens that a step gives, and how many times as fast the answers come."""
+    """The tokens that a step yields, and how many times as fast the answers are."""
     read = Counter()
     tokens = 0
     for turn in turns:
@@ -212,7 +207,7 @@ def guess(turns: Sequence[Turn], guesses: Guesses, costs: dict[int, float]) -> t
 
 
 def said(loaded: LoadedModel, conversations: Sequence[Any]) -> Iterator[Turn]:
-    """The last answers as the dataset has them."""
+    """The last answers of the dataset's conversations."""
     for conversation in conversations:
         prompt = loaded.tokenizer.encode_segments(loaded.template.prompt(conversation[:-1]))[0]
         ids, loss = loaded.tokenizer.encode_segments(conversation_segments(conversation))
@@ -238,7 +233,7 @@ def answered(loaded: LoadedModel, conversations: Sequence[Any], sampling: Sampli
 
 
 def ask(file: Path, name: str, room: int) -> list[Any]:
-    """Conversations of a dataset, in an order that does not change, that are not too long."""
+    """Conversations of a dataset that are not too long, in a fixed random order."""
     items = [item for item in read_dataset(file, name, limit=None, seed=1) if not isinstance(item, Reject)]
     random.Random(0).shuffle(items)
     short = (item.conversation for item in items if sum(len(message.text) for message in item.conversation) < room)
@@ -246,7 +241,7 @@ def ask(file: Path, name: str, room: int) -> list[Any]:
 
 
 def show_guesses(loaded: LoadedModel, name: str, conversations: Sequence[Any], costs: dict[int, float]) -> None:
-    """A table of what guessing gives with the answers of a dataset, and with the model's own."""
+    """Print the gain of prompt lookup with the answers of a dataset, and with the model's own."""
     kinds = {"the dataset's": list(said(loaded, conversations))}
     for kind in ("greedy", "top_p"):
         kinds[f"its own, {kind}"] = list(progress(answered(loaded, conversations, SAMPLINGS[kind]), kind))
@@ -259,12 +254,12 @@ def show_guesses(loaded: LoadedModel, name: str, conversations: Sequence[Any], c
 
 
 def show(values: dict[Hashable, float], digits: int = 2) -> str:
-    """On one line."""
+    """The values on one line."""
     return ", ".join(f"{name}: {value:.{digits}f}" for name, value in values.items())
 
 
 def measure(model: str, folder: Path, options: argparse.Namespace) -> None:
-    """All of a model."""
+    """Print all results of a model."""
     if model in SHAPES:
         write_random_model(model, folder / "model")
     else:

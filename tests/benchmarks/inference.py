@@ -1,9 +1,9 @@
-"""How long a model takes to read a message after a history, with and without attention, as ONNX Runtime profiles it.
+"""The time to read a message after a history, with and without attention, as ONNX Runtime profiles it.
 
     python tests/benchmarks/inference.py [FOLDER] [--threads N]
 
-FOLDER is one that export_onnx wrote (default: data/export/onnx). Attention looks at the history and so grows with it;
-all else should not. `streaming` is the share of a token's time that is not the engine's.
+FOLDER is one that export_onnx wrote (default: data/export/onnx). Attention reads the history, so its time grows with
+it; all other time should not. `streaming` is the fraction of a token's time outside the engine.
 """
 
 import argparse
@@ -33,7 +33,7 @@ REPEATS = 40
 
 
 class ProfiledSession(Session):
-    """A session that writes down how long each node took."""
+    """A session that records how long each node took."""
 
     def _open(self, threads, providers):
         options = onnxruntime.SessionOptions()
@@ -46,7 +46,7 @@ class ProfiledSession(Session):
 
 
 def profile(session):
-    """For each run: its milliseconds, and those of its attention."""
+    """The milliseconds of each run, and of its attention."""
     events = json.loads(Path(session.session.end_profiling()).read_text())
     runs = sorted((event["ts"], event["dur"]) for event in events if event["name"] == "model_run")
     nodes = [event for event in events if event.get("args", {}).get("op_name") == "GroupQueryAttention"]
@@ -56,7 +56,7 @@ def profile(session):
 
 
 def time_turns(folder, threads, histories):
-    """Prints the median milliseconds of a turn after each history, the histories in turn."""
+    """Print the median milliseconds of a turn after each history; the histories alternate."""
     session = ProfiledSession(folder / ONNX_FILES["onnx"], threads=threads)
     engine = SharedCacheEngine(session, "onnx")
     ids = np.random.default_rng(0).integers(0, engine.vocab_size, engine.context).tolist()

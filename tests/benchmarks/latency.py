@@ -1,14 +1,14 @@
-"""How fast chatmill's engines answer, beside other runtimes with the same weights and what the machine allows.
+"""The latency of chatmill's engines, compared with other runtimes on the same weights and with the machine's limits.
 
     python tests/benchmarks/latency.py [MODEL ...] [--threads N ...] [--busy]
 
-MODEL is a folder that train_model wrote, or 30M or 100M: a model of that size that has learnt nothing (default: both).
-Of the peers take part those that are installed: transformers, onnxruntime-genai, ctranslate2, and llama-cpp-python with
-gguf. All answer the same prompts in turn, round after round, each in a process of its own that stands still meanwhile.
-Before each prompt it is measured what the machine allows the same threads. Cells are medians over the rounds:
-milliseconds to the first token / for each next one. Ratios are taken within a round, in brackets the least and the
-largest of them, and after them the ratio of the fastest of all: what other processes of the machine did not slow down.
-With --busy, another process keeps one core busy in every second answer.
+MODEL is a folder that train_model wrote, or 30M or 100M: an untrained model of that size (default: both).
+Installed peers are included: transformers, onnxruntime-genai, ctranslate2, and llama-cpp-python with gguf. All answer
+the same prompts in turn, round after round, each in a process of its own that is stopped while others run. Before each
+prompt, the limits of the machine are measured with the same threads. Cells are medians over the rounds: milliseconds to
+the first token / for each next one. Ratios are taken within a round; their least and largest are in parentheses, and
+after them is the ratio of the fastest times, which other processes of the machine did not slow down. With --busy,
+another process keeps one core busy during every second answer.
 """
 
 import argparse
@@ -45,7 +45,7 @@ BESIDE_BUSY, BUSY_PROMPT = ("onnx", *WAITING, "genai", "llama_f32"), 128
 
 
 class Asked(NamedTuple):
-    """How many times as fast as another one of our engines is to be; `limit` is what the machine allows."""
+    """A target: how many times as fast as another one of our engines should be; `limit` is the machine's limit."""
 
     ours: str
     other: str
@@ -78,7 +78,7 @@ class Race:
     def run(
         self, workers: Sequence[Worker], meter: LimitsProbe, prompts: Sequence[list[int]], tokens: int, rounds: int
     ) -> None:
-        """Let all answer so many rounds, after one that does not count."""
+        """Let all answer `rounds` rounds, after a discarded one."""
         for number in progress(range(1 + rounds), "rounds"):
             for prompt in prompts:
                 limits = meter.measure(self.needs.weights.values())
@@ -91,7 +91,7 @@ class Race:
                 self.ids |= {(name, len(prompt)): answer.ids for name, answer in answers.items()}
 
     def add(self, length: int, limits: MachineLimits, times: dict[str, list[float]]) -> None:
-        """Keep what was measured with a prompt of some length."""
+        """Add the times of a round with a prompt of some length."""
         self.limits.append(limits)
         allowed = {
             f"limit {name}": [
@@ -118,7 +118,7 @@ class Race:
         return self.best[other, what, length] / self.best[ours, what, length]
 
     def same_ids(self, name: str, other: str) -> float:
-        """The share of ids that are the same, over all prompts."""
+        """The fraction of ids that are the same, over all prompts."""
         pairs = [
             mine == theirs
             for (worker, length), ids in self.ids.items()
@@ -130,7 +130,7 @@ class Race:
 
 @contextmanager
 def started(engines: Sequence[str], folder: Path, threads: int) -> Iterator[list[Worker]]:
-    """A worker for each engine, until the end."""
+    """A worker for each engine, closed at the end."""
     with ExitStack() as stack:
         workers = []
         for name in engines:
@@ -150,12 +150,12 @@ def head(*cells: object) -> str:
 
 
 def span(values: Sequence[float]) -> str:
-    """The median, and the least and the largest."""
+    """The median, the least and the largest."""
     return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
 def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
-    """Print the times of all, what share of the limit ours reach, and whether all did the same work."""
+    """Print the times of all, the fraction of the limit that ours reach, and whether all did the same work."""
     print(head("engine", *(f"{length:,}" for length in prompts), "MB a token", "limit reached", "same ids"))
     for name in engines:
         cells = [
@@ -171,7 +171,7 @@ def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
 
 
 def show_asked(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
-    """Print what is asked, and what came of it."""
+    """Print the targets, and the ratios that were reached."""
     print(head("times as fast", "", "asked", *(f"{length:,}" for length in prompts)))
     for asked in ASKED:
         if asked.ours in engines and asked.other in (*engines, "limit"):
@@ -209,7 +209,7 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
 
 
 def compare_busy(folder: Path, options: argparse.Namespace) -> None:
-    """Print how many times as slow engines are beside a process that keeps one core busy."""
+    """Print how many times as slow engines are while another process keeps one core busy."""
     cores = sorted(os.sched_getaffinity(0))
     prompt = [0] * BUSY_PROMPT
     print(f"\n### {folder.name}, one of {len(cores)} cores busy, after {BUSY_PROMPT} tokens\n")
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--busy", action="store_true", help="beside a process that keeps one core busy")
     options = parser.parse_args()
-    options.engines = list(dict.fromkeys(["onnx", *options.engines]))  # whose ids the others are held against
+    options.engines = list(dict.fromkeys(["onnx", *options.engines]))  # the others' ids are compared with those of onnx
     versions = [f"{found.name} {found.version}" for found in distributions() if found.name in PACKAGES]
     print(f"{processor()}, {cores} cores, load {os.getloadavg()[0]:.1f}; {', '.join(versions)}")
     for name in options.models:

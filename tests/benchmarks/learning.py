@@ -1,4 +1,4 @@
-"""What the benchmarks of training share: data as the pipeline makes it, steps that fit the clock, bits per byte.
+"""Shared parts of the benchmarks of training: data as the pipeline writes it, steps that fill a time, bits per byte.
 
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
@@ -44,7 +44,7 @@ BATCH = 4096  # tokens a step
 
 
 class Count(NamedTuple):
-    """Tokens of a step: those that are read to be learnt from, and with them padding."""
+    """Tokens of a step: those that are trained on, and all of them with padding."""
 
     useful: int
     all: int
@@ -56,10 +56,10 @@ class Learner(Protocol):
     model: torch.nn.Module
 
     def step(self, done: int, steps: int) -> Count:
-        """Learn once, `done` of `steps` steps being done."""
+        """Train one step, after `done` of `steps` steps."""
 
     def logits(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V) float32: what comes next, each row from its own start."""
+        """(B, T) -> (B, T, V) float32 of the next tokens, each row from its own start."""
 
 
 def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validation_share: float) -> None:
@@ -79,7 +79,7 @@ def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validatio
 
 @contextmanager
 def prepared(sources: dict[str, Path], vocab_size: int, validation_share: float) -> Iterator[str]:
-    """A folder with what `make_data` writes; ends the program with one line where the data will not do."""
+    """A folder with what `make_data` writes; exits with one line where the data are unsuitable."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             make_data(Path(folder), sources, vocab_size, validation_share)
@@ -89,7 +89,7 @@ def prepared(sources: dict[str, Path], vocab_size: int, validation_share: float)
 
 
 class Data:
-    """What `make_data` wrote."""
+    """The data that `make_data` wrote."""
 
     def __init__(self, folder: Path) -> None:
         vocabulary = read_folder(folder / "tokenizer")
@@ -118,7 +118,7 @@ class Data:
 
 @torch.no_grad()
 def score(logits: Callable[[Tensor], Tensor], conversations: list[np.ndarray]) -> list[np.ndarray]:
-    """The nats of all tokens but the first of each; those of like length are computed together."""
+    """The nats of all tokens but the first of each; conversations of similar length are computed together."""
     order = sorted(range(len(conversations)), key=lambda i: len(conversations[i]))
     result: list[np.ndarray] = [np.empty(0)] * len(conversations)
     for start in range(0, len(order), 8):
@@ -133,7 +133,7 @@ def score(logits: Callable[[Tensor], Tensor], conversations: list[np.ndarray]) -
 def planned(seconds: float, typical: float, limit: int | None) -> Iterator[tuple[int, int]]:
     """(done, steps) before each step: `limit` steps, or as many as fit into the time by the median of those done.
 
-    `typical` is how many seconds the first is thought to take.
+    `typical` is the expected seconds of the first step.
     """
     if limit:
         yield from ((done, limit) for done in range(limit))
@@ -148,7 +148,7 @@ def planned(seconds: float, typical: float, limit: int | None) -> Iterator[tuple
 def measure(
     learner: Learner, data: Data, context: int, seconds: float, limit: int | None = None, typical: float = 0.1
 ) -> dict[str, Any]:
-    """What a learner does in the time, or in `limit` steps; its first is thought to take `typical` seconds."""
+    """The results of a learner after the time, or `limit` steps; the first is expected to take `typical` seconds."""
     counts, ends = [], [perf_counter()]
     for done, steps in planned(seconds, typical, limit):
         counts.append(learner.step(done, steps))
@@ -224,7 +224,7 @@ class Chatmill:
 
 
 def run(file: str, options: dict[str, Any], threads: int) -> dict[str, Any]:
-    """What a script prints that is run as `file --run OPTIONS`, in a process of its own that has compiled nothing."""
+    """The output of `file --run OPTIONS`, in a process of its own with an empty compile cache."""
     with tempfile.TemporaryDirectory() as cache:
         settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "TORCHINDUCTOR_CACHE_DIR": cache}
         command = [sys.executable, file, "--run", json.dumps(options)]
@@ -236,5 +236,5 @@ def source(argument: str) -> tuple[str, Path]:
     """FORMAT=FILE of the command line."""
     name, _, file = argument.partition("=")
     if not Path(file).is_file():
-        raise argparse.ArgumentTypeError(f"{argument}: expected FORMAT=FILE, with a file that is there")
+        raise argparse.ArgumentTypeError(f"{argument}: expected FORMAT=FILE, with a file that exists")
     return name, Path(file)

@@ -1,4 +1,4 @@
-"""The files that engines and their peers read one model from."""
+"""The files from which engines and their peers read one model."""
 
 import json
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ GGUF_TYPES = {"f32": "F32", "q8_0": "Q8_0", "q4_0": "Q4_0"}  # of the matrices; 
 
 
 def write_all(model: str, folder: Path) -> None:
-    """Write what our engines read and what installed peers do, of a folder of train_model's or one of SHAPES."""
+    """Write the files for our engines and the installed peers, of a folder of train_model or one of SHAPES."""
     folder.mkdir()
     if model in SHAPES:
         write_random_model(model, folder / "model")
@@ -41,7 +41,7 @@ def write_all(model: str, folder: Path) -> None:
 
 
 def write_random_model(shape: str, folder: Path) -> None:
-    """A model of that size that has learnt nothing, as train_model writes one; its tokenizer knows the first ids."""
+    """Write an untrained model of that size, as train_model writes one; its tokenizer has the first ids only."""
     layers, vocab_size = SHAPES[shape]
     config = ModelConfig.from_depth(layers, vocab_size=vocab_size, context=CONTEXT)
     write_folder(VOCABULARY, folder)
@@ -57,7 +57,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def write_gguf(weights: dict[str, np.ndarray], config: dict[str, Any], file: Path, kind: str) -> None:
-    """A Qwen3 without a vocabulary, for who speaks in ids."""
+    """Write a Qwen3 without a vocabulary, for use by ids."""
     import gguf  # of a peer
 
     writer = gguf.GGUFWriter(file, "qwen3")

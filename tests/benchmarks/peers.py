@@ -1,10 +1,10 @@
-"""Engines and their peers, each in a process of its own that stands still while another is measured.
+"""Engines and their peers, each in a process of its own that is stopped while another is measured.
 
     python tests/benchmarks/peers.py ENGINE FOLDER THREADS
 
 reads questions {"prompt": [ids], "new_tokens": N} and writes answers {"ids": [...], "ms": [...]}, one a line. FOLDER is
-what peer_files.write_all wrote. Every engine chooses the likeliest token and keeps its cache; ours spin as in a chat,
-the peers run as they come.
+what peer_files.write_all wrote. Every engine decodes greedily with a cache; the threads of ours spin as in a chat,
+those of the peers wait as by default.
 """
 
 import ctypes
@@ -32,8 +32,8 @@ from chatmill.inference.model_loading import load_engine
 from chatmill.pipeline.processes import die_with_parent
 
 OURS = ("pytorch", *ONNX_FILES)
-WAITING = ("onnx_spinning", "onnx_blocking")  # the engine `onnx` with threads that wait otherwise
-LIBRARIES = {  # of peers, and of what writes their files
+WAITING = ("onnx_spinning", "onnx_blocking")  # the engine `onnx` whose threads wait in other ways
+LIBRARIES = {  # the libraries of peers, and those that write their files
     "transformers": ["transformers"],
     "genai": ["onnxruntime_genai"],
     "ctranslate2": ["ctranslate2", "transformers"],
@@ -51,14 +51,14 @@ class Answer(NamedTuple):
 
 
 class Answering(Protocol):
-    """An opened engine or peer."""
+    """An open engine or peer."""
 
     def answer(self, prompt: list[int], new_tokens: int) -> Answer:
-        """The first token and so many more."""
+        """Generate the first token and `new_tokens` more."""
 
 
 def answer_by_steps(step: Callable[[list[int]], int], prompt: list[int], new_tokens: int) -> Answer:
-    """What an engine answers that tells one token at a time, from the ids that it has not read yet."""
+    """The answer of an engine, by a step that returns one token after reading the unread ids."""
     ids, times, unread = [], [], prompt
     for _ in range(1 + new_tokens):
         started = perf_counter()
@@ -80,7 +80,7 @@ class Ours:
 
 
 class WaitingSession(Session):
-    """Its threads wait for work in another way: always at full speed, or never."""
+    """A session whose idle threads always spin, or always block."""
 
     def __init__(self, file: Path, threads: int, *, spinning: bool) -> None:
         self.spinning = spinning
@@ -115,7 +115,7 @@ class Transformers:
 
 
 class Stream:
-    """What generate tells its tokens to; the prompt comes first."""
+    """A streamer that receives the tokens of generate, after those of the prompt."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -133,7 +133,7 @@ class Stream:
         self.before = now
 
     def end(self) -> None:
-        """Nothing is left."""
+        """Do nothing: no token is pending."""
 
 
 class GenAI:
@@ -143,7 +143,7 @@ class GenAI:
         import onnxruntime_genai
 
         self.library, config = onnxruntime_genai, onnxruntime_genai.Config(str(folder / "onnx"))
-        last = read_config(folder / "model")["vocab_size"] - 1  # an unused id: nothing else ends the text
+        last = read_config(folder / "model")["vocab_size"] - 1  # an unused id, so that nothing ends the text
         config.overlay(json.dumps({"model": {"eos_token_id": last, "pad_token_id": 0}}))
         config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}))
         self.model = onnxruntime_genai.Model(config)
@@ -185,7 +185,7 @@ class CTranslate2:
 
 
 class LlamaCpp:
-    """llama.cpp, called as its own programs call it."""
+    """llama.cpp, called as its own programs do."""
 
     def __init__(self, file: Path, threads: int, context: int) -> None:
         import llama_cpp
@@ -220,7 +220,7 @@ def names() -> list[str]:
 
 
 def open_by_name(name: str, folder: Path, threads: int) -> Answering:
-    """An engine or a peer on the files of a folder."""
+    """Open an engine or a peer on the files of a folder."""
     if name == "transformers":
         return Transformers(folder, threads)
     if name == "genai":
@@ -237,7 +237,7 @@ def open_by_name(name: str, folder: Path, threads: int) -> Answering:
 
 
 class Worker:
-    """An engine in a process of its own, which runs only while it is asked."""
+    """An engine in a process of its own, which runs only while it answers."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         self.name = name
@@ -245,11 +245,11 @@ class Worker:
         settings = {"OMP_NUM_THREADS": str(threads)} | ({"OMP_WAIT_POLICY": "passive"} if name in OURS else {})
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, env=os.environ | settings, text=True, **pipes)
-        self._read()  # it is open
+        self._read()  # waits until it is open
         self._halt()
 
     def answer(self, prompt: list[int], new_tokens: int) -> Answer:
-        """What the engine says. Raises RuntimeError where its process ended."""
+        """The engine's answer. Raises RuntimeError where its process ended."""
         self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(json.dumps({"prompt": prompt, "new_tokens": new_tokens}) + "\n")
         self.process.stdin.flush()
@@ -263,7 +263,7 @@ class Worker:
         self.process.communicate()
 
     def _halt(self) -> None:
-        """Let it stand still, all its threads."""
+        """Stop the process with all its threads."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)
 
@@ -278,7 +278,7 @@ def main(name: str, folder: str, threads: str) -> None:
     """Answer until there are no more questions."""
     die_with_parent()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries print to stderr, not among the answers
     opened = open_by_name(name, Path(folder), int(threads))
     print("{}", file=answers, flush=True)
     for line in sys.stdin:

@@ -1,10 +1,10 @@
-"""What each precision of the export costs in quality, and saves in size.
+"""The quality and the size of each precision of the export.
 
     python tests/benchmarks/quantized.py [MODEL] [CONVERSATIONS] [--limit N] [--questions N] [--threads N]
 
 MODEL is a folder that train_model wrote (default: data/model), CONVERSATIONS a file that mix wrote (default:
-data/chat/test.jsonl). Bits per byte are of all text and of the assistant's, each beside what it is above float32's.
-Skills are the share of right answers to the first questions of each skill, where the conversations have any.
+data/chat/test.jsonl). Bits per byte are of all text and of the assistant's, each with its increase over float32's.
+Skills are the fraction of correct answers to the first questions of each skill, where the conversations have any.
 """
 
 import argparse
@@ -33,11 +33,12 @@ from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer 
 from evaluate import accuracies, answer_questions, select_questions  # noqa: E402
 
 MAX_TOKENS = 128  # of an answer
-PRECISIONS = {"float32": "onnx"} | {name: f"onnx_{name}" for name in export_onnx.QUANTIZED}
+QUANTIZED = [name.removeprefix("onnx_") for name in ONNX_FILES if name not in ("onnx", "onnx_hf")]
+PRECISIONS = {"float32": "onnx"} | {name: f"onnx_{name}" for name in QUANTIZED}
 
 
 class Quality(NamedTuple):
-    """What one precision reaches; None where there is nothing to measure it by."""
+    """The quality of one precision; None where the conversations have nothing to measure it by."""
 
     everything: float | None  # bits per byte
     assistant: float | None
@@ -45,7 +46,7 @@ class Quality(NamedTuple):
 
 
 def some(test: TestSet, limit: int) -> TestSet:
-    """At most so many conversations, from all over the file."""
+    """At most `limit` conversations, evenly spread over the file."""
     step = -(-len(test.sources) // limit)
     return TestSet(*(values[::step] for values in (test.sources, test.conversations, test.skills)))
 
@@ -72,9 +73,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", nargs="?", type=Path, default=ROOT / "data/model")
     parser.add_argument("conversations", nargs="?", type=Path, default=ROOT / "data/chat/test.jsonl")
-    parser.add_argument(
-        "--limit", type=int, default=400, help="conversations that are measured, from all over the file"
-    )
+    parser.add_argument("--limit", type=int, default=400, help="conversations to measure, evenly spread over the file")
     parser.add_argument("--questions", type=int, default=5, help="of each skill")
     parser.add_argument("--threads", type=int, default=default_threads())
     options = parser.parse_args()
@@ -83,7 +82,7 @@ def main():
     corpus = reference = None
     with tempfile.TemporaryDirectory() as folder:
         export = Path(folder) / "onnx"
-        export_onnx.main(options.model, export, quantize=list(export_onnx.QUANTIZED))
+        export_onnx.main(options.model, export, quantize=QUANTIZED)
         for precision, name in PRECISIONS.items():
             engine = load_engine(export, name, device="cpu", threads=options.threads)
             corpus = corpus or Corpus.from_conversations(

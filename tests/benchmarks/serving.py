@@ -1,13 +1,13 @@
-"""What a server costs beside the bare engine: until the first byte, for each token, and with several chats at once.
+"""The cost of the server over the bare engine: to the first byte, for each token, and with several chats at once.
 
     python tests/benchmarks/serving.py MODEL [--streams 1 8] [--threads N]
 
 MODEL is a folder that `chatmill serve --model` takes. The same prompts are continued by the engine itself, with the
 generation loop and the sampler of a chat, and by a server that a client asks over loopback (/v1/completions, by ids):
-in turn, round after round, each in a process of its own that waits meanwhile. So that answers are long, prompts repeat
-two ids that were drawn, and those are taken whose likeliest answer has all `--tokens`. The client reads sockets, and
-knows when the first bytes of an answer's first event came. Cells are medians over the rounds, in brackets the least and
-the largest; ratios are taken within a round.
+in turn, round after round, each in a process of its own. So that answers are long, prompts repeat two random ids, and
+those are used whose greedy answer has all `--tokens`. The client reads sockets, and records when the first bytes of an
+answer's first event arrive. Cells are medians over the rounds, with the least and the largest in parentheses; ratios
+are taken within a round.
 """
 
 import argparse
@@ -40,11 +40,11 @@ from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.pipeline.progress import progress
 from support.serving import serving
 
-FIRST_BYTE, EXTRA_MS, ONE_STREAM, EIGHT_STREAMS = 1.10, 5.0, 0.95, 3.0  # what is asked
+FIRST_BYTE, EXTRA_MS, ONE_STREAM, EIGHT_STREAMS = 1.10, 5.0, 0.95, 3.0  # the targets
 
 
 class Times(NamedTuple):
-    """How an answer went, in seconds: until its first token or byte, and from there to its end."""
+    """The seconds of an answer: until its first token or byte, and from there to its end."""
 
     first: float
     rest: float
@@ -57,25 +57,25 @@ class Times(NamedTuple):
 
 
 def engine_worker(pipe: Connection, model: str, threads: int) -> None:
-    """Continue the prompts that come, by the engine alone, after the ids of the model's text were told."""
+    """Send the model's text ids; then continue each received prompt by the engine alone."""
     loaded = load_model(Path(model), "cpu", threads)
-    interpreter = PromptBuilder(*loaded)
-    settings = {"sampler": Sampler(interpreter.allowed, Sampling()), "stop_ids": interpreter.stop_ids}
+    builder = PromptBuilder(*loaded)
+    settings = {"sampler": Sampler(builder.allowed, Sampling()), "stop_ids": builder.stop_ids}
     pipe.send(np.flatnonzero(loaded.tokenizer.is_text))
-    while asked := pipe.recv():
-        prompt, tokens = asked
+    while request := pipe.recv():
+        prompt, tokens = request
         loaded.engine.rewind(0)
         started, times = perf_counter(), []
-        for _ in generate(loaded.engine, prompt, max_tokens=tokens, tool=interpreter.tool, **settings):
+        for _ in generate(loaded.engine, prompt, max_tokens=tokens, tool=builder.tool, **settings):
             times.append(perf_counter())
         pipe.send(Times(times[0] - started, times[-1] - times[0], len(times)))
 
 
 def client_worker(pipe: Connection, port: int) -> None:
-    """Have the prompts that come continued by the server, all at once, each on a connection of its own."""
+    """Have the server continue the received prompts together, each on a connection of its own."""
     lines: list[socket.socket] = []
-    while asked := pipe.recv():
-        prompts, tokens = asked
+    while request := pipe.recv():
+        prompts, tokens = request
         while len(lines) < len(prompts):
             lines.append(socket.create_connection(("127.0.0.1", port)))
         with ThreadPoolExecutor(len(prompts)) as pool:
@@ -85,8 +85,8 @@ def client_worker(pipe: Connection, port: int) -> None:
 
 def stream(port: int, tokens: int, line: socket.socket, prompt: list[int]) -> Times:
     """Continue one prompt."""
-    asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "return_token_ids": True}
-    body = json.dumps(asked).encode()
+    request = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "return_token_ids": True}
+    body = json.dumps(request).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n"
     started, read, first = perf_counter(), b"", 0.0
     line.sendall(head.encode() + body)
@@ -104,7 +104,7 @@ def stream(port: int, tokens: int, line: socket.socket, prompt: list[int]) -> Ti
 
 
 class Worker:
-    """A process that measures what it is asked to."""
+    """A process that measures each request."""
 
     def __init__(self, target: object, *arguments: object) -> None:
         context = get_context("spawn")
@@ -117,21 +117,21 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pipe.send(())  # it has nothing more to do
+        self._pipe.send(())  # ends its loop
         self._process.join()
 
-    def ask(self, *asked: object) -> Any:
-        """What it measured."""
-        self._pipe.send(asked)
+    def ask(self, *request: object) -> Any:
+        """The result of a request."""
+        self._pipe.send(request)
         return self._pipe.recv()
 
     def hear(self) -> Any:
-        """What it says by itself."""
+        """What it sends without a request."""
         return self._pipe.recv()
 
 
 def span(values: Sequence[float], digits: int = 2) -> str:
-    """The median, and the least and the largest."""
+    """The median, the least and the largest."""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
@@ -162,7 +162,7 @@ def measure(options: argparse.Namespace) -> None:
                 bare = engine.ask(first, options.tokens)
                 (served,), _ = client.ask([first], options.tokens)
                 found = {count: client.ask(others[:count], options.tokens) for count in options.streams}
-                if number:  # the one before does not count
+                if number:  # the first round is discarded
                     alone.append(bare)
                     one.append(served)
                     for count, (answers, seconds) in found.items():
@@ -171,7 +171,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def show(alone: list[Times], one: list[Times], many: dict[int, list[float]]) -> None:
-    """Print what was measured beside what is asked."""
+    """Print the measured values and the targets."""
     print(row("", "engine", "server", "ratio", "asked"))
     print(f"|{'---|' * 5}")
     allowed = [FIRST_BYTE * bare.first * 1000 + EXTRA_MS for bare in alone]

@@ -1,12 +1,13 @@
-"""What each way between bytes and the model is worth: bits per byte, clean and noisy, after equal time of training.
+"""The ways between bytes and the model compared: bits per byte, clean and noisy, after equal time of training.
 
     python tests/benchmarks/soft_tokenizer.py [--data data] [--seconds S] [--depth D] [--threads N] [--seeds N]
                                               [--only NAME …] [--lines FILE]
 
-It reads what `dvc repro` left in the folder `data`: conversations and the tokenizer. All ways learn for the same time,
-and their schedules fit it; `plugged in` and `tuned` go on from the table of the same seed, the latter for a fifth of
-the time more. Nothing is compiled. Each row is the mean over the seeds, with half the distance of the extremes. Time
-per token is that of chatting through the PyTorch engine, after 256 tokens. `--lines` also keeps each run, as JSON.
+It reads the conversations and the tokenizer that `dvc repro` wrote to the folder `data`. All ways train for the same
+time, which their schedules span; `plugged in` and `tuned` start from the table of the same seed, and the latter trains
+for a fifth of the time more. Nothing is compiled. Each row is the mean over the seeds, with half the distance of the
+extremes. The time per token is that of a chat with the PyTorch engine, after 256 tokens. `--lines` also writes each run
+as JSON.
 """
 
 import argparse
@@ -60,7 +61,7 @@ TUNING = 0.2  # of the time of training
 PLAIN = {"steps": 1, "batch_size": CONTEXT, "prompt_loss_weight": 0.1, "threads": 1}
 PLAIN |= {"precision": "auto", "compile": "auto"}
 LEARNING_RATE = 0.012
-WHOLE = {"features": 1792, "steps": 120}  # of the soft tokenizer: with the pipeline's few it learns less
+WHOLE = {"features": 1792, "steps": 120}  # of the soft tokenizer: with the pipeline's few steps it is worse
 OWN, BYTES = "of the pipeline", "byte"
 WAYS: dict[str, dict[str, Any]] = {
     "table": {},
@@ -84,8 +85,8 @@ class Data:
     def __init__(self, tokens: Path, test: Path) -> None:
         self.vocabulary = read_folder(tokens / "tokenizer")
         split, special = read_split(tokens / "tokens", "train"), self.vocabulary.special
-        pieces = truncate_conversations(split, CONTEXT, "chatml", special)
-        row_length = min(CONTEXT, 64 * -(-int(pieces.packed_lengths.max()) // 64))
+        spans = truncate_conversations(split, CONTEXT, "chatml", special)
+        row_length = min(CONTEXT, 64 * -(-int(spans.packed_lengths.max()) // 64))
         self.feed = PackedDataset(
             split, truncate_conversations(split, row_length, "chatml", special), row_length, special
         )
@@ -93,7 +94,7 @@ class Data:
         self.conversations = [parse(record.text) for record in records[:: max(1, len(records) // TESTED)]]
 
     def trainer(self, model: ChatModel, rate: float) -> Trainer:
-        """What trains a model on them."""
+        """A trainer of a model on these conversations."""
         precision = choose_precision("auto")
         return Trainer(
             model,
@@ -106,17 +107,17 @@ class Data:
         )
 
     def learn(self, model: ChatModel, seconds: float, seed: int, rate: float) -> int:
-        """Train a model for the time; gives the steps."""
+        """Train a model for the time; return the number of steps."""
         trainer, rows = self.trainer(model, rate), self.feed.endless_rows(seed)
-        rows_a_step = BATCH // self.feed.row_length
-        at_once = rows_at_once(rows_a_step, self.feed.row_length, len(self.vocabulary.tokens))
+        rows_per_step = BATCH // self.feed.row_length
+        at_once = rows_at_once(rows_per_step, self.feed.row_length, len(self.vocabulary.tokens))
         for _, steps in planned(seconds, 0.5, None):
             trainer.steps = steps
-            trainer.step(self.feed.batches([next(rows) for _ in range(rows_a_step)], at_once))
+            trainer.step(self.feed.batches([next(rows) for _ in range(rows_per_step)], at_once))
         return trainer.completed_steps
 
     def measure(self, model: ChatModel) -> dict[str, float]:
-        """Bits per byte of held-back conversations, as they are and with noise; and milliseconds a token."""
+        """Bits per byte of held-out conversations, as they are and with noise; and milliseconds per token."""
         tokenizer, model = ChatTokenizer(self.vocabulary), model.eval()
         texts = {"clean": self.conversations} | {kind: add_noise(self.conversations, kind) for kind in NOISE_KINDS}
         corpora = {name: Corpus.from_conversations(text, tokenizer, "chatml") for name, text in texts.items()}
@@ -141,7 +142,7 @@ def token_ms(model: ChatModel, prompt: list[int]) -> float:
 
 
 def write_data(source: Path, folder: Path) -> None:
-    """The pipeline's conversations as tokens of its own tokenizer, and as bytes."""
+    """Write the pipeline's conversations as tokens of its own tokenizer, and as bytes."""
     vocabularies = {
         OWN: read_folder(source / "tokenizer"),
         BYTES: add_special_tokens(byte.train([], 256, byte.Settings()), []),
@@ -154,12 +155,12 @@ def write_data(source: Path, folder: Path) -> None:
 
 
 def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: int) -> list[dict[str, Any]]:
-    """What comes of one way; of the table, of what goes on from it, too."""
+    """The results of one way; with those of the ways that start from the table, if it is that."""
     keep_freed_memory()
-    asked = dict(WAYS[way])
-    data = Data(Path(folder, asked.pop("tokenizer", OWN)), Path(test))
+    changes = dict(WAYS[way])
+    data = Data(Path(folder, changes.pop("tokenizer", OWN)), Path(test))
     shape = {"context": CONTEXT, "depth": depth, "seed": seed}
-    options = TrainParameters(**PLAIN | asked | shape)
+    options = TrainParameters(**PLAIN | changes | shape)
     model = train_model.new_model(options, data.vocabulary, needed=lambda config: 0, available=1)
     model.head_alignment = options.head_alignment
     started = perf_counter()
@@ -167,17 +168,17 @@ def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: in
     result = [{"way": way, "seed": seed, "steps": steps, "seconds": perf_counter() - started}]
     use_embedding_table(model)
     result[0] |= data.measure(model)
-    return result + (list(go_on(model, data, seed, seconds)) if way == "table" else [])
+    return result + (list(replace_table(model, data, seed, seconds)) if way == "table" else [])
 
 
-def go_on(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """A byte encoder in the place of the table; then both trained on."""
+def replace_table(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Replace the table by a byte encoder; then train both further."""
     started, vocabulary, table = perf_counter(), data.vocabulary, embedding_table(model)
     counts = np.bincount(data.feed.split.ids, minlength=len(vocabulary.tokens))
     pairs = EmbeddingDataset.from_table(vocabulary, table, counts, longest=32, held_out=0.1, seed=seed)
-    asked = read_params(PARAMS)["train_soft_tokenizer"] | WHOLE
-    shape = ByteEncoderShape(ngrams=0, **{name: asked[name] for name in ("width", "layers", "features", "longest")})
-    options = {"steps": asked["steps"], "contrast": asked["contrast"], "ridge": RIDGE_ALL, "seed": seed}
+    params = read_params(PARAMS)["train_soft_tokenizer"] | WHOLE
+    shape = ByteEncoderShape(ngrams=0, **{name: params[name] for name in ("width", "layers", "features", "longest")})
+    options = {"steps": params["steps"], "contrast": params["contrast"], "ridge": RIDGE_ALL, "seed": seed}
     encoder = fit_encoder(shape, pairs, torch.ones_like(pairs.held_out), **options)
     plugged = with_embedding_table(model, make_byte_embedding(encoder, vocabulary, table).weight)
     yield {"way": PLUGGED, "seed": seed, "seconds": perf_counter() - started} | data.measure(plugged)
@@ -218,13 +219,13 @@ def main() -> None:
         for seed in range(1, options.seeds + 1):
             for way in options.only:
                 common = {"folder": folder, "test": str(options.data / "chat/test.jsonl"), "depth": options.depth}
-                asked = common | {"way": way, "seed": seed, "seconds": options.seconds}
-                for line in run(__file__, asked, options.threads):
+                arguments = common | {"way": way, "seed": seed, "seconds": options.seconds}
+                for line in run(__file__, arguments, options.threads):
                     lines.append(line)
                     print(json.dumps(line), file=sys.stderr)
                     if options.lines:
-                        with options.lines.open("a", encoding="utf-8") as kept:
-                            kept.write(json.dumps(line) + "\n")
+                        with options.lines.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(line) + "\n")
     print("\n".join(table(lines)))
 
 

@@ -104,7 +104,7 @@ def models(tmp_path_factory):
 
 
 def greedy(folder, prompt, count):
-    """The likeliest ids, as PyTorch tells them."""
+    """The ids of greedy decoding with PyTorch."""
     engine, ids = load_engine(folder / "model", "pytorch", device="cpu", threads=1), list(prompt)
     for _ in range(count):
         ids.append(int(engine.append(ids[engine.length :]).argmax()))
@@ -148,7 +148,7 @@ def test_the_same_work_is_the_same_ids_after_every_prompt():
 
 @pytest.fixture(scope="module")
 def talks(tmp_path_factory):
-    """What the comparison of soft tokenizers reads; both tokenizers are of bytes."""
+    """The files that the comparison of soft tokenizers reads; both tokenizers are of bytes."""
     folder = tmp_path_factory.mktemp("talks")
     write_tokens(folder)
     for name in (soft_tokenizer.OWN, soft_tokenizer.BYTES):

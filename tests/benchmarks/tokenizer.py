@@ -1,11 +1,11 @@
-"""How fast chatmill's tokenizers are beside the libraries that do the work, on one text in one run.
+"""The speed of chatmill's tokenizers, compared with the underlying libraries, on one text in one run.
 
     python tests/benchmarks/tokenizer.py FILE [VOCAB_SIZE]
 
 FILE is plain text; a tokenizer of each type is trained on its beginning and exported. Encoding is timed over all of it:
-`texts` is a list of texts to lists of ids, `conversations` is what the stage `encode` does (each text a message, with
-its loss). Both are shares of the speed of the library that does the work, called bare on the same texts and threads:
-1.00 is as fast. Times are the best of several rounds in which the competitors alternate.
+`texts` is a list of texts to lists of ids, `conversations` is what the stage `encode` does, with each text a message.
+Both are multiples of the speed of the underlying library, called directly on the same texts with the same threads: 1.00
+is equally fast. Times are the best of several rounds in which the competitors alternate.
 """
 
 import json
@@ -40,18 +40,18 @@ TYPES = {
     "sentencepiece": {"algorithm": "unigram"},
 }
 FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
-TEXT, TRAINING = 2_000, 10_000_000  # characters: of one text, and of those that are trained on
+TEXT, TRAINING = 2_000, 10_000_000  # characters of one text, and of all training texts
 ROUNDS, LOOKUPS = 5, 100_000
 
 Actions = dict[str, Callable[[], Any]]
 
 
 def best_times(actions: Actions, rounds: int = ROUNDS) -> dict[str, float]:
-    """Seconds of each action at its best."""
+    """The least seconds of each action."""
     best = dict.fromkeys(actions, float("inf"))
     for _ in range(rounds):
         for name, action in actions.items():
-            action()  # warms the caches that the others filled
+            action()  # refills the caches after the others
             start = perf_counter()
             action()
             best[name] = min(best[name], perf_counter() - start)
@@ -59,7 +59,7 @@ def best_times(actions: Actions, rounds: int = ROUNDS) -> dict[str, float]:
 
 
 def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Path, Path]:
-    """Where a tokenizer of that type stands, and where all its exports do."""
+    """Train a tokenizer of a type; return its folder, and that of its exports."""
     chat, source, out = folder / "chat.jsonl", folder / "source", folder / "tokenizer"
     sample = texts[: TRAINING // TEXT]
     lines = (
@@ -74,7 +74,7 @@ def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Pa
 
 
 def bare_library(kind: str, out: Path) -> tuple[str, Callable[[list[str], int], Any]]:
-    """The library that does the work for a type: its name, and its own call for many texts."""
+    """The underlying library of a type: its name, and its own function for many texts."""
     if (out / "tokenizer.pkl").exists():
         encoding = pickle.loads((out / "tokenizer.pkl").read_bytes())
         return "tiktoken", lambda texts, threads: encoding.encode_ordinary_batch(texts, num_threads=threads)
@@ -104,7 +104,7 @@ def compare_encoding(kind: str, source: Path, out: Path, texts: list[str]) -> No
 
 
 def compare_access(source: Path, out: Path) -> None:
-    """Print how long opening and looking up take in each format, and how large the files are."""
+    """Print the times to open and to look up in each format, and the sizes of the files."""
     ours, library = load(source), tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
     encoding, binary = pickle.loads((out / "tokenizer.pkl").read_bytes()), open_binary(out / "tokenizer.bin")
     ids, table = random.Random(1).choices(range(ours.num_text), k=LOOKUPS), ours.token_bytes
@@ -141,13 +141,13 @@ def compare_access(source: Path, out: Path) -> None:
 
 
 def first_token(file: Path, index: int) -> None:
-    """Open a tokenizer.bin and look one token up, with what is checked and mapped for it."""
+    """Open a tokenizer.bin and look one token up, with the checks and the mapping that this takes."""
     with open_binary(file) as binary:
         binary.token_bytes(index)
 
 
 def verify(file: Path) -> None:
-    """Check every sum of a tokenizer.bin."""
+    """Check all checksums of a tokenizer.bin."""
     with open_binary(file) as binary:
         binary.verify()
 
@@ -157,11 +157,11 @@ def main(file: str, vocab_size: str = "32768") -> None:
     text = escape(Path(file).read_text(encoding="utf-8"))
     texts = [text[start : start + TEXT] for start in range(0, len(text), TEXT)]
     with tempfile.TemporaryDirectory() as folder:
-        made = {kind: make(kind, texts, int(vocab_size), Path(folder, kind)) for kind in TYPES}
+        folders = {kind: make(kind, texts, int(vocab_size), Path(folder, kind)) for kind in TYPES}
         print(f"{'type':14} {'threads':>7} {'library':>14} {'MB/s':>8} {'texts':>9} {'conversations':>14}")
-        for kind, (source, out) in made.items():
+        for kind, (source, out) in folders.items():
             compare_encoding(kind, source, out, texts)
-        compare_access(*made["bpe"])
+        compare_access(*folders["bpe"])
 
 
 if __name__ == "__main__":

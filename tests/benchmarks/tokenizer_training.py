@@ -1,10 +1,10 @@
-"""How fast byte-level BPE is trained, and in how much memory, beside the libraries that count.
+"""The time and memory to train byte-level BPE, compared with other libraries.
 
     python tests/benchmarks/tokenizer_training.py FILE [VOCAB_SIZE [PATTERN]]
 
-FILE is plain text, each line a document that is streamed. Each trainer runs in processes of its own, in turn; the time
-is the best of several and leaves out the start of the process, the memory is its peak. The variable RAYON_NUM_THREADS
-sets the threads of all three.
+FILE is plain text, each line a document that is streamed. The trainers take turns, each in processes of its own; the
+time is the best of several runs without the start of the process, the memory is the peak. The environment variable
+RAYON_NUM_THREADS sets the threads of all three.
 """
 
 import json
@@ -27,12 +27,12 @@ ROUNDS = 3
 
 
 def chatmill(texts: Iterator[str], vocab_size: int, pattern: str) -> int:
-    """What the stage train_tokenizer calls: the merges and their scores are there at the end."""
+    """The training of the stage train_tokenizer, to its merges and their scores."""
     return len(bpe.train(texts, vocab_size, bpe.Settings(pattern=pattern)).tokens)
 
 
 def bare_rustbpe(texts: Iterator[str], vocab_size: int, pattern: str) -> int:
-    """rustbpe alone, to its ranks."""
+    """The training of rustbpe, to its ranks."""
     tokenizer = rustbpe.Tokenizer()
     tokenizer.train_from_iterator(texts, vocab_size, pattern=PATTERNS[pattern])
     return len(tokenizer.get_mergeable_ranks())

@@ -1,16 +1,16 @@
-"""What training learns in a given time, beside what a user would take instead, on the same tokens.
+"""Training in a given time, compared with what a user might use instead, on the same tokens.
 
     python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--quick]
 
 `chatmill` is what the stage train_model does, with prompt_loss_weight 0.1 (its default) and 1. `plain` is the GPT-2
 architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random windows over all tokens.
 `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear decay, padded batches.
-The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. A step holds
-about as many tokens for all; schedules fit the time, which includes compiling; each runs in a process of its own.
+The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. All have about
+as many tokens in a step; schedules span the time, which includes compiling; each runs in a process of its own.
 
-Then they take turns, for how many times as fast one is on a machine that is not as fast at all times.
+Then they take turns, to measure how many times as fast one is although the speed of the machine varies.
 
-Tokens/s leave out padding; `middle` is what eight in ten steps lie within. Bits per byte are of held-out conversations,
+Tokens/s leave out padding; `middle` is the range of eight in ten steps. Bits per byte are of held-out conversations,
 each read from its own start. Memory is the peak of the process.
 """
 
@@ -120,7 +120,7 @@ class Transformers:
     """Qwen3ForCausalLM as transformers' Trainer trains it."""
 
     def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str) -> None:
-        from transformers import Qwen3Config, Qwen3ForCausalLM  # nobody else bears the memory that it takes
+        from transformers import Qwen3Config, Qwen3ForCausalLM  # so that only this process takes its memory
 
         torch.manual_seed(1)
         self.split, self.context = data.train, config.max_position_embeddings
@@ -152,7 +152,7 @@ class Transformers:
 
 
 def learn(learner: Plain | Transformers, loss: Tensor, share: float) -> None:
-    """One step of AdamW at a share of the rate."""
+    """Make one step of AdamW at a fraction of the rate."""
     for group in learner.optimizer.param_groups:
         group["lr"] = share * learner.rate
     loss.backward()
@@ -162,7 +162,7 @@ def learn(learner: Plain | Transformers, loss: Tensor, share: float) -> None:
 
 
 def train(folder: str, seconds: float, context: int, **options: Any) -> dict[str, Any]:
-    """Train one of the three, and say what came of it."""
+    """Train one of the three, and return the results."""
     data = Data(Path(folder))
     learner = make_learner(data, context=context, seconds=seconds, **options)
     return measure(learner, data, context, seconds, typical=options["typical"])
@@ -171,7 +171,7 @@ def train(folder: str, seconds: float, context: int, **options: Any) -> dict[str
 def make_learner(
     data: Data, depth: int, context: int, kind: str, seconds: float, typical: float, **options: Any
 ) -> Learner:
-    """One of the three, before its first step, which is thought to take `typical` seconds."""
+    """One of the three, untrained; its first step is expected to take `typical` seconds."""
     config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=context)
     if kind == "chatmill":
         return Chatmill(data, config, seconds, typical, **options)
@@ -179,7 +179,7 @@ def make_learner(
 
 
 def serve(folder: str, **options: Any) -> None:
-    """Train as many seconds as each line asks for, and answer with tokens a second; compiling comes before."""
+    """Train for the seconds in each line of stdin, and print tokens a second; compiling comes before."""
     learner = make_learner(Data(Path(folder)), **options)
     for done in range(3):
         learner.step(done, STEPS)
@@ -192,7 +192,7 @@ def serve(folder: str, **options: Any) -> None:
 
 
 def take_turns(common: dict[str, Any], runs: dict[str, dict[str, Any]], seconds: float, threads: int) -> None:
-    """Print how many times as fast the first is, turn by turn: what slows the machine down slows all of them."""
+    """Print how many times as fast the first is, in turns, so that other load slows all of them."""
     with ExitStack() as stack:
         processes = []
         for options in runs.values():
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that all of it works")
+    parser.add_argument("--quick", action="store_true", help="run for seconds, to check that everything works")
     options = parser.parse_args()
     depth, context, vocab_size, minutes = (
         (1, 64, 512, 0.02) if options.quick else (options.depth, 512, 4096, options.minutes)

@@ -147,7 +147,7 @@ def test_a_saved_head_is_tied_where_it_is_the_embedding(tmp_path, equal):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": None}, "no hidden_size"),
+        ({"hidden_size": None}, "missing hidden_size"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers '2': expected a whole number"),
         ({"num_hidden_layers": 10**12}, "num_hidden_layers 1000000000000: expected"),
         ({"rms_norm_eps": -1}, "rms_norm_eps -1: expected a number above 0"),

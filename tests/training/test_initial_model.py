@@ -206,7 +206,7 @@ def test_another_tokenizer_is_refused_with_numbers(tmp_path):
     write_external(tmp_path, "llama")
     words = tuple(f"word{i}".encode() for i in range(300))
     other = replace(VOCABULARY, tokens=(*VOCABULARY.tokens, *words), kinds=(*VOCABULARY.kinds, *[Kind.NORMAL] * 300))
-    with pytest.raises(ValueError, match=r"its tokenizer has 256 of the 556 tokens of text .*type: pretrained"):
+    with pytest.raises(ValueError, match=r"its tokenizer has 256 of the 556 text tokens .*type: pretrained"):
         load_initial(tmp_path, other, 64)
 
 

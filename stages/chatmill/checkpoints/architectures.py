@@ -49,7 +49,7 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
     values = COMMON | DEFAULTS[family] | content
     _check_supported(values)
     if missing := [name for name in REQUIRED if values.get(name) is None]:
-        raise ValueError(f"{', '.join(missing)} missing")
+        raise ValueError(f"missing {', '.join(missing)}")
     heads = _positive_int(values, "num_attention_heads")
     rope = _rope(values)
     return ModelConfig(

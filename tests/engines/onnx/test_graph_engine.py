@@ -226,7 +226,7 @@ def test_a_graph_that_takes_all_memory_is_refused(plain_file, tmp_path):
     model.graph.node.extend(helper.make_node(*node) for node in nodes)
     model.graph.output[0].name = "all"
     onnx.save(model, tmp_path / "bomb.onnx")
-    with pytest.raises(ValueError, match=r"bomb\.onnx: it takes more than 4\d\d\d MB of memory to open, or crashes"):
+    with pytest.raises(ValueError, match=r"bomb\.onnx: opening it takes more than the limit of 4\d\d\d MB of memory, or c"):
         open_file(tmp_path / "bomb.onnx")
 
 
@@ -265,7 +265,7 @@ def test_a_past_is_found_with_its_present_and_the_axis_that_grows(past, present,
             [LOGITS],
             "input 'encoder_hidden_states' (tensor(float), ['b', 'e', 64]) is not recognised: expected input_ids, ",
         ),
-        ([IDS, node("beam_idx", "int32", "b")], [LOGITS], "input 'beam_idx' (tensor(int32), ['b']) is none that"),
+        ([IDS, node("beam_idx", "int32", "b")], [LOGITS], "input 'beam_idx' (tensor(int32), ['b']) is not recog"),
         (
             [node("x", "float", "b", "t", 8)],
             [LOGITS],
@@ -279,7 +279,7 @@ def test_a_past_is_found_with_its_present_and_the_axis_that_grows(past, present,
         (
             [IDS, node("past.0.key", "float", "b", 2, "p", 8)],
             [LOGITS],
-            "no output is the present of input 'past.0.key' (tensor(float), ['b', 2, 'p', 8]): beside the logits",
+            "no output is the present of input 'past.0.key' (tensor(float), ['b', 2, 'p', 8]): the others are",
         ),
         (
             [IDS, node("past.0.key", "float", "b", "x", "y", 8)],

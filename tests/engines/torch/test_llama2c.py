@@ -127,7 +127,7 @@ def test_a_file_that_is_not_as_its_header_says_is_refused(tmp_path, damage, mess
     file = tmp_path / "model.bin"
     write_earlier(made_up(True), True, file)
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ValueError, match=rf"model\.bin: neither what PyTorch .* saves, nor llama2\.c: .*{message}"):
+    with pytest.raises(ValueError, match=rf"model\.bin: not a checkpoint of PyTorch .*, nor of llama2\.c: .*{message}"):
         open_torch_engine(file, device="cpu", threads=1)
 
 
