@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote, in tests/support/earlier: a model, its ONNX export, its tokenizer's, and a saved chat."""
+"""The files of version 0.1.0 in tests/support/earlier: a model, its exports, its tokenizer's, and a saved chat."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The train_model stage as DVC runs it, ended in every way there is."""
+"""The train_model stage as DVC runs it, interrupted in every way."""
 
 import os
 import random
@@ -39,14 +39,14 @@ class Run:
         )
 
     def finish(self, limits=()):
-        """Its exit code, and what it says beside its samples, without its name."""
+        """The stage's exit code, and its log without samples and the name of the stage."""
         process = self.start(limits)
-        _, said = process.communicate(timeout=300)
-        lines = [line for line in said.splitlines(keepends=True) if " is answered " not in line]
+        _, output = process.communicate(timeout=300)
+        lines = [line for line in output.splitlines(keepends=True) if " is answered " not in line]
         return process.returncode, "".join(lines).replace("train_model: ", "")
 
     def timed(self):
-        """Itself, finished, and how many seconds that took."""
+        """Finish the stage, record the seconds that it took, and return self."""
         start = time.monotonic()
         assert self.finish() == (0, "")
         self.seconds = time.monotonic() - start
@@ -75,12 +75,12 @@ def tokens(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tokens, tmp_path_factory):
-    """A run that nothing ended."""
+    """A run that was not interrupted."""
     return Run(tmp_path_factory.mktemp("whole"), tokens).timed()
 
 
 def kill_at_random(run, whole, kills):
-    """Kill it so often; whenever it ended before, compare what it wrote and start anew."""
+    """Kill it `kills` times; if it finished before, compare its outputs and start again."""
     randomly, finished = random.Random(kills), 0
     for _ in range(kills):
         process = run.start()
@@ -109,10 +109,10 @@ def test_asked_to_end_it_saves_and_says_so(tokens, whole, tmp_path, monkeypatch,
     process = run.start()
     run.wait_for_a_state(process)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate()
+    _, output = process.communicate()
     done = run.checkpoint(monkeypatch).load()["trainer"]["done"]
     place = f"train_model: stopped by SIGTERM at step {done} of 150"
-    assert (process.returncode, said) == (143, f"{place}: the state is saved: run the same command to resume\n")
+    assert (process.returncode, output) == (143, f"{place}: the state is saved: run the same command to resume\n")
     assert run.finish() == (0, "")
     assert processes > 1 or run.results() == whole.results()
 
@@ -126,24 +126,24 @@ def test_a_damaged_state_costs_steps_and_no_byte(tokens, whole, tmp_path):
     process.wait()
     last = max(run.states(), key=lambda file: int(file.name.split("-")[0]))
     last.write_bytes(last.read_bytes()[:-100])
-    code, said = run.finish()
-    assert code == 0 and said.startswith(f"{last} is damaged: ") and said.count("\n") == 1
+    code, output = run.finish()
+    assert code == 0 and output.startswith(f"{last} is damaged: ") and output.count("\n") == 1
     assert run.results() == whole.results()
 
 
 @pytest.mark.slow
 def test_where_states_do_not_fit_the_run_goes_on_without(tokens, tmp_path, whole):
     run, room = Run(tmp_path, tokens), (whole.folder / RESULTS[0]).stat().st_size
-    code, said = run.finish([(resource.RLIMIT_FSIZE, room)])
-    assert code == 0 and "file too large for a state of" in said and said.count("\n") == 1
+    code, output = run.finish([(resource.RLIMIT_FSIZE, room)])
+    assert code == 0 and "file too large for a state of" in output and output.count("\n") == 1
     assert run.results() == whole.results() and not list(tmp_path.glob(".cache/resume"))
 
 
 @pytest.mark.slow
 def test_where_the_model_does_not_fit_the_run_ends_and_can_go_on(tokens, tmp_path, whole):
     run = Run(tmp_path, tokens)
-    code, said = run.finish([(resource.RLIMIT_FSIZE, 100_000)])
-    assert code == 1 and said.splitlines()[-1].endswith("File too large (os error 27)") and "Traceback" not in said
+    code, output = run.finish([(resource.RLIMIT_FSIZE, 100_000)])
+    assert code == 1 and output.splitlines()[-1].endswith("File too large (os error 27)") and "Traceback" not in output
     assert not (tmp_path / "model").exists()
     assert run.finish() == (0, "") and run.results() == whole.results()
 
@@ -151,8 +151,8 @@ def test_where_the_model_does_not_fit_the_run_ends_and_can_go_on(tokens, tmp_pat
 @pytest.mark.slow
 def test_used_up_memory_is_one_sentence(tokens, tmp_path):
     run = Run(tmp_path, tokens, depth=8, steps=2)
-    said = "out of memory: lower train_model.depth, context or batch_size\n"
-    assert run.finish([(resource.RLIMIT_AS, 1 << 30)]) == (1, said)
+    output = "out of memory: lower train_model.depth, context or batch_size\n"
+    assert run.finish([(resource.RLIMIT_AS, 1 << 30)]) == (1, output)
     assert not (tmp_path / "model").exists()
 
 
@@ -175,10 +175,10 @@ def test_what_cannot_be_trained_is_refused(tokens, tmp_path, changes, message):
 
 def test_a_context_that_the_data_cannot_fill_is_told(tokens, tmp_path, capsys):
     train(tokens, tmp_path, context=512, batch_size=512)
-    said = (
+    output = (
         "the longest conversation takes 37 tokens: positions beyond 64 of train_model.context = 512 are never trained"
     )
-    assert f"train_model: {said}\n" in capsys.readouterr().err
+    assert f"train_model: {output}\n" in capsys.readouterr().err
 
 
 def test_tokens_that_were_cut_are_refused(tokens, tmp_path):

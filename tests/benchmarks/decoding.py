@@ -75,7 +75,7 @@ class Turn(NamedTuple):
 
     prompt: list[int]
     answer: list[int]
-    found: list[bool]
+    generated: list[bool]
 
 
 def medians(actions: dict[Hashable, Callable[[], Any]], repeats: int = REPEATS) -> dict[Hashable, float]:
@@ -174,22 +174,22 @@ def some_ids(engine: Engine, count: int) -> list[int]:
 def steps(turn: Turn, guesses: Guesses) -> Iterator[tuple[int, int]]:
     """For each step of an answer, the ids that it reads, and the ids of the answer that it yields."""
     ids = turn.prompt + turn.answer
-    found = [False] * len(turn.prompt) + turn.found
+    generated = [False] * len(turn.prompt) + turn.generated
     followers: dict[tuple[int, ...], int] = {}  # the index after the latest match of these ids
     indexed, at = 1, len(turn.prompt)
     while at < len(ids):
         for end in range(indexed, at):
             followers |= {tuple(ids[end - n : end]): end for n in guesses if n <= end}
         indexed = at
-        if not found[at]:
+        if not generated[at]:
             at += 1
             continue
         places = ((followers.get(tuple(ids[at - n : at])), k) for n, k in sorted(guesses.items(), reverse=True))
         place, k = next(((place, k) for place, k in places if place), (at, 0))
         guessed = ids[place : min(place + k, at)]
-        wanted = ids[at : at + found[at:].index(False)] if False in found[at:] else ids[at:]
-        right = common_prefix_length(guessed, wanted)
-        given = right + (right < len(wanted))
+        expected = ids[at : at + generated[at:].index(False)] if False in generated[at:] else ids[at:]
+        right = common_prefix_length(guessed, expected)
+        given = right + (right < len(expected))
         yield 1 + len(guessed), given
         at += given
 
@@ -206,17 +206,17 @@ def guess(turns: Sequence[Turn], guesses: Guesses, costs: dict[int, float]) -> t
     return tokens / read.total(), tokens / cost
 
 
-def said(loaded: LoadedModel, conversations: Sequence[Any]) -> Iterator[Turn]:
+def dataset_turns(loaded: LoadedModel, conversations: Sequence[Any]) -> Iterator[Turn]:
     """The last answers of the dataset's conversations."""
     for conversation in conversations:
         prompt = loaded.tokenizer.encode_segments(loaded.template.prompt(conversation[:-1]))[0]
         ids, loss = loaded.tokenizer.encode_segments(conversation_segments(conversation))
-        found = [one == LossKind.TRAINED for one in loss[len(prompt) :]]
-        end = 1 + max(i for i, one in enumerate(found) if one)
-        yield Turn(prompt, ids[len(prompt) : len(prompt) + end], found[:end])
+        generated = [one == LossKind.TRAINED for one in loss[len(prompt) :]]
+        end = 1 + max(i for i, one in enumerate(generated) if one)
+        yield Turn(prompt, ids[len(prompt) : len(prompt) + end], generated[:end])
 
 
-def answered(loaded: LoadedModel, conversations: Sequence[Any], sampling: Sampling) -> Iterator[Turn]:
+def model_turns(loaded: LoadedModel, conversations: Sequence[Any], sampling: Sampling) -> Iterator[Turn]:
     """The model's own answers to the same questions."""
     session = ChatSession(*loaded, sampling=sampling, max_tokens=ANSWER)
     opens, closes = (loaded.tokenizer.special[name] for name in ("<|output_start|>", "<|output_end|>"))
@@ -224,12 +224,12 @@ def answered(loaded: LoadedModel, conversations: Sequence[Any], sampling: Sampli
         session.clear()
         for _ in session.ask(conversation[0].text):
             pass
-        found, inside = [], False
+        generated, inside = [], False
         for token in session.answer_ids:
             inside = inside or token == opens
-            found.append(not inside)
+            generated.append(not inside)
             inside = inside and token != closes
-        yield Turn(session.prompt_ids, session.answer_ids, found)
+        yield Turn(session.prompt_ids, session.answer_ids, generated)
 
 
 def ask(file: Path, name: str, room: int) -> list[Any]:
@@ -242,11 +242,11 @@ def ask(file: Path, name: str, room: int) -> list[Any]:
 
 def show_guesses(loaded: LoadedModel, name: str, conversations: Sequence[Any], costs: dict[int, float]) -> None:
     """Print the gain of prompt lookup with the answers of a dataset, and with the model's own."""
-    kinds = {"the dataset's": list(said(loaded, conversations))}
+    kinds = {"the dataset's": list(dataset_turns(loaded, conversations))}
     for kind in ("greedy", "top_p"):
-        kinds[f"its own, {kind}"] = list(progress(answered(loaded, conversations, SAMPLINGS[kind]), kind))
+        kinds[f"its own, {kind}"] = list(progress(model_turns(loaded, conversations, SAMPLINGS[kind]), kind))
     for kind, turns in kinds.items():
-        tokens = sum(sum(turn.found) for turn in turns) / len(turns)
+        tokens = sum(sum(turn.generated) for turn in turns) / len(turns)
         print(f"  {name}, {kind} answers ({tokens:.0f} tokens each), n: k")
         for guesses in GUESSES:
             tokens, speed = guess(turns, guesses, costs)

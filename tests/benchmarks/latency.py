@@ -44,7 +44,7 @@ PACKAGES = {"onnxruntime", "torch", "transformers", "onnxruntime-genai", "ctrans
 BESIDE_BUSY, BUSY_PROMPT = ("onnx", *WAITING, "genai", "llama_f32"), 128
 
 
-class Asked(NamedTuple):
+class Target(NamedTuple):
     """A target: how many times as fast as another one of our engines should be; `limit` is the machine's limit."""
 
     ours: str
@@ -54,14 +54,14 @@ class Asked(NamedTuple):
     prompts: Sequence[int] = PROMPTS
 
 
-ASKED = (
-    Asked("onnx", "limit", "token", 1 / 1.1),
-    Asked("onnx", "llama_f32", "token", 1),
-    Asked("onnx", "genai", "token", 1),
-    Asked("onnx", "transformers", "token", 3.5),
-    Asked("onnx_int8", "llama_q8_0", "token", 1 / 1.1),
-    Asked("onnx_int4", "llama_q4_0", "token", 1 / 1.1),
-    Asked("onnx", "llama_f32", "ttft", 1.3, PROMPTS[-1:]),
+TARGETS = (
+    Target("onnx", "limit", "token", 1 / 1.1),
+    Target("onnx", "llama_f32", "token", 1),
+    Target("onnx", "genai", "token", 1),
+    Target("onnx", "transformers", "token", 3.5),
+    Target("onnx_int8", "llama_q8_0", "token", 1 / 1.1),
+    Target("onnx_int4", "llama_q4_0", "token", 1 / 1.1),
+    Target("onnx", "llama_f32", "ttft", 1.3, PROMPTS[-1:]),
 )
 
 
@@ -170,18 +170,18 @@ def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
     print(f"\nNOT THE SAME WORK: {', '.join(wrong)}\n" if wrong else "")
 
 
-def show_asked(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
+def show_targets(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
     """Print the targets, and the ratios that were reached."""
-    print(head("times as fast", "", "asked", *(f"{length:,}" for length in prompts)))
-    for asked in ASKED:
-        if asked.ours in engines and asked.other in (*engines, "limit"):
+    print(head("times as fast", "", "target", *(f"{length:,}" for length in prompts)))
+    for target in TARGETS:
+        if target.ours in engines and target.other in (*engines, "limit"):
             cells = [
-                f"{span(race.times_as_fast(*asked[:3], length))}, {race.at_best(*asked[:3], length):.2f}"
-                if length in asked.prompts
+                f"{span(race.times_as_fast(*target[:3], length))}, {race.at_best(*target[:3], length):.2f}"
+                if length in target.prompts
                 else "–"
                 for length in prompts
             ]
-            print(row(f"{asked.ours} as {asked.other}", asked.what, f"{asked.times:.2f}", *cells))
+            print(row(f"{target.ours} as {target.other}", target.what, f"{target.times:.2f}", *cells))
     print()
 
 
@@ -205,7 +205,7 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
         rate = [limits.flops_per_second / 1e9 for limits in race.limits]
         print(f"\n### {folder.name}, {threads} threads: {span(bandwidth)} GB/s, {span(rate)} GFLOP/s\n")
         show(race, options.engines, lengths)
-        show_asked(race, options.engines, lengths)
+        show_targets(race, options.engines, lengths)
 
 
 def compare_busy(folder: Path, options: argparse.Namespace) -> None:

@@ -100,14 +100,14 @@ class Data:
     def vocab_size(self) -> int:
         return len(self.num_bytes)
 
-    def feed(self, context: int) -> PackedDataset:
+    def pack(self, context: int) -> PackedDataset:
         """The train conversations, packed."""
         return PackedDataset(
             self.train, truncate_conversations(self.train, context, "chatml", self.special), context, self.special
         )
 
     def bits_per_byte(self, logits: Callable[[Tensor], Tensor], context: int) -> tuple[float, float]:
-        """Of all held-out text, and of the assistant's; each conversation is read from its own start."""
+        """Bits per byte of all held-out text, and of the assistant's; each conversation starts anew."""
         ids, loss, offsets = self.validation
         conversations = np.split(ids.astype(np.int64), offsets[1:-1])
         nats = np.concatenate(token_nats(conversations, context, partial(score, logits)))
@@ -194,9 +194,9 @@ class Chatmill:
     ) -> None:
         keep_freed_memory()
         make_compile_deterministic()
-        self.feed = data.feed(config.max_position_embeddings)
-        self.rows_per_step = BATCH // self.feed.row_length
-        self.rows = self.feed.endless_rows(seed)
+        self.dataset = data.pack(config.max_position_embeddings)
+        self.rows_per_step = BATCH // self.dataset.row_length
+        self.rows = self.dataset.endless_rows(seed)
         self.model = ChatModel(config)
         initialise(self.model, seed)
         number_format, threads = choose_precision(precision), torch.get_num_threads()
@@ -214,7 +214,7 @@ class Chatmill:
     def step(self, done: int, steps: int) -> Count:
         self.trainer.steps = steps
         rows = [next(self.rows) for _ in range(self.rows_per_step)]
-        batches = self.feed.batches(rows, self.rows_per_step)
+        batches = self.dataset.batches(rows, self.rows_per_step)
         self.trainer.step(batches)
         useful = sum(int((batch.conversation_ids >= 0).sum()) for batch in batches)
         return Count(useful, sum(batch.ids.size for batch in batches))

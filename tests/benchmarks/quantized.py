@@ -54,19 +54,19 @@ def some(test: TestSet, limit: int) -> TestSet:
 def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -> Quality:
     """Bits per byte of the corpus, and the macro accuracy of the skills in it."""
     nats = np.concatenate(token_nats(corpus.documents(), engine.context, make_scorer(engine)))
-    asked = [one for one in select_questions(test, num_questions) if one.skill["phrasing"] == "known"]
+    questions = [one for one in select_questions(test, num_questions) if one.skill["phrasing"] == "known"]
     right, _ = answer_questions(
-        ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template)), asked, MAX_TOKENS
+        ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template)), questions, MAX_TOKENS
     )
     bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
-    return Quality(*bits, accuracies(asked, right).get("macro"))
+    return Quality(*bits, accuracies(questions, right).get("macro"))
 
 
-def cells(found: Quality, reference: Quality) -> list[str]:
+def cells(quality: Quality, reference: Quality) -> list[str]:
     """A row of the table, after the precision and its size."""
-    pairs = zip(found[:2], reference[:2], strict=True)
+    pairs = zip(quality[:2], reference[:2], strict=True)
     bits = [f"{value:.4f} ({value / other - 1:+.2%})" if other else "–" for value, other in pairs]
-    return [*bits, "–" if found.skills is None else f"{found.skills:.3f}"]
+    return [*bits, "–" if quality.skills is None else f"{quality.skills:.3f}"]
 
 
 def main():
@@ -88,10 +88,10 @@ def main():
             corpus = corpus or Corpus.from_conversations(
                 test.conversations, tokenizer, engine.template, options.threads
             )
-            found = measure(engine, corpus, test, options.questions)
-            reference = reference or found
+            quality = measure(engine, corpus, test, options.questions)
+            reference = reference or quality
             size = (export / ONNX_FILES[name]).stat().st_size / 1e6
-            print(f"| {' | '.join([precision, f'{size:.2f}', *cells(found, reference)])} |", flush=True)
+            print(f"| {' | '.join([precision, f'{size:.2f}', *cells(quality, reference)])} |", flush=True)
 
 
 if __name__ == "__main__":

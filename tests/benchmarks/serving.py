@@ -172,7 +172,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def show(alone: list[Times], one: list[Times], many: dict[int, list[float]]) -> None:
     """Print the measured values and the targets."""
-    print(row("", "engine", "server", "ratio", "asked"))
+    print(row("", "engine", "server", "ratio", "target"))
     print(f"|{'---|' * 5}")
     allowed = [FIRST_BYTE * bare.first * 1000 + EXTRA_MS for bare in alone]
     ratios = [served.first * 1000 / most for served, most in zip(one, allowed, strict=True)]
@@ -184,8 +184,8 @@ def show(alone: list[Times], one: list[Times], many: dict[int, list[float]]) -> 
     least = min(many)
     for count, found in many.items():
         ratios = [rate / base for rate, base in zip(found, many[least], strict=True)]
-        asked = f"at least {EIGHT_STREAMS} on 4 cores" if count == 8 and least == 1 else "–"
-        print(row(f"tokens/s of {count} streams", "–", span(found, 0), span(ratios), asked))
+        target = f"at least {EIGHT_STREAMS} on 4 cores" if count == 8 and least == 1 else "–"
+        print(row(f"tokens/s of {count} streams", "–", span(found, 0), span(ratios), target))
     lengths = [span([times.tokens for times in found], 0) for found in (alone, one)]
     print(f"\ntokens of an answer: {lengths[0]} of the engine, {lengths[1]} of the server")
 

@@ -87,7 +87,7 @@ class Data:
         split, special = read_split(tokens / "tokens", "train"), self.vocabulary.special
         spans = truncate_conversations(split, CONTEXT, "chatml", special)
         row_length = min(CONTEXT, 64 * -(-int(spans.packed_lengths.max()) // 64))
-        self.feed = PackedDataset(
+        self.dataset = PackedDataset(
             split, truncate_conversations(split, row_length, "chatml", special), row_length, special
         )
         records = list(read_records(test))
@@ -108,12 +108,12 @@ class Data:
 
     def learn(self, model: ChatModel, seconds: float, seed: int, rate: float) -> int:
         """Train a model for the time; return the number of steps."""
-        trainer, rows = self.trainer(model, rate), self.feed.endless_rows(seed)
-        rows_per_step = BATCH // self.feed.row_length
-        at_once = rows_at_once(rows_per_step, self.feed.row_length, len(self.vocabulary.tokens))
+        trainer, rows = self.trainer(model, rate), self.dataset.endless_rows(seed)
+        rows_per_step = BATCH // self.dataset.row_length
+        at_once = rows_at_once(rows_per_step, self.dataset.row_length, len(self.vocabulary.tokens))
         for _, steps in planned(seconds, 0.5, None):
             trainer.steps = steps
-            trainer.step(self.feed.batches([next(rows) for _ in range(rows_per_step)], at_once))
+            trainer.step(self.dataset.batches([next(rows) for _ in range(rows_per_step)], at_once))
         return trainer.completed_steps
 
     def measure(self, model: ChatModel) -> dict[str, float]:
@@ -121,9 +121,9 @@ class Data:
         tokenizer, model = ChatTokenizer(self.vocabulary), model.eval()
         texts = {"clean": self.conversations} | {kind: add_noise(self.conversations, kind) for kind in NOISE_KINDS}
         corpora = {name: Corpus.from_conversations(text, tokenizer, "chatml") for name, text in texts.items()}
-        found = {name: measure_bits_per_byte(model, corpus, trained_only=False) for name, corpus in corpora.items()}
-        return {name: values["all"] for name, values in found.items()} | {
-            "assistant": found["clean"]["assistant"],
+        bits = {name: measure_bits_per_byte(model, corpus, trained_only=False) for name, corpus in corpora.items()}
+        return {name: values["all"] for name, values in bits.items()} | {
+            "assistant": bits["clean"]["assistant"],
             "token_ms": token_ms(model, corpora["clean"].ids[:PROMPT].tolist()),
             "tokens_per_byte": float(corpora["clean"].is_scored.sum() / corpora["clean"].num_bytes.sum()),
             "parameters": sum(weight.numel() for weight in model.parameters()),
@@ -174,7 +174,7 @@ def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: in
 def replace_table(model: ChatModel, data: Data, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Replace the table by a byte encoder; then train both further."""
     started, vocabulary, table = perf_counter(), data.vocabulary, embedding_table(model)
-    counts = np.bincount(data.feed.split.ids, minlength=len(vocabulary.tokens))
+    counts = np.bincount(data.dataset.split.ids, minlength=len(vocabulary.tokens))
     pairs = EmbeddingDataset.from_table(vocabulary, table, counts, longest=32, held_out=0.1, seed=seed)
     params = read_params(PARAMS)["train_soft_tokenizer"] | WHOLE
     shape = ByteEncoderShape(ngrams=0, **{name: params[name] for name in ("width", "layers", "features", "longest")})

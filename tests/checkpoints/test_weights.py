@@ -12,7 +12,7 @@ from chatmill.checkpoints.weights import read_weights
 
 
 class Calls:
-    """Pickled, it asks the reader to call something."""
+    """An object whose pickle makes the reader call something."""
 
     def __init__(self, function, *arguments):
         self.function, self.arguments = function, arguments
@@ -22,7 +22,7 @@ class Calls:
 
 
 def rewritten(file, change, compression=zipfile.ZIP_STORED):
-    """A checkpoint with another list of weights."""
+    """A checkpoint with another data.pkl."""
     with zipfile.ZipFile(file) as archive:
         parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
     with zipfile.ZipFile(file, "w", compression) as archive:

@@ -56,24 +56,24 @@ ACTIONS = st.lists(
 @settings(max_examples=30)
 @given(actions=ACTIONS)
 def test_each_chat_gets_the_logits_it_would_get_alone_whoever_joins_and_leaves(engines, name, actions):
-    chats, said = engines[name].chat_batch(ROWS), {}
+    chats, texts = engines[name].chat_batch(ROWS), {}
     for action, number in actions:
-        here = list(said)
+        here = list(texts)
         if action == "join" and len(here) < ROWS:
-            said[chat := chats.join()] = some_ids(number)
-            np.testing.assert_allclose(chat.append(said[chat]), expected(said[chat]), atol=1e-4)
+            texts[chat := chats.join()] = some_ids(number)
+            np.testing.assert_allclose(chat.append(texts[chat]), expected(texts[chat]), atol=1e-4)
         elif action == "step":
-            given = [(here[i], some_ids(1, len(said[here[i]]))[0]) for i in number if i < len(here)]
+            given = [(here[i], some_ids(1, len(texts[here[i]]))[0]) for i in number if i < len(here)]
             logits = chats.step(given) if given else []
             for (chat, token), row in zip(given, logits, strict=True):
-                said[chat].append(token)
-                np.testing.assert_allclose(row, expected(said[chat]), atol=1e-4)
+                texts[chat].append(token)
+                np.testing.assert_allclose(row, expected(texts[chat]), atol=1e-4)
         elif action == "leave" and number < len(here):
             chats.leave(here[number])
-            del said[here[number]]
+            del texts[here[number]]
         elif action == "rewind" and number < len(here):
-            del said[here[number]][5:]
-            here[number].rewind(len(said[here[number]]))
+            del texts[here[number]][5:]
+            here[number].rewind(len(texts[here[number]]))
 
 
 @each_engine

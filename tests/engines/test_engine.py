@@ -32,7 +32,7 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines")
     write_model(folder / "model")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder_graph, "_ACCURACY", 1)  # activations of int8 and int4 stay float32: equal is equal
+        patch.setattr(decoder_graph, "_ACCURACY", 1)  # activations of int8 and int4 stay float32: logits are equal
         export(folder / "model", folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     return {"pytorch": folder / "model"} | dict.fromkeys(ONNX_FILES, folder / "onnx")
 
@@ -58,10 +58,10 @@ def test_any_appends_and_rewinds_give_the_logits_of_the_whole_sequence(opened, n
     engine, ids = opened[name], []
     engine.rewind(0)
     for count, back in steps:
-        kept = max(0, len(ids) - back)
-        engine.rewind(kept)
-        ids = ids[:kept] + some_ids(count)
-        np.testing.assert_allclose(engine.append(ids[kept:]), expected(ids)[-1], atol=1e-4)
+        length = max(0, len(ids) - back)
+        engine.rewind(length)
+        ids = ids[:length] + some_ids(count)
+        np.testing.assert_allclose(engine.append(ids[length:]), expected(ids)[-1], atol=1e-4)
         assert engine.length == len(ids)
 
 
@@ -143,11 +143,11 @@ def test_what_is_missing_damaged_or_foreign_is_named(folders, tmp_path):
 
 
 def without(*names):
-    """A change of a graph: its metadata of these names are gone."""
+    """A change of a graph that removes the metadata of these names."""
 
     def change(graph):
-        kept = {one.key: one.value for one in graph.metadata_props if one.key not in names}
-        onnx.helper.set_model_props(graph, kept)
+        remaining = {one.key: one.value for one in graph.metadata_props if one.key not in names}
+        onnx.helper.set_model_props(graph, remaining)
 
     return change
 
@@ -227,8 +227,8 @@ print(engine.length, engine.append([1]).shape)
 """
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    told = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or use a smaller model"
-    assert (result.stdout, result.returncode) == (f"{told}\n0 (50048,)\n", 0), result.stderr
+    message = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or use a smaller model"
+    assert (result.stdout, result.returncode) == (f"{message}\n0 (50048,)\n", 0), result.stderr
 
 
 def test_nothing_is_reported_to_anybody(folders, tmp_path):

@@ -1,4 +1,4 @@
-"""Attention gives the same however it is computed."""
+"""All ways to compute attention give the same result."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ HEADS = {"queries": 4, "keys": 2, "values": 2}
 
 
 def attended(function, time):
-    """What tokens of four conversations and padding attend to, and the gradients of what they are made from."""
+    """The attention of four conversations and padding, and the gradients of queries, keys and values."""
     random = torch.Generator().manual_seed(1)
     inputs = [torch.randn(2, heads, time, 16, generator=random).requires_grad_() for heads in HEADS.values()]
     conversations = torch.arange(time).mul(5).div(time, rounding_mode="floor").repeat(2, 1) - 1

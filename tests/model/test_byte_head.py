@@ -37,7 +37,7 @@ def vocabulary(entries):
 
 
 def new_head(entries, **shape):
-    """One that has learnt nothing, but whose weights are large enough to tell prefixes apart."""
+    """An untrained head whose weights are large enough to distinguish prefixes."""
     known = vocabulary(entries)
     head = ByteHead(replace(CONFIG, vocab_size=len(entries), byte_head=replace(byte_head_shape(known), **shape)))
     head.set_spelling(spell_vocabulary(known))
@@ -57,7 +57,7 @@ def random_hidden(*shape):
 
 
 def chances(head, hidden, written):
-    """log-probabilities (S,) of the symbol after those written, by the definition, for itself alone."""
+    """Log-probabilities (S,) of the symbol after those written, by the definition, one prefix at a time."""
     path = [head.start] * (head.shape.longest - len(written)) + list(written)
     return head.out_proj(
         gated_by_hand(head.of_hidden(hidden) + head.embed_prefixes(torch.tensor([path]))[0])
@@ -134,9 +134,9 @@ def test_all_tokens_and_all_other_spellings_are_together_certain(head):
     prefixes = {tuple(symbols[:i]) for symbols in tokens for i in range(len(symbols))}
     ways = [[*prefix, symbol] for prefix in prefixes for symbol in range(head.shape.symbols)]
     lost = [way for way in ways if way not in tokens and tuple(way) not in prefixes]
-    made = head.logits(hidden[None]).exp().sum().item()
-    assert 0 < made < 1
-    assert made + sum(math.exp(-nats_of(head, hidden, way)) for way in lost) == pytest.approx(1, abs=1e-4)
+    total = head.logits(hidden[None]).exp().sum().item()
+    assert 0 < total < 1
+    assert total + sum(math.exp(-nats_of(head, hidden, way)) for way in lost) == pytest.approx(1, abs=1e-4)
 
 
 def test_each_symbol_is_given_those_before_it_and_no_other(head):
@@ -187,13 +187,13 @@ TAUGHT = [word for word in WORDS if word not in HELD_OUT]
 
 
 def meant(words):
-    """(N, C): hidden states that say of each letter where it stands."""
+    """(N, C): hidden states that encode the position of each letter."""
     letters = torch.randn(3, 6, CONFIG.hidden_size, generator=torch.Generator().manual_seed(2))
     return torch.stack([sum(letters[i, letter - ord("a")] for i, letter in enumerate(word)) for word in words])
 
 
 def taught(hidden):
-    """A head that was shown the taught words, each with its hidden state, and how many nats a word costs in the end."""
+    """A head that was trained on the taught words with their hidden states, and its final nats per word."""
     head = new_head([(word, NORMAL) for word in TAUGHT], width=32, features=64, slots=1).train()
     initialise(head, 1)
     optimizer = torch.optim.Adam(head.parameters(), lr=0.01)

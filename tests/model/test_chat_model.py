@@ -18,7 +18,7 @@ CONFIG = ModelConfig.from_depth(2, vocab_size=128, context=64, width=64, heads=4
 
 @pytest.fixture(scope="module")
 def model():
-    """Random weights everywhere, so that no term is zero or one by its beginning."""
+    """Random weights everywhere, so that no term keeps its initial zero or one."""
     torch.manual_seed(0)
     model = ChatModel(CONFIG)
     for weight in model.parameters():

@@ -12,11 +12,11 @@ from chatmill.model.chunks import ChunkedDecoder, moving_average, start_indices
 from support.tiny import CONFIG
 
 SMALL = Chunking(rate=3.0, width=48, layers=2, window=8)
-TIME = 40  # five windows: what reads it at once reads it in blocks
+TIME = 40  # five windows, so that a single call reads them in blocks
 
 
 def random_decoder(chunking=SMALL):
-    """Random weights everywhere, so that no term is zero or one by its beginning."""
+    """Random weights everywhere, so that no term keeps its initial zero or one."""
     generator = torch.Generator().manual_seed(0)
     decoder = ChunkedDecoder(replace(CONFIG, chunking=chunking))
     for weight in decoder.parameters():
@@ -31,7 +31,7 @@ def random_tokens(batch, time=TIME):
 
 
 def others(ids):
-    """(B, T) ids, none as before."""
+    """(B, T) ids, each another one than before."""
     return (ids + 1) % CONFIG.vocab_size
 
 
@@ -49,19 +49,19 @@ def boundaries(decoder, ids, rotary, mask=None):
 
 
 def read(decoder, ids, cache=None):
-    """What the decoder makes of one conversation a row, or of its next tokens."""
+    """The decoder's output for one conversation in each row, or for its next tokens."""
     past, time = cache.length if cache else 0, ids.shape[1]
     mask = torch.ones(1, 1, time, past + time, dtype=torch.bool).tril(past) if past else None
     return decode(decoder, ids, rotary_at(torch.arange(past, past + time)[None]), mask, cache)[0]
 
 
 def read_packed(decoder, ids, lengths):
-    """The same of a row that holds several conversations of these lengths."""
+    """The same for a row with several conversations of these lengths."""
     conversations = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     mask = conversation_mask(conversations)
-    made, routed = decode(decoder, ids, rotary_at(positions), mask)
-    return made, routed, boundaries(decoder, ids, rotary_at(positions), mask)
+    output, routed = decode(decoder, ids, rotary_at(positions), mask)
+    return output, routed, boundaries(decoder, ids, rotary_at(positions), mask)
 
 
 def near(first, second):
@@ -85,26 +85,26 @@ def test_a_later_token_changes_nothing_before_it(decoder, place):
 def test_a_cache_gives_what_the_whole_gives_however_it_is_split(decoder, parts, rows):
     ids, cache = random_tokens(rows), decoder.new_cache(rows, TIME)
     ends = [end for end in torch.tensor(parts).cumsum(0).tolist() if end < TIME]
-    made = [read(decoder, part, cache) for part in ids.tensor_split(ends, dim=1)]
+    output = [read(decoder, part, cache) for part in ids.tensor_split(ends, dim=1)]
     assert cache.length == TIME
-    near(torch.cat(made, dim=1), read(decoder, ids))
+    near(torch.cat(output, dim=1), read(decoder, ids))
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=6), st.integers(1, 2))
 def test_a_rewound_cache_forgets(decoder, turns, rows):
-    cache, kept, length = decoder.new_cache(rows, 100), random_tokens(rows), 0
+    cache, ids, length = decoder.new_cache(rows, 100), random_tokens(rows), 0
     for read_more, rewind in turns:
         read(decoder, others(random_tokens(rows, read_more + 1)), cache)
         cache.length = min(length, rewind)
-        read(decoder, kept[:, cache.length : cache.length + 1], cache)
+        read(decoder, ids[:, cache.length : cache.length + 1], cache)
         length = cache.length
-    near(read(decoder, kept[:, length:], cache), read(decoder, kept)[:, length:])
+    near(read(decoder, ids[:, length:], cache), read(decoder, ids)[:, length:])
 
 
 def test_packed_conversations_are_read_as_if_alone(decoder):
     first, second, third = random_tokens(1, 5), random_tokens(1, 24), random_tokens(1, 11)
-    made, _, starts = read_packed(decoder, torch.cat([first, second, third], dim=1), [5, 24, 11])
-    near(made, torch.cat([read(decoder, ids) for ids in (first, second, third)], dim=1))
+    output, _, starts = read_packed(decoder, torch.cat([first, second, third], dim=1), [5, 24, 11])
+    near(output, torch.cat([read(decoder, ids) for ids in (first, second, third)], dim=1))
     assert starts[0, [0, 5, 29]].all() and not starts.all()
 
 
@@ -157,7 +157,7 @@ def test_chunks_are_told_by_the_tokens_that_begin_them():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"rate": 1.0}, "rate = 1.0"),
         ({"width": 47}, "width = 47 is odd"),
@@ -166,8 +166,8 @@ def test_chunks_are_told_by_the_tokens_that_begin_them():
         ({"ngrams": (2, 0)}, r"ngrams = \(2, 0\)"),
     ],
 )
-def test_impossible_chunks_are_refused(change, told):
-    with pytest.raises(ValueError, match=f"chunking.{told}"):
+def test_impossible_chunks_are_refused(change, message):
+    with pytest.raises(ValueError, match=f"chunking.{message}"):
         replace(SMALL, **change)
 
 

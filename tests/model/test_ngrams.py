@@ -9,7 +9,7 @@ PLACES = torch.arange(7)[None]
 def test_a_stretch_is_known_by_its_tokens_wherever_it_stands():
     (found,) = hash_token_ngrams(IDS, PLACES, (1, 2, 3))
     assert found[2].tolist() == found[5].tolist()
-    assert found[0, 0] == found[3, 0] and found[0, 1] != found[3, 1]  # before the first five is nothing
+    assert found[0, 0] == found[3, 0] and found[0, 1] != found[3, 1]  # nothing precedes the first five
     assert len(set(found[:3].flatten().tolist())) == 9
 
 
@@ -33,4 +33,4 @@ def test_many_stretches_have_different_hashes():
     ids = torch.arange(4096).view(2048, 2)
     found = hash_token_ngrams(ids, torch.arange(2)[None], (2,))[:, 1, 0]
     assert len(found.unique()) == 2048 and (found >= 0).all()
-    assert len((found % 8192).unique()) > 0.85 * 2048  # as many as by chance, 88 %
+    assert len((found % 8192).unique()) > 0.85 * 2048  # 88 % are expected by chance

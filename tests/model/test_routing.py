@@ -17,12 +17,12 @@ TABLE = torch.randn(20, 8, generator=torch.Generator().manual_seed(1))
 
 
 def routed(p, x=None):
-    """One conversation a row, of which the router found p."""
+    """The router's output p for one conversation in each row."""
     return RouterOutput(torch.zeros(*p.shape, 6) if x is None else x, p, torch.arange(p.shape[1])[None])
 
 
 def penalised(model, ids):
-    """(B, T) ids -> (B,): the penalty of where chunks begin."""
+    """(B, T) ids -> (B,): the auxiliary loss of the chunk boundaries."""
     return model.nats(ids, None, None, ids.roll(-1, 1))[1]
 
 
@@ -45,8 +45,8 @@ def test_the_loss_of_surprise_is_that_worked_by_hand():
     p = torch.tensor([[1.0, 0.9, 0.2, 0.7, 0.4, 0.1]])
     nats = torch.tensor(
         [[5.0, 1.0, 2.0, 3.0, 0.5, 9.0]]
-    )  # of the token after each: hardest is the second, then the fifth
-    expected = -sum(map(log, [0.9, 0.8, 0.3, 0.6, 0.9])) / 6  # a conversation's first begins a chunk, whatever it cost
+    )  # of the token after each: the second is hardest, then the fifth
+    expected = -sum(map(log, [0.9, 0.8, 0.3, 0.6, 0.9])) / 6  # the first token always begins a chunk
     assert surprise_loss(routed(p), nats, 3.0).item() == pytest.approx(expected)
 
 
@@ -55,7 +55,7 @@ def test_surprise_moves_boundaries_and_not_what_surprises():
     surprise_loss(routed(p), nats, 4.0).sum().backward()
     assert (
         nats.grad is None and ((p.grad < 0).sum(dim=1) == 2).all()
-    )  # a third would be the last, which is only a target
+    )  # the third would be the last token, which is only a target
 
 
 def test_each_row_is_surprised_by_itself():
@@ -96,7 +96,7 @@ def test_the_penalty_brings_a_collapsed_router_back_to_its_rate(sign):
     initialise(model, 0)
     model.model.router.k_proj.weight.data = sign * model.model.router.q_proj.weight.data.clone()
     model.model.embed_tokens.weight.data = torch.randn(CONFIG.vocab_size, CONFIG.hidden_size).cumsum(0)
-    ids = torch.arange(256).view(4, 64)  # neighbours are alike
+    ids = torch.arange(256).view(4, 64)  # each token predicts the next
     collapsed = model.boundaries(ids).float().mean()
     optimizer = torch.optim.Adam(model.model.router.parameters(), lr=0.01)
     for _ in range(60):

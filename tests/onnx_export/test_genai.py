@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 def answer(engine, prompt):
-    """The likeliest ids after a prompt."""
+    """The ids of greedy decoding after a prompt."""
     ids = list(prompt)
     engine.rewind(0)
     for _ in range(NEW_TOKENS):
@@ -32,7 +32,7 @@ def answer(engine, prompt):
 
 
 def answer_of_genai(folder, prompts):
-    """What ONNX Runtime GenAI says to each prompt, as the folder's own settings have it."""
+    """The answer of ONNX Runtime GenAI to each prompt, with the folder's own settings."""
     library = pytest.importorskip("onnxruntime_genai", reason="pip install onnxruntime-genai to run the folder with it")
     model = library.Model(str(folder))
     for prompt in prompts:

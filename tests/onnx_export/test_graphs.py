@@ -116,7 +116,7 @@ def test_portable_rows_padded_on_the_left_equal_rows_without_padding(portable):
 
 
 def check_shared(cache, ids, past):
-    """What follows a past is as PyTorch has it; after a past, more than one row are read one id at a time."""
+    """Logits after a past equal PyTorch's; several rows after a past are read one id at a time."""
     step = 1 if past and len(ids) > 1 else ids.shape[1] - past
     for start in range(past, ids.shape[1], step):
         logits = cache.run(ids[:, start : start + step], start, step)
@@ -234,7 +234,7 @@ def test_weights_beyond_one_file_are_refused():
 
 
 def rounded(model, bits):
-    """A copy of a model whose matrices are what their quantized ones stand for; rows of odd widths are not."""
+    """A copy of a model with dequantized matrices; embeddings of odd widths are not quantized."""
     copy = deepcopy(model)
     with torch.no_grad():
         for name, weight in copy.named_parameters():

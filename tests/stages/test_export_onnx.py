@@ -74,7 +74,7 @@ def test_a_damaged_model_is_refused(model, tmp_path):
 
 
 def test_portable_graph_runs_where_nothing_is_known_of_chatmill(model, tmp_path):
-    """As the model card of any exported decoder shows it: names from the graph, an empty past."""
+    """The code of the model cards of exported decoders: names from the graph, an empty past."""
     main(model, tmp_path / "onnx", quantize=[])
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
     past = {

@@ -47,7 +47,7 @@ def trained(tokens, tmp_path_factory):
 
 
 @pytest.fixture
-def feed(tokens):
+def dataset(tokens):
     split = read_split(tokens / "tokens", "train")
     return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
 
@@ -230,8 +230,8 @@ def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong
 
 def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
     run_training(tokens, tmp_path, steps=60)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3 and all("assistant' is answered 'yes" in line for line in said)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and all("assistant' is answered 'yes" in line for line in lines)
 
 
 def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tmp_path):
@@ -239,32 +239,32 @@ def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tm
         run_training(tokens, tmp_path, depth=500)
 
 
-def test_rows_do_not_see_each_other_nor_conversations_in_a_row(feed):
-    rows = list(feed.epoch(0, 0))[:4]
-    together = trainer().evaluate([feed.batch(rows)])
-    alone = [trainer().evaluate([feed.batch([np.array([i])])]) for row in rows for i in row]
+def test_rows_do_not_see_each_other_nor_conversations_in_a_row(dataset):
+    rows = list(dataset.epoch(0, 0))[:4]
+    together = trainer().evaluate([dataset.batch(rows)])
+    alone = [trainer().evaluate([dataset.batch([np.array([i])])]) for row in rows for i in row]
     assert together.weighted_nats == pytest.approx(sum(sums.weighted_nats for sums in alone), rel=1e-5)
     assert together.bytes == sum(sums.bytes for sums in alone)
 
 
-def test_gradients_of_small_batches_add_up_to_those_of_the_whole(feed):
-    rows = list(feed.epoch(0, 0))[:4]
+def test_gradients_of_small_batches_add_up_to_those_of_the_whole(dataset):
+    rows = list(dataset.epoch(0, 0))[:4]
     whole, parts = trainer(), trainer()
-    whole.step(feed.batches(rows, 4))
-    parts.step(feed.batches(rows, 1))
+    whole.step(dataset.batches(rows, 4))
+    parts.step(dataset.batches(rows, 1))
     for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
-def test_weights_are_one_for_answers_and_less_for_the_rest(feed):
-    batch = feed.batch(list(feed.epoch(0, 0)))
+def test_weights_are_one_for_answers_and_less_for_the_rest(dataset):
+    batch = dataset.batch(list(dataset.epoch(0, 0)))
     trained, prompt = ((batch.loss == kind).sum() for kind in (LossKind.TRAINED, LossKind.PROMPT))
     assert trainer(prompt_weight=0.25).evaluate([batch]).weight == pytest.approx(trained + prompt / 4)
     assert trainer(prompt_weight=0.0).evaluate([batch]).weight == trained
 
 
-def test_bits_are_counted_over_the_bytes_of_answers(feed):
-    batch = feed.batch([np.array([0]), np.array([3])])
+def test_bits_are_counted_over_the_bytes_of_answers(dataset):
+    batch = dataset.batch([np.array([0]), np.array([3])])
     assert trainer().evaluate([batch]).bytes == len("yes") + len("yes" * 4)
 
 

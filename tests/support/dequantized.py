@@ -1,4 +1,4 @@
-"""What ONNX Runtime's operators make of a quantized matrix, in NumPy."""
+"""The matrix by which ONNX Runtime's operators multiply, computed from a quantized one in NumPy."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Small tokenizers of each type, and everything they are exported to."""
+"""Small tokenizers of each type, and all of their exports."""
 
 import json
 import random
@@ -24,18 +24,18 @@ FORMATS = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "s
 
 
 def write_chat(file):
-    """A few thousand words of conversation."""
+    """Write conversations of a few thousand words."""
     pick = random.Random(1)
     names = ["".join(pick.choices("abdeghiklmnoprstuvwz", k=pick.randint(3, 9))) for _ in range(300)]
     with file.open("w", encoding="utf-8") as lines:
         for number in range(150):
-            said = [" ".join(pick.choices([*WORDS, *names], k=12)) for _ in range(2)]
-            talk = [Message.from_text(role, text) for role, text in zip(("user", "assistant"), said, strict=True)]
+            texts = [" ".join(pick.choices([*WORDS, *names], k=12)) for _ in range(2)]
+            talk = [Message.from_text(role, text) for role, text in zip(("user", "assistant"), texts, strict=True)]
             lines.write(Record("talk", f"talk/{number}", render(talk)).to_json())
 
 
 def export(name, folder):
-    """A tokenizer of a type, trained and exported in that folder."""
+    """Train a tokenizer of a type and export it in a folder."""
     write_chat(folder / "chat.jsonl")
     kind, section = TYPES[name]
     source, out = folder / "original", folder / "tokenizer"

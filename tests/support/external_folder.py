@@ -5,7 +5,7 @@ import tokenizers
 from chatmill.conversation.chatml import IM_END
 from support.external_models import make
 
-SPECIAL = ["<s>", "</s>", IM_END]  # after the letters, in the tokenizer that the models below have
+SPECIAL = ["<s>", "</s>", IM_END]  # after the letters, in the tokenizer of the models below
 
 
 def write_tokenizer(folder, letters):
@@ -16,7 +16,7 @@ def write_tokenizer(folder, letters):
 
 
 def write_external(folder, family, **changes):
-    """A model as transformers saves it, and its tokenizer of 256 letters and SPECIAL; the model is returned."""
+    """Write a model as transformers saves it, and its tokenizer of 256 letters and SPECIAL; return the model."""
     model = make(family, vocab_size=259, bos_token_id=256, eos_token_id=[257, 258], pad_token_id=None, **changes)
     model.save_pretrained(folder)
     write_tokenizer(folder, sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))

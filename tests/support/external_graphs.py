@@ -1,4 +1,4 @@
-"""Small decoders of other makes, and ONNX graphs of them in the shapes that exporters give them."""
+"""Small external decoders, and ONNX graphs of them in the shapes of common exporters."""
 
 import warnings
 from collections.abc import Callable
@@ -63,7 +63,7 @@ MODELS = {kind: make(kind) for kind in (*CONFIGS, "recurrent")}
 
 @torch.inference_mode()
 def logits_of(kind, ids):
-    """(T, V) of the original."""
+    """The logits (T, V) of the original."""
     batch = torch.tensor([ids])
     if kind == "recurrent":
         return MODELS[kind](batch, torch.zeros(1, 1, 8))[0][0].numpy()
@@ -91,7 +91,7 @@ def export(file, forward: Callable[..., dict], inputs, dynamic):
 
     names = {"input_names": list(inputs), "output_names": outputs, "dynamic_axes": dynamic}
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what tracing cannot follow; the logits are compared
+        warnings.simplefilter("ignore")  # about what tracing cannot follow; the logits are compared
         torch.onnx.export(Graph(), tuple(inputs.values()), file, dynamo=False, opset_version=17, **names)
 
 
@@ -124,7 +124,7 @@ def cached(
     time=3,
     sizes=(),
 ):
-    """A graph with a past; its dimensions are (batch, heads, past, size) unless another layout is asked for."""
+    """A graph with a past; its dimensions are (batch, heads, past, size) unless `layout` is another."""
     to_model, to_graph, axis = LAYOUTS[layout]
     heads = 2 if kind == "llama" else 4
     caches = {name: to_graph(torch.zeros(1, heads, 2, 8)).to(dtype) for name in names}
@@ -162,7 +162,7 @@ LAYOUTS = {
 
 
 def stacked(file):
-    """GPT-2 as its own exports have it: past_0 (2, batch, heads, past, size)."""
+    """GPT-2 with the past of its own exports: past_0 (2, batch, heads, past, size)."""
     names = [f"past_{layer}" for layer in range(LAYERS)]
     inputs = {"input_ids": torch.ones(1, 3, dtype=torch.long)} | {n: torch.zeros(2, 1, 4, 2, 8) for n in names}
 
@@ -174,7 +174,7 @@ def stacked(file):
 
 
 def recurrent(file):
-    """One state in place of keys and values."""
+    """A graph with one state in place of keys and values."""
 
     def forward(input_ids, past_state):
         logits, state = MODELS["recurrent"](input_ids, past_state)
@@ -200,7 +200,7 @@ def merged(file, *, dummies=False):
 
 
 def fused(file, *, length=None, size=tiny.CONFIG.head_dim):
-    """Fused attention over a past that is a buffer of `length` tokens, or grows; without what chatmill says of it."""
+    """Fused attention over a past that is a buffer of `length` tokens, or grows; without chatmill's metadata."""
     weights = {name: weight.numpy() for name, weight in random_model().state_dict().items()}
     model = onnx_graph.shared(weights, tiny.CONFIG.to_json(), {})
     model.ClearField("metadata_props")
@@ -213,7 +213,7 @@ def fused(file, *, length=None, size=tiny.CONFIG.head_dim):
 
 
 def _body(model, prefix, dummies):
-    """A graph as the body of a branch: what it takes from outside keeps its name, all else gets a prefix."""
+    """A graph as the body of a branch: outer inputs keep their names, all other names get a prefix."""
     graph, outside = model.graph, {node.name for node in model.graph.input}
     rename = lambda name: name if not name or name in outside else prefix + name  # noqa: E731
     for node in graph.node:
@@ -231,7 +231,7 @@ def _body(model, prefix, dummies):
     return graph
 
 
-GRAPHS = {  # by what is particular: the original, and how it is exported
+GRAPHS = {  # by their special feature: the original, and how it is exported
     "ids alone": ("gpt2", plain),
     "another name of ids and logits": ("gpt2", partial(plain, ids="tokens", logits="scores")),
     "a mask": ("llama", partial(plain, kind="llama", extra=["attention_mask"])),

@@ -1,4 +1,4 @@
-"""Small random models as transformers saves them, and what they say."""
+"""Small random models as transformers saves them, and their logits."""
 
 import json
 
@@ -34,7 +34,7 @@ IDS = np.random.default_rng(0).integers(0, 96, 60).tolist()
 
 
 def make(family, **changes):
-    """A random model of transformers whose biases and norms are no zeros and ones."""
+    """A random model of transformers whose biases and norms are not zeros and ones."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(family, **SMALL | changes)
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -55,7 +55,7 @@ def open_on_cpu(path):
 
 
 def rewrite(folder, **changes):
-    """Change a config.json; None takes a field out."""
+    """Change a config.json; None removes a field."""
     file = folder / "config.json"
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))

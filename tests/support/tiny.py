@@ -1,4 +1,4 @@
-"""A tokenizer of bytes and a model of a few thousand weights, for tests of what uses them."""
+"""A tokenizer of bytes and a model of a few thousand weights."""
 
 import json
 
@@ -32,7 +32,7 @@ def byte_tokenizer():
 
 
 def random_model(config=CONFIG):
-    """A model that has learnt nothing, but whose weights are large enough to tell positions apart."""
+    """An untrained model whose weights are large enough to distinguish positions."""
     generator = torch.Generator().manual_seed(0)
     model = ChatModel(config)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def random_model(config=CONFIG):
 
 
 def write_model(folder, config=CONFIG, template="chatml"):
-    """A folder as train_model writes it."""
+    """Write a folder as train_model does."""
     write_folder(VOCABULARY, folder)
     model = random_model(config)
     save_file(model.state_dict(), folder / "model.safetensors")

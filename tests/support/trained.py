@@ -1,4 +1,4 @@
-"""A tiny model that has learnt a few exchanges by heart: what it says is known, and it really says it."""
+"""A tiny model that is trained to repeat a few exchanges, so that its answers are known."""
 
 import random
 from dataclasses import replace
@@ -16,9 +16,9 @@ STEPS, ROWS, RATE = 200, 4, 5e-3
 
 
 def write_trained(folder, exchanges, endless):
-    """A model's folder; `exchanges` are what is asked and the parts of the answer. The answer to `endless` never ends.
+    """Write a trained model; `exchanges` maps questions to the parts of their answers.
 
-    It knows what is asked at once, and after another of the exchanges.
+    It answers a question at the start of a chat, and after another exchange. The answer to `endless` never ends.
     """
     write_model(folder, TRAINED_CONFIG)
     torch.manual_seed(0)
@@ -38,7 +38,7 @@ def write_trained(folder, exchanges, endless):
 
 
 def _loss(model, questions, exchanges, endless):
-    """Of the assistant's tokens."""
+    """The cross-entropy of the assistant's tokens."""
     turns = [
         turn
         for one in questions
@@ -51,5 +51,5 @@ def _loss(model, questions, exchanges, endless):
 
 
 def text(words):
-    """The parts of an answer that is text alone."""
+    """The parts of an answer of text only."""
     return [Part("text", words)]

@@ -1,4 +1,4 @@
-"""Some short conversations, encoded by a tokenizer of bytes, and settings with which a model learns them in seconds."""
+"""Some short conversations, encoded as bytes, and parameters with which a model is trained on them in seconds."""
 
 import csv
 import time
@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 def write_tokens(folder):
-    """What `encode` reads and writes."""
+    """Write the files that `encode` reads and writes."""
     for split, numbers in (("train", range(60)), ("validation", range(60, 70))):
         talks = [
             [Message.from_text("user", f"{i}?"), Message.from_text("assistant", "yes" * (i % 4 + 1))] for i in numbers
@@ -76,7 +76,7 @@ def read_curve(folder):
 
 
 def kill_when_saved(process, top):
-    """The checkpoint of a run, in the scratch of a top folder, when it has one and the run is killed."""
+    """Kill a run as soon as it has a checkpoint in the scratch folder of `top`; return the checkpoint."""
     folders = []
     while not folders and process.poll() is None:
         time.sleep(0.01)
@@ -89,7 +89,7 @@ def kill_when_saved(process, top):
 
 
 def mark_checkpoint(checkpoint):
-    """Write `killed` into the curve of a checkpoint, to tell whether a run goes on from there; return its state."""
+    """Write `killed` into the curve of a checkpoint, to see whether a run resumes from it; return its state."""
     state = checkpoint.load()
     assert checkpoint.save(state | {"curve": state["curve"] + "killed\n"})
     return state

@@ -73,7 +73,10 @@ def test_without_ngrams_the_transformer_still_tells_orders_apart():
 
 def test_ngrams_of_a_token_are_counted_by_hand():
     hashes, count = hash_byte_ngrams(spell_tokens([b"ab", b"a"], [NORMAL] * 2, 8), longest=2)
-    assert count.tolist() == [4 + (4 + 3) + 2, 3 + (3 + 2) + 2]  # symbols; small ones and pairs; the whole, twice
+    assert count.tolist() == [
+        4 + (4 + 3) + 2,
+        3 + (3 + 2) + 2,
+    ]  # symbols; lower-case ones, pairs; complete tokens, twice
     assert hashes.shape == (2, 13) and (hashes[1] == -1).sum() == 3
 
 
@@ -84,13 +87,13 @@ def known(token, longest=3):
 
 
 def test_equal_ngrams_have_equal_hashes_and_others_do_not():
-    shared = (4 + 1) + (4 + 1) + 3 + 2  # both marks and three letters, as they are and small; pairs; triples
+    shared = (4 + 1) + (4 + 1) + 3 + 2  # both marks and three letters, as they are and in lower case; pairs; triples
     assert len(known(b"the") & known(b"then")) == shared
     assert len(known(b"the")) == 5 + (5 + 4 + 3) + 2
 
 
 def test_a_word_in_capitals_shares_its_small_ngrams():
-    shared = 2 + (5 + 4 + 3) + 1  # the marks, all small ones, and the whole in small letters
+    shared = 2 + (5 + 4 + 3) + 1  # the marks, all in lower case, and the complete token in lower case
     assert len(known(b"THE") & known(b"the")) == shared
 
 
@@ -112,9 +115,9 @@ def test_tokens_that_are_no_text_keep_their_rows(encoder):
 def test_a_table_in_the_place_of_the_network_changes_no_logit(encoder):
     model, ids = random_model(), torch.tensor([[72, 105, 256, 3]])
     use_byte_embedding(model, encoder, VOCABULARY)
-    made = model(ids)
+    expected = model(ids)
     assert use_embedding_table(model) is encoder and isinstance(model.model.embed_tokens, torch.nn.Embedding)
-    torch.testing.assert_close(model(ids), made)
+    torch.testing.assert_close(model(ids), expected)
     assert use_embedding_table(model) is None
 
 
@@ -124,7 +127,7 @@ def test_a_new_network_begins_as_a_table_does_and_every_weight_learns():
     initialise(model, 1)
     assert 0.01 < model.model.embed_tokens.weight.std() < 0.06
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():  # layers begin as the identity
+    with torch.no_grad():  # layers start as the identity
         for name, weight in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 weight.normal_(generator=generator)

@@ -10,14 +10,14 @@ from chatmill.training.checkpoint import Checkpoint, catch_sigterm, run_fingerpr
 
 
 @pytest.fixture
-def told():
+def messages():
     return []
 
 
 @pytest.fixture
-def checkpoint(tmp_path, monkeypatch, told):
+def checkpoint(tmp_path, monkeypatch, messages):
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    return Checkpoint("run", told.append)
+    return Checkpoint("run", messages.append)
 
 
 def states(checkpoint):
@@ -46,29 +46,29 @@ def test_two_states_are_kept_under_their_checksums(checkpoint):
 
 
 @pytest.mark.parametrize("damage", [flip, lambda file: os.truncate(file, 100), lambda file: os.truncate(file, 0)])
-def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, told, damage):
+def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, messages, damage):
     checkpoint.save({"done": 1})
     checkpoint.save({"done": 2})
     last = states(checkpoint)[1]
     damage(last)
     assert checkpoint.load() == {"done": 1}
-    assert told == [f"{last} is damaged: the run resumes from the state before it, or from the start"]
+    assert messages == [f"{last} is damaged: the run resumes from the state before it, or from the start"]
 
 
-def test_where_all_are_damaged_the_run_begins_anew(checkpoint, told):
+def test_where_all_are_damaged_the_run_begins_anew(checkpoint, messages):
     checkpoint.save({"done": 1})
     flip(states(checkpoint)[0])
-    assert checkpoint.load() is None and len(told) == 1
+    assert checkpoint.load() is None and len(messages) == 1
     assert checkpoint.save({"done": 1}) and checkpoint.load() == {"done": 1}
 
 
 def test_no_code_of_a_state_is_run(checkpoint):
-    checkpoint.save({"place": checkpoint.folder})  # its class is no data
+    checkpoint.save({"place": checkpoint.folder})  # a class that a safe load rejects
     with pytest.raises(Exception, match="Weights only load failed"):
         checkpoint.load()
 
 
-def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, told):
+def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, messages):
     checkpoint.save({"done": 1})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -77,17 +77,17 @@ def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, told):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(states(checkpoint)) == 1 and checkpoint.load() == {"done": 1}
-    assert told == [
+    assert messages == [
         f"{checkpoint.folder}: file too large for a state of 4.0 MB: "
         "training continues, but a killed run would resume from an older state"
     ]
 
 
-def test_a_folder_that_cannot_be_written_is_told(checkpoint, told):
+def test_a_folder_that_cannot_be_written_is_told(checkpoint, messages):
     checkpoint.folder.parent.mkdir(parents=True)
     checkpoint.folder.touch()
     assert not checkpoint.save({"done": 1})
-    assert told[0].startswith(f"{checkpoint.folder}: file exists")
+    assert messages[0].startswith(f"{checkpoint.folder}: file exists")
 
 
 def test_what_a_killed_process_left_is_written_over(checkpoint):
@@ -126,8 +126,8 @@ def test_another_processor_begins_anew(monkeypatch):
 
 def test_sigterm_is_noted_once_and_then_means_what_it_meant():
     former = signal.getsignal(signal.SIGTERM)
-    with catch_sigterm() as asked:
-        assert not asked.is_set()
+    with catch_sigterm() as stop_requested:
+        assert not stop_requested.is_set()
         signal.raise_signal(signal.SIGTERM)
-        assert asked.is_set() and signal.getsignal(signal.SIGTERM) == former
+        assert stop_requested.is_set() and signal.getsignal(signal.SIGTERM) == former
     assert signal.getsignal(signal.SIGTERM) == former

@@ -24,7 +24,7 @@ from support.training_runs import (
     write_tokens,
 )
 
-STEPS = 20  # of equal losses; rounding grows with every step
+STEPS = 20  # with equal losses; rounding errors grow with every step
 CLOSE = 1.5e-5  # 1e-5, and half of the last digit that is written
 
 
@@ -94,8 +94,8 @@ def shards(tmp_path_factory):
 @pytest.mark.slow
 def test_each_of_two_processes_holds_half_of_the_weights_and_of_the_optimizers_state(shards):
     for rank in (0, 1):
-        held, whole = np.load(shards / f"{rank}.npy")
-        assert 0.4 * whole <= held <= 0.6 * whole
+        shard_size, full_size = np.load(shards / f"{rank}.npy")
+        assert 0.4 * full_size <= shard_size <= 0.6 * full_size
 
 
 @pytest.mark.slow
@@ -107,10 +107,10 @@ def test_shards_are_restored_from_whole_weights_and_states(shards):
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, sharded):
     settings = {"steps": 100, "checkpoint_every": 2}
-    begun = start(
+    process = start(
         [sys.executable, *training_command(tokens, tmp_path, **settings, processes=2, shard=sharded)], tmp_path
     )
-    checkpoint = kill_when_saved(begun, tmp_path / "top")
+    checkpoint = kill_when_saved(process, tmp_path / "top")
     mark_checkpoint(checkpoint)
     process = start([sys.executable, *training_command(tokens, tmp_path, **settings)], tmp_path)
     assert process.wait() == 0
@@ -171,9 +171,11 @@ def test_processes_that_cannot_share_the_rows_are_refused(tokens, tmp_path):
 
 def test_the_rows_of_a_step_are_dealt_out(tokens):
     split = read_split(tokens / "tokens", "train")
-    feed = PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
-    rows = list(feed.epoch(0, 0))[:5]
-    whole, parts = feed.batches(rows, 1), [feed.batches(rows, 1, part, 2) for part in (0, 1)]
+    dataset = PackedDataset(
+        split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special
+    )
+    rows = list(dataset.epoch(0, 0))[:5]
+    whole, parts = dataset.batches(rows, 1), [dataset.batches(rows, 1, part, 2) for part in (0, 1)]
     assert [len(part) for part in parts] == [3, 3]
     dealt = [batch for pair in zip(*parts, strict=True) for batch in pair]
     assert all(np.array_equal(a.ids, b.ids) for a, b in zip(dealt, whole, strict=False))

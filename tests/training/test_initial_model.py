@@ -45,7 +45,7 @@ SHAPES = {
 
 
 def chat_vocabulary(folder):
-    """What train_tokenizer makes of a folder's tokenizer."""
+    """The tokenizer that train_tokenizer writes for a folder's tokenizer."""
     return add_special_tokens(make_lossless(read_vocabulary(folder)), [])
 
 
@@ -198,7 +198,7 @@ def test_of_a_qwen3_nothing_else_is_written_than_before():
 def test_the_models_own_context_is_kept_and_is_the_longest(tmp_path):
     write_external(tmp_path, "llama")
     assert load_initial(tmp_path, chat_vocabulary(tmp_path), 64).config.max_position_embeddings == 128
-    with pytest.raises(ValueError, match="train_model\.context: expected at most 128, the model's, got"):
+    with pytest.raises(ValueError, match=r"train_model\.context: expected at most 128, the model's, got"):
         load_initial(tmp_path, chat_vocabulary(tmp_path), 129)
 
 
@@ -292,8 +292,8 @@ def test_a_model_with_a_byte_encoder_may_be_trained_with_a_tokenizer_it_never_ha
     write_folder(VOCABULARY, tmp_path / "tokenizer")
     encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, slots=64), CONFIG.hidden_size)
     initialise(encoder, 1)
-    files, made = (tmp_path / "model", tmp_path / "tokenizer"), {"template": "chatml"}
-    write_model_folder(files[0], random_model(), files[1], VOCABULARY, made, encoder)
+    files, metadata = (tmp_path / "model", tmp_path / "tokenizer"), {"template": "chatml"}
+    write_model_folder(files[0], random_model(), files[1], VOCABULARY, metadata, encoder)
     other = add_special_tokens(bpe.train(["so many words that nobody knows " * 9], 600, bpe.Settings()), [])
     model = load_initial(tmp_path / "model", other, 64, "bytes")
     expected = encoder(spell_tokens([other.tokens[258]], [Kind.NORMAL], 32))[0]

@@ -11,7 +11,7 @@ from chatmill.training.loss_watch import LossWatch, describe_conversations
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import VOCABULARY
 
-# Losses of the first steps of the default parameters, and of a model of one layer that learns from one row a step.
+# Losses of the first steps with the default parameters, and of a model of one layer that trains on one row a step.
 DEFAULT = """
 7.64 7.11 6.05 5.47 4.59 4.07 3.57 3.51 3.40 3.24 2.93 2.67 2.31 2.55 2.19 2.29 2.42 2.10 1.99 2.04 2.18 2.53 1.65
 1.66 1.68 2.05 2.04 1.60 1.70 1.77 2.77 2.56 1.62 2.00 2.00 1.60 1.93 1.64 1.72 1.67 1.39 1.39 1.57 1.57 1.52 1.96
@@ -46,7 +46,7 @@ def falling(steps):
 
 @pytest.mark.parametrize("losses", [[float(loss) for loss in text.split()] for text in (DEFAULT, NOISY)])
 def test_ordinary_losses_are_no_spike(losses):
-    assert list(watch(losses).losses) == losses[-64:]  # none was left out
+    assert list(watch(losses).losses) == losses[-64:]  # none counted as a spike
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,7 +95,7 @@ def test_a_watch_goes_on_where_it_was(pause):
 
 
 @pytest.fixture(scope="module")
-def feed(tmp_path_factory):
+def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokens")
     talks = [[Message.from_text("user", f"say {i}\n")] for i in range(5)]
     talks += [
@@ -109,14 +109,14 @@ def feed(tmp_path_factory):
     return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
 
 
-def test_documents_are_named_by_their_lines_longest_first(feed):
-    names = describe_conversations(feed, [np.array([0, 2]), np.array([], np.int64), np.array([1, 3])], VOCABULARY)
+def test_documents_are_named_by_their_lines_longest_first(dataset):
+    names = describe_conversations(dataset, [np.array([0, 2]), np.array([], np.int64), np.array([1, 3])], VOCABULARY)
     assert names == (
         "lines 9 'user \\x1blong long long assistant üüü', 8 'user \\x1blong long assistant üü', "
         "7 'user \\x1blong assistant ü', 6 of train.jsonl"
     )
 
 
-def test_of_many_documents_some_are_named(feed):
-    names = describe_conversations(feed, list(feed.epoch(0, 0)), VOCABULARY)
+def test_of_many_documents_some_are_named(dataset):
+    names = describe_conversations(dataset, list(dataset.epoch(0, 0)), VOCABULARY)
     assert names.count("'user") == 3 and names.endswith(" and 10 more of train.jsonl")

@@ -18,19 +18,19 @@ ROLES = ("user", "assistant")
 
 
 def encode(talks, template="chatml"):
-    """Conversations given as lists of texts, the user's first."""
+    """Encode conversations, each a list of texts of which the user's is first."""
     messages = [[Message.from_text(ROLES[i % 2], text) for i, text in enumerate(talk)] for talk in talks]
     return EncodedSplit(*TOKENIZER.encode_conversations([conversation_segments(talk, template) for talk in messages]))
 
 
-def feed(talks, row_length, template="chatml"):
+def pack(talks, row_length, template="chatml"):
     split = encode(talks, template)
     return PackedDataset(split, truncate_conversations(split, row_length, template, SPECIAL), row_length, SPECIAL)
 
 
-def text_of(feed, i):
-    start, length = feed.spans.starts[i], feed.spans.lengths[i]
-    return TOKENIZER.decode(feed.split.ids[start : start + length])
+def text_of(dataset, i):
+    start, length = dataset.spans.starts[i], dataset.spans.lengths[i]
+    return TOKENIZER.decode(dataset.split.ids[start : start + length])
 
 
 TALKS = st.lists(st.lists(st.text("ab ", min_size=1, max_size=30), min_size=2, max_size=5), min_size=1, max_size=12)
@@ -50,16 +50,16 @@ def test_an_item_goes_into_the_fullest_row_with_room():
 
 @given(TALKS, st.integers(2, 90), st.integers(0, 3), st.sampled_from(["chatml", "markers"]))
 def test_every_row_has_a_target_and_every_epoch_every_conversation(talks, row_length, seed, template):
-    source = feed(talks, row_length, template)
-    rows = list(source.epoch(seed, 0))
+    dataset = pack(talks, row_length, template)
+    rows = list(dataset.epoch(seed, 0))
     assert Counter(np.concatenate(rows).tolist()) == Counter(range(len(talks)))
-    assert (source.batch(rows).loss == LossKind.TRAINED).any(axis=1).all()
+    assert (dataset.batch(rows).loss == LossKind.TRAINED).any(axis=1).all()
 
 
 @given(TALKS, st.integers(2, 90))
 def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length):
-    source = feed(talks, row_length)
-    batch = source.batch(list(source.epoch(1, 0)))
+    dataset = pack(talks, row_length)
+    batch = dataset.batch(list(dataset.epoch(1, 0)))
     has_target = batch.loss != LossKind.IGNORED
     following = np.roll(batch.conversation_ids, -1, axis=1)
     assert (batch.conversation_ids[has_target] == following[has_target]).all()
@@ -69,15 +69,15 @@ def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length)
 
 @given(TALKS)
 def test_nothing_trained_is_lost_where_conversations_fit(talks):
-    source = feed(talks, 512)
-    trained = int((source.split.loss == LossKind.TRAINED).sum())
-    assert int((source.batch(list(source.epoch(0, 0))).loss == LossKind.TRAINED).sum()) == trained
+    dataset = pack(talks, 512)
+    trained = int((dataset.split.loss == LossKind.TRAINED).sum())
+    assert int((dataset.batch(list(dataset.epoch(0, 0))).loss == LossKind.TRAINED).sum()) == trained
 
 
 def test_a_row_is_whole_conversations_with_positions_of_their_own():
-    source = feed([["ab", "c"], ["d", "e"]], 64)
-    batch = source.batch([np.array([1, 0])])
-    first, second = (source.split.ids[slice(*source.split.offsets[i : i + 2])] for i in (1, 0))
+    dataset = pack([["ab", "c"], ["d", "e"]], 64)
+    batch = dataset.batch([np.array([1, 0])])
+    first, second = (dataset.split.ids[slice(*dataset.split.offsets[i : i + 2])] for i in (1, 0))
     used = len(first) + len(second)
     assert batch.ids[0, :used].tolist() == [*first, *second]
     assert batch.positions[0, :used].tolist() == [*range(len(first)), *range(len(second))]
@@ -86,48 +86,48 @@ def test_a_row_is_whole_conversations_with_positions_of_their_own():
 
 
 def test_a_long_conversation_keeps_its_last_messages_behind_bos():
-    source = feed([["first question", "first answer", "second question", "answer"]], 60)
-    assert text_of(source, 0) == f"{IM_START}user\nsecond question{IM_END}\n{IM_START}assistant\nanswer{IM_END}"
-    assert source.batch([np.array([0])]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
+    dataset = pack([["first question", "first answer", "second question", "answer"]], 60)
+    assert text_of(dataset, 0) == f"{IM_START}user\nsecond question{IM_END}\n{IM_START}assistant\nanswer{IM_END}"
+    assert dataset.batch([np.array([0])]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
 
 
 def test_in_markers_it_keeps_its_last_turns():
-    source = feed([["first question", "first answer", "second question", "answer"]], 60, "markers")
-    assert text_of(source, 0) == f"\n\nHuman: second question\n\nAssistant: answer{IM_END}"
+    dataset = pack([["first question", "first answer", "second question", "answer"]], 60, "markers")
+    assert text_of(dataset, 0) == f"\n\nHuman: second question\n\nAssistant: answer{IM_END}"
 
 
 def test_a_giant_answer_keeps_its_end_and_a_giant_question_its_answer():
-    answer, question = feed([["hi", "x" * 200]], 50), feed([["y" * 200, "no"]], 50)
+    answer, question = pack([["hi", "x" * 200]], 50), pack([["y" * 200, "no"]], 50)
     assert text_of(answer, 0) == "x" * 48 + IM_END
     assert text_of(question, 0) == f"{IM_START}assistant\nno{IM_END}"
 
 
 def test_what_has_nothing_to_train_is_rejected_and_counted():
-    source = feed([["a", "b"], ["only a question"], ["c", "d"]], 64)
-    assert source.spans.rejected == 1
-    assert [text_of(source, i)[-12:-11] for i in range(len(source.spans.starts))] == ["b", "d"]
+    dataset = pack([["a", "b"], ["only a question"], ["c", "d"]], 64)
+    assert dataset.spans.rejected == 1
+    assert [text_of(dataset, i)[-12:-11] for i in range(len(dataset.spans.starts))] == ["b", "d"]
 
 
 def test_the_order_follows_from_seed_and_epoch_alone():
-    source = feed([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(60)], 128)
-    one, same, other = (list(map(list, islice(source.endless_rows(seed), 50))) for seed in (1, 1, 2))
+    dataset = pack([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(60)], 128)
+    one, same, other = (list(map(list, islice(dataset.endless_rows(seed), 50))) for seed in (1, 1, 2))
     assert one == same and one != other
-    assert list(map(list, source.epoch(1, 0))) != list(map(list, source.epoch(1, 1)))
+    assert list(map(list, dataset.epoch(1, 0))) != list(map(list, dataset.epoch(1, 1)))
 
 
 def test_padding_is_counted():
-    source = feed([["ab", "c"]], 64)
-    used = len(source.split.ids)
-    assert source.padding_fraction(0) == pytest.approx(1 - used / 64)
+    dataset = pack([["ab", "c"]], 64)
+    used = len(dataset.split.ids)
+    assert dataset.padding_fraction(0) == pytest.approx(1 - used / 64)
 
 
 def test_batches_are_of_one_shape_and_filled_up_with_padding():
-    source = feed([["q", "a" * 30] for _ in range(5)], 64)
-    batches = source.batches(source.epoch(0, 0), 3)
+    dataset = pack([["q", "a" * 30] for _ in range(5)], 64)
+    batches = dataset.batches(dataset.epoch(0, 0), 3)
     assert [batch.ids.shape for batch in batches] == [(3, 64), (3, 64)]
     assert (batches[1].loss[2] == LossKind.IGNORED).all()
 
 
 def test_a_context_of_one_token_is_refused():
     with pytest.raises(ValueError, match="context = 1: expected 2 tokens or more"):
-        feed([["a", "b"]], 1)
+        pack([["a", "b"]], 1)

@@ -33,7 +33,7 @@ def test_compiling_does_not_pay_in_a_short_run_or_without_bfloat16():
 def test_compiled_steps_give_the_same_weights_each_time():
     make_compile_deterministic()
     config = ModelConfig.from_depth(1, vocab_size=64, context=512)
-    ids = np.random.default_rng(0).integers(0, 64, (8, 512))  # 64 rows of the embedding take what 4,096 tokens add
+    ids = np.random.default_rng(0).integers(0, 64, (8, 512))  # 4,096 tokens add their gradients to 64 rows
     batch = Batch(ids, np.tile(np.arange(512), (8, 1)), np.zeros_like(ids), ids, np.full_like(ids, 2))
     trained = []
     for _ in range(3):

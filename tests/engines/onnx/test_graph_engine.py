@@ -17,7 +17,7 @@ from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, cached, fused, 
 from support.paths import SHARED
 
 HERE = SHARED / "models/ort_genai"
-FROM_ELSEWHERE = {  # the context that the files beside them say
+EXTERNAL_CONTEXTS = {  # the context that the files beside them name
     "tiny-random-gpt2-fp32/past.onnx": 512,
     "tiny-random-lfm2-fp32/decoder.onnx": 512,
     "tiny-qwen35-cuda/decoder.onnx": 128,
@@ -28,7 +28,7 @@ each_graph = pytest.mark.parametrize("name", GRAPHS)
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """Each graph, exported and opened when it is first asked for."""
+    """Each graph, exported and opened when it is first used."""
     folder, engines = tmp_path_factory.mktemp("graphs"), {}
 
     def engine(name):
@@ -44,7 +44,7 @@ def opened(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain_file(tmp_path_factory):
-    """A graph without a past, for tests that leave it as it is."""
+    """A graph without a past, for tests that do not change it."""
     file = tmp_path_factory.mktemp("plain") / "model.onnx"
     plain(file)
     return file
@@ -83,10 +83,10 @@ def test_scores_are_the_logits_of_the_original(opened, name):
 def test_any_appends_and_rewinds_give_the_logits_of_the_whole_sequence(opened, name, steps):
     engine, ids = opened(name), []
     for count, back in steps:
-        kept = max(0, len(ids) - back)
-        engine.rewind(kept)
-        ids = ids[:kept] + some_ids(count)
-        logits = engine.append(ids[kept:])
+        length = max(0, len(ids) - back)
+        engine.rewind(length)
+        ids = ids[:length] + some_ids(count)
+        logits = engine.append(ids[length:])
         assert engine.length == len(ids)
     np.testing.assert_allclose(logits, logits_of(GRAPHS[name][0], ids)[-1], atol=PRECISION.get(name, 1e-4))
 
@@ -100,7 +100,7 @@ def test_what_is_likeliest_is_the_same_with_a_past_and_without(opened, name):
 
 
 @pytest.mark.skipif(not HERE.exists(), reason="graphs of onnxruntime-genai are not here")
-@pytest.mark.parametrize(("file", "context"), FROM_ELSEWHERE.items())
+@pytest.mark.parametrize(("file", "context"), EXTERNAL_CONTEXTS.items())
 def test_graphs_from_elsewhere_generate_the_same_with_a_past_and_without(file, context):
     engine = open_file(HERE / file, context=context)
     for prompt in range(1, 21):
@@ -191,7 +191,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(plain_file, dev
 
 
 def save_functions(file, depth):
-    """A graph of one node, whose function calls another twice, and so on: 2 ** (depth - 1) nodes when it is opened."""
+    """A graph of one node whose function calls another twice, and so on: 2 ** (depth - 1) nodes when it is open."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
     def function(level):
@@ -226,7 +226,7 @@ def test_a_graph_that_takes_all_memory_is_refused(plain_file, tmp_path):
     model.graph.node.extend(helper.make_node(*node) for node in nodes)
     model.graph.output[0].name = "all"
     onnx.save(model, tmp_path / "bomb.onnx")
-    with pytest.raises(ValueError, match=r"bomb\.onnx: opening it takes more than the limit of 4\d\d\d MB of memory, or c"):
+    with pytest.raises(ValueError, match=r"bomb\.onnx: opening it takes more than the limit of 4\d\d\d MB of memory"):
         open_file(tmp_path / "bomb.onnx")
 
 

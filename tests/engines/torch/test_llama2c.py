@@ -31,7 +31,7 @@ FEED_FORWARD = [f"mlp.{name}_proj" for name in ("gate", "down", "up")]
 IDS = np.random.default_rng(0).integers(0, 80, 30).tolist()
 
 
-def made_up(tied):
+def random_llama(tied):
     return random_model(ModelConfig(**SHAPE, tie_word_embeddings=tied, variant=Variant(qk_norm=False)))
 
 
@@ -81,7 +81,7 @@ def write_later(model, tied, file):
 
 
 def write_quantized(model, tied, file, group=16):
-    """Writes the model, and makes its weights those that the file holds."""
+    """Write the model, and set its weights to the quantized ones of the file."""
     norms, matrices = later_parts(model, tied)
     data = later_header(2, tied, group) + b"".join(norm.astype("<f4").tobytes() for norm in norms)
     for matrix in matrices:
@@ -100,7 +100,7 @@ def write_quantized(model, tied, file, group=16):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("write", [write_earlier, write_later, write_quantized])
 def test_a_model_in_each_header_is_our_model(tmp_path, write, tied):
-    model, file = made_up(tied), tmp_path / "model.bin"
+    model, file = random_llama(tied), tmp_path / "model.bin"
     write(model, tied, file)
     engine = open_torch_engine(file, device="cpu", threads=1)
     with torch.inference_mode():
@@ -125,7 +125,7 @@ def test_a_model_in_each_header_is_our_model(tmp_path, write, tied):
 )
 def test_a_file_that_is_not_as_its_header_says_is_refused(tmp_path, damage, message):
     file = tmp_path / "model.bin"
-    write_earlier(made_up(True), True, file)
+    write_earlier(random_llama(True), True, file)
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=rf"model\.bin: not a checkpoint of PyTorch .*, nor of llama2\.c: .*{message}"):
         open_torch_engine(file, device="cpu", threads=1)
@@ -162,7 +162,7 @@ def encode_as_llama2c(text, entries):
 
 
 def encode(file, vocab_size, text):
-    """Our ids, of the text and the space that llama2.c puts before it."""
+    """Our ids of the text with the space that llama2.c puts before it."""
     tokenizer = ChatTokenizer(make_lossless(read_llama2c(file, vocab_size)))
     return tokenizer.encode(" " + text) if text else []
 

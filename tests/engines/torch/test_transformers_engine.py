@@ -28,7 +28,7 @@ def mamba(folder):
 
 
 def gemma(folder):
-    """Sliding windows in some layers: a cache that forgets, and cannot be cropped."""
+    """Sliding windows in some layers: a cache that drops tokens, and cannot be cropped."""
     changes = {"head_dim": 8, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
     model = make("gemma2", **changes)
     model.save_pretrained(folder)
@@ -55,12 +55,12 @@ def test_other_models_run_through_transformers(tmp_path, write):
     assert (engine.name, engine.vocab_size, engine.device, engine.template) == ("transformers", 96, "cpu", "")
     np.testing.assert_allclose(engine.sequence_logits(IDS), expected, atol=1e-4)
     np.testing.assert_allclose(engine.append(IDS[:20]), expected[19], atol=1e-4)
-    for kept in (11, 12, 3, 0):
-        engine.rewind(kept)
-        np.testing.assert_allclose(engine.append(IDS[kept : kept + 9]), expected[kept + 8], atol=1e-4)
-        np.testing.assert_allclose(engine.append([IDS[kept + 9]]), expected[kept + 9], atol=1e-4)
-        assert engine.length == kept + 10
-        np.testing.assert_allclose(engine.append(IDS[kept + 10 : 30]), expected[29], atol=1e-4)
+    for length in (11, 12, 3, 0):
+        engine.rewind(length)
+        np.testing.assert_allclose(engine.append(IDS[length : length + 9]), expected[length + 8], atol=1e-4)
+        np.testing.assert_allclose(engine.append([IDS[length + 9]]), expected[length + 9], atol=1e-4)
+        assert engine.length == length + 10
+        np.testing.assert_allclose(engine.append(IDS[length + 10 : 30]), expected[29], atol=1e-4)
 
 
 def break_off(engine, ids):
