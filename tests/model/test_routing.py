@@ -96,7 +96,7 @@ def test_the_penalty_brings_a_collapsed_router_back_to_its_rate(sign):
     initialise(model, 0)
     model.model.router.k_proj.weight.data = sign * model.model.router.q_proj.weight.data.clone()
     model.model.embed_tokens.weight.data = torch.randn(CONFIG.vocab_size, CONFIG.hidden_size).cumsum(0)
-    ids = torch.arange(256).view(4, 64)  # each token predicts the next
+    ids = torch.arange(256).view(4, 64)  # neighbours have similar embeddings
     collapsed = model.boundaries(ids).float().mean()
     optimizer = torch.optim.Adam(model.model.router.parameters(), lr=0.01)
     for _ in range(60):
