@@ -71,7 +71,7 @@ def test_a_spelling_with_symbols_that_there_are_not_is_refused(tmp_path):
     model = random_model(config)
     model.byte_head.set_spelling(spell_vocabulary(VOCABULARY))
     model.byte_head.spelled[3, 0] = 5000
-    with pytest.raises(ValueError, match="byte_head\.spelled: expected symbols from -1 to"):
+    with pytest.raises(ValueError, match=r"byte_head\.spelled: expected symbols from -1 to"):
         model.byte_head.check(tmp_path)
 
 

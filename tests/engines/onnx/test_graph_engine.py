@@ -269,17 +269,17 @@ def test_a_past_is_found_with_its_present_and_the_axis_that_grows(past, present,
         (
             [node("x", "float", "b", "t", 8)],
             [LOGITS],
-            "no input is named input_ids or is the only one of integers (batch, tim",
+            "no input is input_ids, nor the only one of integers (batch, tim",
         ),
         (
             [IDS],
             [node("last_hidden_state", "float", "b", "t", 64)],
-            "no output can be the logits (batch, time, vocabulary): they are 'last_hidden_state' (tensor(float), ",
+            "no output can be the logits (batch, time, vocabulary): the outputs are 'last_hidden_state' (tensor(",
         ),
         (
             [IDS, node("past.0.key", "float", "b", 2, "p", 8)],
             [LOGITS],
-            "no output is the present of input 'past.0.key' (tensor(float), ['b', 2, 'p', 8]): the others are",
+            "no output is the present of input 'past.0.key' (tensor(float), ['b', 2, 'p', 8]): the other outp",
         ),
         (
             [IDS, node("past.0.key", "float", "b", "x", "y", 8)],

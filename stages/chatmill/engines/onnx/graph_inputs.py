@@ -86,7 +86,7 @@ def _only_ids(others: Sequence[NodeArg], inputs: Sequence[NodeArg]) -> NodeArg:
     found = [node for node in others if node.type in _INTEGERS and len(node.shape) in (1, 2)]
     if len(found) != 1:
         listed = ", ".join(_described(node) for node in inputs) or "none"
-        raise ValueError(f"no input is named input_ids or is the only one of integers (batch, time): they are {listed}")
+        raise ValueError(f"no input is input_ids, nor the only one of integers (batch, time): the inputs are {listed}")
     return found[0]
 
 
@@ -120,7 +120,7 @@ def _find_logits(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> NodeAr
     found = [node for node in found if len(found) == 1 or _fixed(node.shape[-1]) == widest]
     if len(found) != 1:
         listed = ", ".join(_described(node) for node in outputs)
-        raise ValueError(f"no output can be the logits (batch, time, vocabulary): they are {listed}")
+        raise ValueError(f"no output can be the logits (batch, time, vocabulary): the outputs are {listed}")
     return found[0]
 
 
@@ -133,7 +133,7 @@ def _pair(pasts: Sequence[NodeArg], presents: Sequence[NodeArg]) -> list[tuple[N
         return list(zip(pasts, presents, strict=True))
     lost = next(node for node in pasts if signatures.count(_signature(node.name)) != 1)
     listed = ", ".join(node.name for node in presents) or "none"
-    raise ValueError(f"no output is the present of input {_described(lost)}: the others are {listed}")
+    raise ValueError(f"no output is the present of input {_described(lost)}: the other outputs are {listed}")
 
 
 def _read_cache(past: NodeArg, present: NodeArg, ids: NodeArg, roles: set[str]) -> CacheSpec:
