@@ -41,7 +41,7 @@ def test_fields_that_are_not_there_have_the_values_of_transformers(family):
         ({"model_type": "gpt2"}, "model_type 'gpt2': expected one of llama, mistral, qwen2, qwen3"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type 'yarn'"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "only one rotation"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "only the same for all layers"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"quantization_config": {"bits": 4}}, "quantization_config {'bits': 4}"),
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),

@@ -116,5 +116,5 @@ def test_the_script_says_what_is_wrong_in_one_line(tmp_path):
     command = [sys.executable, SCRIPT, "tokenizer", "out"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
-    assert result.stderr.startswith("export_tokenizer: params.yaml: export_tokenizer.formats.0 = 'gguf': ")
+    assert result.stderr.startswith("export_tokenizer: params.yaml: export_tokenizer.formats.0: expected binary, ")
     assert not (tmp_path / "out").exists()

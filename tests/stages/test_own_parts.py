@@ -90,6 +90,7 @@ def test_it_is_evaluated_by_pytorch_alone_and_its_chunks_are_told(folder, tmp_pa
     assert sum(sample["chunk_bytes"]) == len(f"{sample['prompt']}\n{sample['answer']}".encode())
 
 
+@pytest.mark.slow
 def test_it_is_timed_without_a_limit(folder, tmp_path):
     inputs = (folder / name for name in ("test.jsonl", "exports", "model", "onnx"))
     benchmark.main(*inputs, tmp_path / "benchmark.json", **BENCHMARK)

@@ -179,4 +179,6 @@ def test_the_script_reports_errors_in_one_line(trained, tmp_path):
     command = [sys.executable, train_soft_tokenizer.__file__, *options(files(trained, tmp_path))]
     result = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr.startswith("train_soft_tokenizer: params.yaml: train_soft_tokenizer.held_out = 1: ")
+    assert result.stderr.startswith(
+        "train_soft_tokenizer: params.yaml: train_soft_tokenizer.held_out: expected a number above 0 and below 1, got 1"
+    )

@@ -120,7 +120,9 @@ def reference():
 
 
 @golden
-@pytest.mark.parametrize("run", ["rustbpe", "tokenizers", "reference"])
+@pytest.mark.parametrize(
+    "run", ["rustbpe", *(pytest.param(n, marks=pytest.mark.slow) for n in ("tokenizers", "reference"))]
+)
 def test_every_merge_has_the_greatest_count_of_its_step(corpus, reference, run):
     trained = reference if run == "reference" else merges(corpus, len(reference), pattern="gpt2", trainer=run)
     counts = list(frequencies(corpus, trained, "gpt2"))
