@@ -334,6 +334,15 @@ def test_a_run_gives_the_model_it_made(repository, models, monkeypatch, tmp_path
     assert all((found / file.name).read_bytes() == file.read_bytes() for file in models[model].iterdir())
 
 
+def test_a_run_is_evaluated_by_its_name(repository, monkeypatch, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("Once upon a time")
+    monkeypatch.chdir(repository)
+    arguments = ["with-markers_2", "data/model", "--data", str(tmp_path / "text.txt"), "--json", "--device", "cpu"]
+    assert main(["evaluate", *arguments]) == 0
+    run, workspace = json.loads(capsys.readouterr().out)
+    assert run["bits_per_byte"] == workspace["bits_per_byte"] and run["model"] == "with-markers_2"
+
+
 def test_the_workspace_is_a_run_too(repository, models, monkeypatch, tmp_path):
     monkeypatch.chdir(repository)
     found = find_or_fetch("workspace", MODELS, tmp_path / "model")

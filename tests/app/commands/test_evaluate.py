@@ -172,7 +172,7 @@ def test_the_first_documents_can_be_asked_for_alone(folder, capsys):
         (["one", "--data", "empty.jsonl"], "empty.jsonl: no documents: expected conversations or a text"),
         (["one", "--data", "bad.jsonl", "--format", "messages"], "bad.jsonl:2: unknown role 'robot'"),
         (["one", "--data", "run.txt"], "run.txt: text holds a run of over 100,000"),
-        (["none", "--data", "good.txt"], "none: no such model"),
+        (["none", "--data", "good.txt"], "none: no such file or folder"),
         (["one", "--data", "good.txt", "--context", "641"], "one: context: expected 2 to 640 tokens, got 641"),
         (["one", "--data", "good.txt", "--limit", "0"], "--limit: expected 1 or more, got 0"),
         (["one", "--data", "good.txt", "--template", "x"], "one: unknown template 'x'"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
+from chatmill.app.experiments import fetch_model
 from chatmill.app.measurement import Document, Measurement, measure, read_documents
 from chatmill.app.terminal.formatting import plural
 from chatmill.app.terminal.settings import check_positive
@@ -23,6 +24,7 @@ EXAMPLES = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
+  chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl
 
 Control tokens are not scored. A document longer than the context is scored in
 windows that overlap by half. Models with different templates are scored on
@@ -34,7 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill evaluate`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
-    add("models", nargs="+", type=Path, metavar="PATH", help="model folder or file")
+    add("models", nargs="+", type=Path, metavar="PATH", help="model folder or file, or a DVC run (experiment, branch, tag, commit)")
     add(
         "--data",
         type=Path,
@@ -82,7 +84,9 @@ def load_and_measure(
     """Load a model and measure it; a summary is printed on stderr."""
     overrides = {"tokenizer": options.tokenizer, "template": options.template}
     try:
-        loaded = load_model(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **overrides)
+        with fetch_model(path) as model:
+            trust = options.trust_tokenizer
+            loaded = load_model(model, options.device, options.threads, trust_tokenizer=trust, **overrides)
         measurement = measure(loaded, documents, options.context)
     except (ValueError, MemoryError) as error:
         message = error_line(error)
