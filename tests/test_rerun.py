@@ -183,10 +183,12 @@ def test_an_edited_file_is_seen_by(project, edited, file, stages):
     assert sorted(planned(project)) == sorted(stages)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "stages"),
-    [(["export_tokenizer", "encode"], ["train_tokenizer", "export_tokenizer", "encode"]), ([], AFTER_MIX)],
+    [
+        (["export_tokenizer", "encode"], ["train_tokenizer", "export_tokenizer", "encode"]),
+        pytest.param([], AFTER_MIX, marks=pytest.mark.slow),
+    ],
 )
 def test_the_tokenizers_type_there_and_back(project, targets, stages):
     before = (project.folder / "dvc.lock").read_text()

@@ -36,7 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill evaluate`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
-    add("models", nargs="+", type=Path, metavar="PATH", help="model folder or file, or a DVC run (experiment, branch, tag, commit)")
+    add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
     add(
         "--data",
         type=Path,
