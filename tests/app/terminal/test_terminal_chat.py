@@ -185,6 +185,12 @@ def test_tokens_are_the_exchange_with_ids_and_names(capsys):
     assert "A" not in prompt
 
 
+def test_a_cleared_chat_has_no_tokens_and_no_answer_to_repeat(capsys):
+    chat(lines("/system Be kind", "/set temperature 0", "A", "/clear", "/tokens", "/regenerate"), "Ho")
+    shown = capsys.readouterr().err.partition("was cleared")[2]
+    assert shown.count("there is no answer yet") == 2 and "always the same" not in shown and "answer token" not in shown
+
+
 def test_statistics_add_up(capsys):
     chat(lines("A", "B", "/stats"), "Ho", "Hm")
     shown = capsys.readouterr().err

@@ -109,7 +109,7 @@ def _load_chat(chat: TerminalChat, argument: str) -> None:
 
 def _regenerate(chat: TerminalChat, _: str) -> None:
     before = chat.session.conversation
-    if chat.session.sampling.temperature == 0 and before:
+    if chat.session.sampling.temperature == 0 and any(message.role == "user" for message in before):
         notify("at temperature 0 the answer is always the same: try /set temperature 0.8")
     try:
         chat.show_answer(chat.session.regenerate())
@@ -127,6 +127,8 @@ def _undo(chat: TerminalChat, _: str) -> None:
 
 
 def _tokens(chat: TerminalChat, _: str) -> None:
+    if not any(message.role == "assistant" for message in chat.session.conversation):
+        raise ValueError("there is no answer yet")
     show_tokens(chat.session)
 
 
