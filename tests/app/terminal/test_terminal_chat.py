@@ -336,6 +336,13 @@ class Terminal:
         before, _, self.shown = self.shown.partition(text)
         return before
 
+    def wait_for_output(self, size):
+        """Read until this many characters are there: the prompt has then given the terminal back, and Ctrl-C stops."""
+        while len(self.shown) < size:
+            ready = select.select([self.stream], [], [], 60)[0]
+            assert ready, f"only {self.shown!r} appears"
+            self.shown += self.decoder.decode(os.read(self.stream, 65536))
+
     def end(self, kill=False):
         """The exit code of the process."""
         if self.code is None:
@@ -371,7 +378,7 @@ def test_a_long_answer_is_stopped_and_saved_and_the_chat_goes_on(model):
         terminal.wait_for("\n>")
         terminal.type("Hi" + ENTER)
         terminal.wait_for("Hi")
-        time.sleep(0.5)
+        terminal.wait_for_output(500)
         terminal.type(STOP)
         terminal.wait_for("stopped")
         terminal.wait_for("\n>")
