@@ -46,6 +46,9 @@ def table_of_latency(benchmark: Metrics) -> str:
 
 def tab_separated(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table as text."""
-    lines = StringIO()
-    csv.writer(lines, delimiter="\t", lineterminator="\n").writerows([header, *rows])
-    return lines.getvalue()
+    lines = []
+    for row in (header, *rows):
+        line = StringIO(newline="")
+        csv.writer(line, delimiter="\t", lineterminator="\r\n").writerow(row)  # quotes cells with either of the two
+        lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
