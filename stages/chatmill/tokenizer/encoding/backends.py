@@ -22,8 +22,8 @@ from tokenizers import Tokenizer
 from chatmill.tokenizer.encoding.tiktoken_ranks import ranks_of, tiktoken_unsupported_reason, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary import sentencepiece_model
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE
 from chatmill.tokenizer.vocabulary.sentencepiece_model import to_model_proto
+from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 

@@ -33,7 +33,9 @@ def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
     if vocabulary.pattern is None:
         return "tiktoken needs a split pattern, and this tokenizer has none"
     if vocabulary.steps is not None:
-        return "tiktoken does not normalise text, and this tokenizer does"
+        return "tiktoken does not normalise text or split it in several steps, and this tokenizer does"
+    if vocabulary.added_tokens:
+        return f"tiktoken does not find {vocabulary.added_tokens[0].content!r} in text before it merges"
     ranks = ranks_of(vocabulary)
     if any(bytes([byte]) not in ranks for byte in range(256)):
         return "tiktoken needs a token for every byte"
@@ -98,7 +100,8 @@ def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[s
 
 
 def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
-    """All tokens by id, and their kinds."""
+    """All tokens by id, and their kinds; an empty token, which no text gives, is an unused id."""
+    ranks = {token: i for token, i in ranks.items() if token}
     missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
     if missing is not None:
         raise ValueError(f"it has no token for the byte {missing:#04x}")

@@ -11,7 +11,7 @@ Little-endian, as the bytes lie (V tokens, M merges):
     u32 x 2 x M        merges: pairs of ids, by rank
     ---------------------------------------------------------- the index starts here
     JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}, and
-                       "steps", of chatmill.tokenizer.vocabulary.preprocessing, if there are any
+                       "steps" and "special_handling" of chatmill.tokenizer.vocabulary, if there are any
     8 bytes x B        checksums: blake2b of each 4,096 bytes before the index
     ---------------------------------------------------------- footer, 48 bytes
     8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
@@ -70,8 +70,8 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
         "pattern": vocabulary.pattern,
         "type": vocabulary.type,
     }
-    if vocabulary.steps is not None:
-        description["steps"] = vocabulary.steps
+    extras = {"steps": vocabulary.steps, "special_handling": vocabulary.special_handling}
+    description |= {name: text for name, text in extras.items() if text is not None}
     text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
     sums = b"".join(_checksum(body[start : start + BLOCK], _CHECKSUM_SIZE) for start in range(0, len(body), BLOCK))
     footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
@@ -160,6 +160,7 @@ class BinaryTokenizer:
             scores=tuple(map(self.score, ids)),
             merges=tuple(_SPAN.iter_unpack(self._map[self._merges : self._index])),
             steps=about.get("steps"),
+            special_handling=about.get("special_handling"),
         )
         try:
             same = vocabulary.fingerprint == about["fingerprint"]
@@ -232,7 +233,8 @@ class BinaryTokenizer:
         try:
             about: dict[str, Any] = json.loads(self._text)
             texts = [about[name] for name in ("type", "algorithm", "fingerprint")]
-            texts += [text for text in (about["pattern"], about.get("steps")) if text is not None]
+            optional = (about["pattern"], about.get("steps"), about.get("special_handling"))
+            texts += [text for text in optional if text is not None]
             if not isinstance(about["controls"], dict) or not all(isinstance(text, str) for text in texts):
                 raise TypeError("a value has the wrong type")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -9,7 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chatmill.tokenizer.vocabulary.tokenizer_json import from_json, reject_duplicate_keys
+import regex
+
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
+from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json, reject_duplicate_keys
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MERGES_FILES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
@@ -17,16 +21,33 @@ VOCAB_TXT = "vocab.txt"
 _BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+def merges_file_of(file: Path) -> Path | None:
+    """The file of merges beside a vocabulary, such as x-merges.txt of x-vocab.json; None if there is none."""
+    names = [MERGES_FILES[file.name]] if file.name in MERGES_FILES else []
+    if file.suffix == ".json" and "vocab" in file.stem:
+        names += [f"{file.stem.replace('vocab', 'merges')}{suffix}" for suffix in (".txt", ".bpe")]
+    return next((file.with_name(name) for name in names if file.with_name(name).is_file()), None)
+
+
+def vocabulary_file_of(file: Path) -> Path | None:
+    """The vocabulary beside a file of merges; None if it is another file, or stands alone."""
+    others = (file.with_name(name) for name in (*MERGES_FILES, file.stem.replace("merges", "vocab") + ".json"))
+    return next((other for other in others if other != file and merges_file_of(other) == file), None)
+
+
 def read_vocab_and_merges(file: Path) -> Vocabulary:
     """The byte-level BPE of an encoder.json or vocab.json and its merges, with the split pattern of GPT-2.
 
-    An entry that no merge makes is a control token. Raises ValueError with the line that is invalid.
+    An entry that no merge makes is a control token. Raises ValueError with the line that is invalid, and for a token
+    that GPT-2's pattern would split: neither file says which pattern belongs to it.
     """
-    merges_file = file.with_name(MERGES_FILES[file.name])
+    merges_file = merges_file_of(file)
+    assert merges_file is not None, "the format was detected by it"
     try:
         vocab = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys)
         merges = _read_merges(merges_file)
         merged = set(map("".join, merges))
+        _check_pattern(merged)
         controls = [{"id": i, "content": name} for name, i in vocab.items() if len(name) > 1 and name not in merged]
         model = {"type": "BPE", "vocab": vocab, "merges": merges}
         pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -36,6 +57,21 @@ def read_vocab_and_merges(file: Path) -> Vocabulary:
         raise ValueError(f"{file}: not a vocabulary with merges in {merges_file.name}: {error!r:.200}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def _check_pattern(merged: set[str]) -> None:
+    """Raise ValueError for a token of which GPT-2's pattern makes several pieces."""
+    pattern = regex.compile(PATTERNS["gpt2"])
+    for piece in sorted(merged):
+        try:
+            text = byte_level_entry(piece)[0].decode()
+        except UnicodeDecodeError:  # a part of a character
+            continue
+        if not pattern.fullmatch(text, partial=True):
+            raise ValueError(
+                f"its token {text!r} never comes about with GPT-2's split pattern, so it has another one, which its "
+                "files do not name: use its tokenizer.json"
+            )
 
 
 def _read_merges(file: Path) -> list[list[str]]:

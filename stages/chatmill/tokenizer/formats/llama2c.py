@@ -21,8 +21,10 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
+from chatmill.tokenizer.vocabulary.preprocessing import to_normalizer_spec
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
+from chatmill.tokenizer.vocabulary.steps import METASPACE
+from chatmill.tokenizer.vocabulary.tokenizer_json import unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary
 
 RECORD_HEADER = struct.Struct("<fI")  # score and length, before a token's bytes
@@ -101,6 +103,10 @@ def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
     """Why merging by score gives other ids than the tokenizer's algorithm inside a piece; None if they are equal."""
     if vocabulary.steps is not None:
         return "merging by score differs: the tokenizer normalises or splits text in other ways"
+    if vocabulary.added_tokens:
+        return "merging by score differs: the tokenizer finds some tokens before it merges"
+    if unmerged(vocabulary):
+        return "merging by score differs: the tokenizer looks up complete pieces, and merges do not make all of them"
     match vocabulary.algorithm:
         case "wordpiece":
             return "merging by score differs: the tokenizer takes the longest entry from the left, whatever its score"

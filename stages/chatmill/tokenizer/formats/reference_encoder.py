@@ -2,7 +2,7 @@
 
 Text is split into the matches of the vocabulary's pattern, and one algorithm turns each piece into ids. Without a
 pattern the text is split only at U+2581: tokens write a space as U+2581, so in text it is a piece of its own that no
-token covers. The preprocessing of an external tokenizer comes first.
+token covers. The preprocessing of an external tokenizer comes first, and its added tokens are found before or after it.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,11 +12,14 @@ from itertools import pairwise
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
+from chatmill.tokenizer.vocabulary.added_tokens import AddedTokenSearch
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor
+from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor
+from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, Kind, Vocabulary, float32
 
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
+SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less
 UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
 CACHE_SIZE, MAX_CACHED_CHARACTERS = 1 << 16, 64  # the number of cached pieces, and their length: words recur
 MAX_CHARACTERS = 100  # of a piece; WordPiece takes a longer one for unknown, if it has an unknown token
@@ -26,7 +29,15 @@ class ReferenceEncoder:
     """Encodes text by the algorithm that the vocabulary names."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._steps = None if vocabulary.steps is None else Preprocessor(vocabulary.steps)
+        added = vocabulary.added_tokens
+        self._steps = None
+        if vocabulary.steps is not None:
+            self._steps = Preprocessor(vocabulary.steps, [token.content.replace(" ", METASPACE) for token in added])
+        tokenizers = self._steps is not None and self._steps.library == "tokenizers"
+        scored = vocabulary.algorithm == "viterbi" and not tokenizers  # SentencePiece gives them scores, best of all
+        late = [token for token in added if self._steps and (token.normalized or not tokenizers) and not scored]
+        self._early_search = AddedTokenSearch(token for token in added if token not in late and not scored)
+        self._late_search = AddedTokenSearch(late, self._as_normalized)
         self._marked = vocabulary.spelling == "marked"
         pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and self._steps is None else ANYTHING)
         self._split = Split(Regex(pattern), "removed", invert=True)
@@ -41,7 +52,11 @@ class ReferenceEncoder:
         self._byte = {token[0]: i for token, i in (ids[Kind.FALLBACK] or self._normal).items() if len(token) == 1}
         self._unknown = next(iter(ids[Kind.UNKNOWN].values()), None) if not ids[Kind.FALLBACK] else None
         self._longest = max(map(len, vocabulary.tokens)) + len(CONTINUING_SUBWORD_PREFIX)
-        self._least = min((self._scores[index] for index in self._normal.values()), default=0.0)
+        scores = [self._scores[index] for index in self._normal.values()]
+        self._least, highest = min(scores, default=0.0), max([*scores, SMALLEST_FLOAT32])
+        self._candidates = {token: (index, self._scores[index]) for token, index in self._normal.items()}
+        for token, index in ids[Kind.ADDED].items() if scored else ():
+            self._candidates[token] = (index, len(token) * highest - 0.1)
         self._round_score = self._steps.round_score if self._steps else float32
         self._merges = {
             pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])
@@ -60,9 +75,15 @@ class ReferenceEncoder:
         """The ids of a text; never control ids."""
         ids: list[int] = []
         for piece in self._pieces(text):
-            piece_ids = self._ids_in(piece)
+            piece_ids = [piece] if isinstance(piece, int) else self._ids_in(piece)
             ids += piece_ids if self._unknown is None else self._fuse_unknown(piece_ids)
         return ids
+
+    def _as_normalized(self, content: str) -> str:
+        """An added token as it stands in normalised text."""
+        assert self._steps is not None, "only then is a token searched in normalised text"
+        tokenizers = self._steps.library == "tokenizers"
+        return self._steps.normalize(content) if tokenizers else content.replace(" ", METASPACE)
 
     def _ids_in(self, piece: str) -> list[int]:
         ids: list[int] = []
@@ -70,10 +91,22 @@ class ReferenceEncoder:
             ids += self._ids_of_short(stretch) if len(stretch) < MAX_CACHED_CHARACTERS else self._ids_of(stretch)
         return ids
 
-    def _pieces(self, text: str) -> Iterator[str]:
-        for stretch in [text] if self._steps is None else self._steps.run(text):
+    def _pieces(self, text: str) -> Iterator[str | int]:
+        """The pieces of a text, and the ids of the added tokens between them."""
+        for stretch in self._stretches(text):
+            if isinstance(stretch, int):
+                yield stretch
+                continue
             plain = stretch.replace(METASPACE, " ") if self._marked and self._steps else stretch
             yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
+
+    def _stretches(self, text: str) -> Iterator[str | int]:
+        for part in self._early_search.split(text):
+            if self._steps is None or isinstance(part, int):
+                yield part
+                continue
+            for stretch in self._late_search.split(self._steps.normalize(part)):
+                yield from [stretch] if isinstance(stretch, int) else self._steps.split(stretch)
 
     def _lookup(self, piece: str) -> list[int]:
         """The complete piece, or else its bytes."""
@@ -124,9 +157,9 @@ class ReferenceEncoder:
         for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
             total = best[start][0]
             candidates = [
-                (self._scores[index], stop, [index])
+                (entry[1], stop, [entry[0]])
                 for stop in range(start + 1, min(start + self._longest, len(data)) + 1)
-                if (index := self._normal.get(data[start:stop])) is not None
+                if (entry := self._candidates.get(data[start:stop])) is not None
             ]
             if all(stop != following for _, stop, _ in candidates):
                 score = self._round_score(self._least - UNKNOWN_PENALTY)

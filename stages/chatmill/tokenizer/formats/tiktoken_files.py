@@ -22,6 +22,7 @@ from chatmill.tokenizer.encoding.tiktoken_ranks import (
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
+EMPTY = b"="  # how the ranks of Whisper write a token without bytes, which no text gives
 _ENDOFTEXT = "<|endoftext|>"
 _FILL = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 _QWEN = (_ENDOFTEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{k}|>" for k in range(205)))
@@ -76,8 +77,8 @@ def _read_ranks(file: Path) -> dict[bytes, int]:
             continue
         try:
             encoded, rank = line.split(b" ")
-            token = base64.b64decode(encoded, validate=True)
-            if not token or token in ranks or not rank.isdigit():
+            token = b"" if encoded == EMPTY else base64.b64decode(encoded, validate=True)
+            if (not token and encoded != EMPTY) or token in ranks or not rank.isdigit():
                 raise ValueError("an empty token, a duplicate, or no rank")
             ranks[token] = int(rank)
         except (ValueError, binascii.Error) as error:

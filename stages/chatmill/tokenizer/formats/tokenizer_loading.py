@@ -6,23 +6,34 @@ from pathlib import Path
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import read_binary
-from chatmill.tokenizer.formats.legacy_files import MERGES_FILES, VOCAB_TXT, read_vocab_and_merges, read_vocab_txt
+from chatmill.tokenizer.formats.detection import TokenizerFormat, detect_format
+from chatmill.tokenizer.formats.legacy_files import (
+    MERGES_FILES,
+    VOCAB_TXT,
+    merges_file_of,
+    read_vocab_and_merges,
+    read_vocab_txt,
+    vocabulary_file_of,
+)
 from chatmill.tokenizer.formats.tiktoken_files import description_file, read_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
 from chatmill.tokenizer.formats.validation import check_vocabulary
-from chatmill.tokenizer.vocabulary.preprocessing import adds_prefix_space, changed_text, drop_harmless_steps
+from chatmill.tokenizer.vocabulary.added_tokens import without_post_processor
+from chatmill.tokenizer.vocabulary.preprocessing import changed_text
 from chatmill.tokenizer.vocabulary.sentencepiece_model import read_sentencepiece_model
+from chatmill.tokenizer.vocabulary.steps import adds_prefix_space, drop_harmless_steps, splits_only
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_folder
-from chatmill.tokenizer.vocabulary.tokenizer_json import read_tokenizer_json
+from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
-READERS: dict[str, Callable[[Path], Vocabulary]] = {
-    ".json": read_tokenizer_json,
-    ".model": read_sentencepiece_model,
-    ".bin": read_binary,
-    ".tiktoken": read_tiktoken,
-    ".pkl": read_tiktoken_pickle,
-    ".txt": read_vocab_txt,
+READERS: dict[TokenizerFormat, Callable[[Path], Vocabulary]] = {
+    "tokenizer_json": read_tokenizer_json,
+    "vocab_and_merges": read_vocab_and_merges,
+    "sentencepiece": read_sentencepiece_model,
+    "ranks": read_tiktoken,
+    "pickle": read_tiktoken_pickle,
+    "binary": read_binary,
+    "vocab_txt": read_vocab_txt,
 }
 IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *MERGES_FILES, VOCAB_TXT)
 MAX_FILE_BYTES = 1 << 28
@@ -44,43 +55,47 @@ def load(path: Path | str) -> ChatTokenizer:
 def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary without optional steps, so that the tokens of a text are exactly its bytes.
 
-    Raises ValueError if other steps remain.
+    What is put around a text is left out, too, as chat templates write it. Raises ValueError if other steps remain.
     """
-    plain = replace(vocabulary, steps=drop_harmless_steps(vocabulary.steps))
+    special_handling = without_post_processor(vocabulary.special_handling)
+    plain = replace(vocabulary, steps=drop_harmless_steps(vocabulary.steps), special_handling=special_handling)
+    if plain.lossless:
+        return plain
     if plain.steps is not None and (example := changed_text(plain.steps)):
         raise ValueError("it changes text, {!r} into {!r}: its tokens are not the bytes of the text".format(*example))
-    if not plain.lossless:
-        raise ValueError("it has no token for some text: its tokens are not the bytes of the text")
-    return plain
+    if strips := next((token for token in plain.added_tokens if token.lstrip or token.rstrip), None):
+        raise ValueError(f"its token {strips.content!r} takes the blanks around it, so they are lost")
+    if plain.steps is not None and not splits_only(plain.steps):
+        raise ValueError("its preprocessing may change text, so its tokens are not the bytes of the text")
+    raise ValueError("it has no token for some text: its tokens are not the bytes of the text")
 
 
 def files_of(path: Path) -> list[Path]:
     """All files from which a tokenizer's file is read, itself included. Raises ValueError for a folder."""
     if path.is_dir():
         raise ValueError(f"{path}: expected a file, got a folder: give the tokenizer's file in it")
-    pairs = {name: pair for pair in MERGES_FILES.items() for name in pair}
-    if path.name in pairs:
-        return [path.with_name(name) for name in pairs[path.name]]
-    return [path, *(file for file in [description_file(path)] if path.suffix == ".tiktoken" and file.exists())]
+    others = [merges_file_of(path), vocabulary_file_of(path), description_file(path)]
+    return [path, *(file for file in others if file is not None and file.exists())]
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in a folder or file, whose format follows from its name."""
+    """The vocabulary in a folder or file, whose format follows from its content."""
     if (path / DESCRIPTION).is_file():
         return read_folder(path)
-    file = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
-    if not file.is_file():
-        raise ValueError(f"{file}: no such file: expected a tokenizer's folder or file")
-    if file.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"{file}: not a tokenizer: it has over {MAX_FILE_BYTES:,} bytes")
-    pairs = {name: vocabulary for vocabulary, merges in MERGES_FILES.items() for name in (vocabulary, merges)}
-    read = read_vocab_and_merges if file.name in pairs else READERS.get(file.suffix)
-    if read is None:
-        raise ValueError(f"{file}: not a tokenizer: expected a folder or a file that ends in {', '.join(READERS)}")
-    file = file.with_name(pairs.get(file.name, file.name))
-    vocabulary = read(file)
+    file = tokenizer_file(path)
+    vocabulary = READERS[detect_format(file)](file)
     try:
         check_vocabulary(vocabulary)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     return vocabulary
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file of a tokenizer in a folder, or the file itself; of a file of merges, its vocabulary."""
+    file = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file: expected a tokenizer's folder or file")
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise ValueError(f"{file}: not a tokenizer: it has over {MAX_FILE_BYTES:,} bytes")
+    return vocabulary_file_of(file) or file

@@ -11,7 +11,7 @@ tokenizer.json, and the scores of all tokens if float32 cannot represent them.
 import base64
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
@@ -20,10 +20,16 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer
 
+from chatmill.tokenizer.vocabulary.steps import (
+    COMPONENTS,
+    METASPACE,
+    exact_scores,
+    flat,
+    library_of,
+    replace_step,
+)
 from chatmill.tokenizer.vocabulary.vocabulary import float32
 
-METASPACE = "\u2581"
-COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 SUPPORTED_TYPES = {
     "normalizer": {
         *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence"),
@@ -38,7 +44,6 @@ SUPPORTED_TYPES = {
 }
 MOST_STEPS = 16
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
-_LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
 
 
 class SentencePieceNormalizer(TypedDict):
@@ -50,13 +55,19 @@ class SentencePieceNormalizer(TypedDict):
 
 
 class Preprocessor:
-    """Runs the preprocessing steps. Raises ValueError for unsupported steps."""
+    """Runs the preprocessing steps. Raises ValueError for unsupported steps.
 
-    def __init__(self, text: str) -> None:
+    `protected` are pieces that SentencePiece's normaliser does not change.
+    """
+
+    def __init__(self, text: str, protected: Iterable[str] = ()) -> None:
         try:
-            (library, content), *others = json.loads(text).items()
-            self.run, self.round_score = {"sentencepiece": _sentencepiece, "tokenizers": _tokenizers}[library](content)
-            self._text, self._is_tokenizers = text, library == "tokenizers"
+            (self.library, content), *others = json.loads(text).items()
+            self._text = text
+            if self.library == "sentencepiece":
+                self.normalize, self.split = _sentencepiece(content, protected), _unsplit
+            else:
+                self.normalize, self.split = {"tokenizers": _tokenizers}[self.library](content)
             if not all(type(score) is float and math.isfinite(score) for score in content.get("scores", [])):
                 raise ValueError("a score is not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -64,13 +75,21 @@ class Preprocessor:
         if others:
             raise ValueError("its preprocessing is of two libraries")
 
-    run: Callable[[str], list[str]]  # splits a text into what the model encodes
-    round_score: Callable[[float], float]  # rounds a sum of scores as the library does
+    normalize: Callable[[str], str]
+    split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
+
+    def run(self, text: str) -> list[str]:
+        """The stretches of a text that the model encodes."""
+        return self.split(self.normalize(text))
+
+    def round_score(self, score: float) -> float:
+        """A sum of scores, rounded as the library does."""
+        return float32(score) if self.library == "sentencepiece" else score
 
     def scores(self, scores: Sequence[float]) -> list[float]:
         """The scores of all tokens as the library adds them."""
         exact = exact_scores(self._text, scores)
-        return list(map(_as_serde_reads, exact)) if self._is_tokenizers else exact
+        return exact if self.library == "sentencepiece" else list(map(_as_serde_reads, exact))
 
 
 def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
@@ -78,7 +97,7 @@ def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) 
     steps = {place: content.get(place) for place in COMPONENTS}
     for place, step in steps.items():
         _check(place, step)
-    first = any(step.get("prepend_scheme") == "first" for step in _flat("pre_tokenizer", steps["pre_tokenizer"]))
+    first = any(step.get("prepend_scheme") == "first" for step in flat("pre_tokenizer", steps["pre_tokenizer"]))
     if first and steps["normalizer"] is not None:
         raise ValueError("its prepend_scheme 'first' is not supported with a normalizer")
     if scores:
@@ -120,18 +139,18 @@ def to_normalizer_spec(steps: str | None) -> NormalizerSpec:
 
 def to_tokenizers_json(steps: str) -> dict[str, Any]:
     """The steps as in tokenizer.json; for a SentencePiece normaliser, the closest equivalent."""
-    library, content = _library(steps)
+    library, content = library_of(steps)
     if library == "tokenizers":
         return {place: content[place] for place in COMPONENTS}
     normalizers: list[dict[str, Any]] = []
     if content["charsmap"]:
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": content["charsmap"]})
     if content["remove_extra_whitespaces"]:
-        normalizers += [_replace(Regex="^ +| +$", content=""), _replace(Regex=" {2,}", content=" ")]
+        normalizers += [replace_step(Regex="^ +| +$", content=""), replace_step(Regex=" {2,}", content=" ")]
     if content["dummy_prefix"]:
         normalizers.append({"type": "Prepend", "prepend": METASPACE})
-    normalizers.append(_replace(String=" ", content=METASPACE))
-    decoders = [_replace(String=METASPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    normalizers.append(replace_step(String=" ", content=METASPACE))
+    decoders = [replace_step(String=METASPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
     if content["dummy_prefix"]:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return {
@@ -140,64 +159,6 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
         "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": decoders},
     }
-
-
-def drop_harmless_steps(steps: str | None) -> str | None:
-    """The steps without those that put a space before every text or normalise to NFC.
-
-    None if no other steps remain; others change text, so that its tokens are not its bytes.
-    """
-    if steps is None:
-        return None
-    library, content = _library(steps)
-    if library == "sentencepiece":
-        remaining = content | {"dummy_prefix": False}
-        return json.dumps({library: remaining}, sort_keys=True) if any(remaining.values()) else None
-    harmless = ({"type": "NFC"}, _replace(String=" ", content=METASPACE), {"type": "Prepend", "prepend": METASPACE})
-    others = [step for step in _flat("normalizer", content["normalizer"]) if step not in harmless]
-    others += [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if not _marks_spaces_alone(step)]
-    return steps if others else None
-
-
-def adds_prefix_space(steps: str | None) -> bool:
-    """Whether the steps put a space before every text."""
-    if steps is None:
-        return False
-    library, content = _library(steps)
-    if library == "sentencepiece":
-        prefix: bool = content["dummy_prefix"]
-        return prefix
-    metaspaces = [step for step in _flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace"]
-    return {"type": "Prepend", "prepend": METASPACE} in list(_flat("normalizer", content["normalizer"])) or any(
-        step.get("prepend_scheme", "always") != "never" for step in metaspaces
-    )
-
-
-def _marks_spaces_alone(step: dict[str, Any]) -> bool:
-    """Whether a step only replaces spaces by U+2581, possibly after adding one at the start, and splits nothing."""
-    return step["type"] == "Metaspace" and step.get("replacement") == METASPACE and step.get("split") is False
-
-
-def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
-    """The scores of all tokens as in their file."""
-    _, content = _library(steps)
-    exact = content.get("scores", [])
-    return [*exact, *scores[len(exact) :]]
-
-
-def types_of(normalizer: dict[str, Any] | None) -> list[str]:
-    """The types of a normaliser's steps."""
-    return [step["type"] for step in _flat("normalizer", normalizer)]
-
-
-def patterns_of(steps: str) -> list[str]:
-    """The regular expressions by which the steps split and replace."""
-    library, content = _library(steps)
-    if library != "tokenizers":
-        return []
-    flat = (step for place in ("normalizer", "pre_tokenizer") for step in _flat(place, content[place]))
-    patterns = (step["pattern"] for step in flat if isinstance(step.get("pattern"), dict))
-    return [pattern["Regex"] for pattern in patterns if "Regex" in pattern]
 
 
 def changed_text(steps: str) -> tuple[str, str] | None:
@@ -218,34 +179,26 @@ def _as_serde_reads(number: float) -> float:
     return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
 
 
-def _library(steps: str) -> tuple[str, dict[str, Any]]:
-    """The library of the steps, and their settings."""
-    ((library, content),) = json.loads(steps).items()
-    return library, content
-
-
-def _replace(content: str, **pattern: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": pattern, "content": content}
-
-
-def _sentencepiece(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
+def _sentencepiece(content: dict[str, Any], protected: Iterable[str]) -> Callable[[str], str]:
     spec = to_normalizer_spec(json.dumps({"sentencepiece": content}))
     _check_charsmap(spec.precompiled_charsmap)
     model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
     model.pieces.add(piece="<unk>", score=0, type=ModelProto.SentencePiece.UNKNOWN)
     model.pieces.add(piece="a", score=0)
+    for piece in protected:
+        model.pieces.add(piece=piece, score=0, type=ModelProto.SentencePiece.USER_DEFINED)
     try:
-        normalize = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
+        normalize: Callable[[str], str] = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
     except RuntimeError as error:
         raise ValueError(f"sentencepiece rejects it: {error}") from error
-
-    def run(text: str) -> list[str]:
-        return [stretch for stretch in [normalize(text)] if stretch]
-
-    return run, float32
+    return normalize
 
 
-def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[float], float]]:
+def _unsplit(text: str) -> list[str]:
+    return [text] if text else []
+
+
+def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable[[str], list[str]]]:
     for place in COMPONENTS:
         _check(place, content[place])
     tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
@@ -257,13 +210,16 @@ def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], list[str]], Ca
         raise ValueError(f"tokenizers rejects it: {error}") from error
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
 
-    def run(text: str) -> list[str]:
+    def normalize(text: str) -> str:
         with _panics():
-            text = normalizer.normalize_str(text) if normalizer else text
+            changed: str = normalizer.normalize_str(text) if normalizer else text
+        return changed
+
+    def split(text: str) -> list[str]:
         stretches = [stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
         return [stretch for stretch in stretches if stretch]
 
-    return run, float
+    return normalize, split
 
 
 @contextmanager
@@ -279,24 +235,11 @@ def _panics() -> Iterator[None]:
 
 def _check(place: str, step: dict[str, Any] | None) -> None:
     """Raise ValueError for unsupported steps."""
-    for number, one in enumerate(_flat(place, step)):
+    for number, one in enumerate(flat(place, step)):
         if one["type"] not in SUPPORTED_TYPES[place] or number >= MOST_STEPS:
             raise ValueError(f"its {place} {one['type']!r:.40} is not supported, or follows {MOST_STEPS} others")
         if one["type"] == "Precompiled":
             _check_charsmap(base64.b64decode(one["precompiled_charsmap"], validate=True))
-
-
-def _flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The step, or the steps of a sequence. Raises ValueError for a sequence of sequences."""
-    if step is None:
-        return
-    if step["type"] != "Sequence":
-        yield step
-        return
-    for one in step[_LISTS.get(place, "decoders")]:
-        if one["type"] == "Sequence":
-            raise ValueError(f"its {place} is a sequence of sequences")
-        yield one
 
 
 def _check_charsmap(charsmap: bytes) -> None:

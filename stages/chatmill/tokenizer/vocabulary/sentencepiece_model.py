@@ -10,7 +10,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
+from chatmill.tokenizer.vocabulary.added_tokens import AddedToken
 from chatmill.tokenizer.vocabulary.preprocessing import from_normalizer_spec, to_normalizer_spec
+from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, sentencepiece_entry
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
@@ -29,6 +31,7 @@ _TYPES = {
     Kind.CONTROL: _PIECE.CONTROL,
     Kind.UNUSED: _PIECE.UNUSED,
     Kind.UNKNOWN: _PIECE.UNKNOWN,
+    Kind.ADDED: _PIECE.USER_DEFINED,
 }
 _KINDS = {type: kind for kind, type in _TYPES.items()}
 
@@ -44,6 +47,8 @@ def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
         and _merges(vocabulary.tokens, vocabulary.kinds, vocabulary.scores) != vocabulary.merges
     ):
         return "SentencePiece merges every pair that makes a token, and this tokenizer only those of its list"
+    if any(token != AddedToken(token.content, token.id) for token in vocabulary.added_tokens):
+        return "SentencePiece has no flags of user-defined pieces"
     try:
         to_normalizer_spec(vocabulary.steps)
     except ValueError as error:
@@ -55,7 +60,9 @@ def to_model_proto(vocabulary: Vocabulary) -> bytes:
     """The file's content. Raises ValueError for preprocessing that is not SentencePiece's."""
     model = ModelProto(normalizer_spec=to_normalizer_spec(vocabulary.steps))
     for i, (kind, score) in enumerate(zip(vocabulary.kinds, vocabulary.scores, strict=True)):
-        model.pieces.add(piece=id_to_piece(vocabulary, i), score=score, type=_TYPES[kind])
+        piece = id_to_piece(vocabulary, i)
+        written = piece.replace(" ", METASPACE) if kind == Kind.ADDED else piece
+        model.pieces.add(piece=written, score=score, type=_TYPES[kind])
     unknown = unknown_id(vocabulary)
     model.pieces[unknown].type = _PIECE.UNKNOWN
     spec = model.trainer_spec
@@ -114,9 +121,9 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
 def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     if not isinstance(piece.piece, str):
         raise ValueError(f"its piece {piece.piece!r:.80} is not UTF-8")
-    if piece.type not in _KINDS:
-        raise ValueError(f"its piece {piece.piece!r} is user-defined, which only SentencePiece supports")
     kind = _KINDS[piece.type]
+    if kind == Kind.ADDED:
+        return piece.piece.replace(METASPACE, " ").encode(), kind
     if kind == Kind.NORMAL and " " in piece.piece:
         raise ValueError(f"its piece {piece.piece!r:.80} contains a space, which is written as U+2581")
     if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED_PREFIX):

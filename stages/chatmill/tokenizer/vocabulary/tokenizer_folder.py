@@ -16,7 +16,8 @@ from pathlib import Path
 from chatmill.conversation.chatml import CONTROL_TOKENS
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, to_model_proto
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, read_tokenizer_json, write_tokenizer_json
+from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, write_tokenizer_json
+from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     UNUSED_PREFIX,

@@ -12,6 +12,9 @@ from itertools import count, pairwise
 from operator import itemgetter
 from typing import Literal
 
+from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, AddedToken, flags_of
+from chatmill.tokenizer.vocabulary.steps import splits_only
+
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 MergePair = tuple[int, int]
 VOCAB_SIZE_MULTIPLE = 64  # the size of a vocabulary is a multiple of it
@@ -32,6 +35,10 @@ class Kind(IntEnum):
     CONTROL = 3  # never produced by text
     UNUSED = 4  # an id without a token
     UNKNOWN = 5  # text that no token covers, if there is no byte fallback
+    ADDED = 6  # text that is found before the rest is split, such as a user-defined piece of SentencePiece
+
+
+TEXT_KINDS = frozenset({Kind.NORMAL, Kind.CONTINUATION, Kind.FALLBACK, Kind.ADDED})  # of ids that text can produce
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,9 @@ class Vocabulary:
     are the pieces; None if the text is not split. `merges` are pairs of ids, by rank.
 
     An external tokenizer may also normalise or split text in other ways: `steps`, a text of
-    chatmill.tokenizer.vocabulary.preprocessing.
+    chatmill.tokenizer.vocabulary.preprocessing. `special_handling` is a text of
+    chatmill.tokenizer.vocabulary.added_tokens: how programs that search text for special tokens find them, and which
+    they put around a text. It changes no id of text, and is not part of the fingerprint.
     """
 
     type: str
@@ -54,11 +63,12 @@ class Vocabulary:
     scores: tuple[float, ...]  # float32; log-probabilities for viterbi, otherwise from `rank_scores`
     merges: tuple[MergePair, ...] = ()
     steps: str | None = None
+    special_handling: str | None = None
 
     @cached_property
     def text_ids(self) -> tuple[int, ...]:
         """The ids that text can produce, in order. In chatmill's own vocabularies control tokens follow them."""
-        return tuple(i for i, kind in enumerate(self.kinds) if kind < Kind.CONTROL)
+        return tuple(i for i, kind in enumerate(self.kinds) if kind in TEXT_KINDS)
 
     @cached_property
     def num_text(self) -> int:
@@ -75,7 +85,16 @@ class Vocabulary:
     @cached_property
     def lossless(self) -> bool:
         """Whether the tokens of every text are exactly its bytes."""
-        return self.steps is None and (Kind.UNKNOWN not in self.kinds or Kind.FALLBACK in self.kinds)
+        covers_all = Kind.UNKNOWN not in self.kinds or Kind.FALLBACK in self.kinds
+        strips = any(token.lstrip or token.rstrip for token in self.added_tokens)
+        return covers_all and not strips and (self.steps is None or splits_only(self.steps))
+
+    @cached_property
+    def added_tokens(self) -> list[AddedToken]:
+        """The tokens that are found in text before the rest is split."""
+        flags, entries = flags_of(self.special_handling), zip(self.tokens, self.kinds, strict=True)
+        named = [(token.decode(), i) for i, (token, kind) in enumerate(entries) if kind == Kind.ADDED]
+        return [AddedToken(name, i, *(flags.get(name, {}).get(flag, False) for flag in FLAGS)) for name, i in named]
 
     @cached_property
     def special(self) -> dict[str, int]:
@@ -89,7 +108,7 @@ class Vocabulary:
             [token.hex(), int(kind), f"{score:.6g}"]
             for token, kind, score in zip(self.tokens, self.kinds, self.scores, strict=True)
         ]
-        content = {
+        content: dict[str, object] = {
             "type": self.type,
             "pattern": self.pattern,
             "vocabulary": entries,
@@ -98,6 +117,8 @@ class Vocabulary:
         }
         if self.steps is not None:
             content["steps"] = self.steps
+        if any(token != AddedToken(token.content, token.id) for token in self.added_tokens):
+            content["added_tokens"] = self.added_tokens
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -117,10 +138,12 @@ def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence
 
 
 def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tuple[MergePair, ...]:
-    """The merges of byte-level tokens, in the order of their ranks: the two parts that lower ranks make of each token.
+    """The merges of byte-level tokens, in the order of their ranks: the last two parts of each when pairs are merged.
 
-    A token with more than two such parts has no merge: it is found only by looking up a complete piece. `trained` says
-    that there is no such token, which makes most merges faster to find.
+    One pair is enough: a token comes about only where its bytes are merged as if they stood alone. Usually lower ranks
+    leave two parts; where they leave more, a token of a higher rank may join two of them first. A token without a merge
+    is found only by looking up a complete piece. `trained` says that lower ranks always leave two parts, which makes
+    most merges faster to find.
     """
     known: dict[bytes, int] = {token: i for token, i in ranks.items() if len(token) == 1}
     merges = []
@@ -129,8 +152,10 @@ def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tupl
             cuts = range(1, len(token)) if trained else ()
             splits = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in known and token[cut:] in known]
             parts = splits[0] if len(splits) == 1 else byte_pair_merge(token, known)
+            if len(parts) > 2:
+                parts = byte_pair_merge(token, ranks, num_parts=2)
             if len(parts) == 2:
-                merges.append((known[parts[0]], known[parts[1]]))
+                merges.append((ranks[parts[0]], ranks[parts[1]]))
             known[token] = i
     return tuple(merges)
 
@@ -138,7 +163,7 @@ def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tupl
 def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
     """The merges without unreachable ones, if they are sorted by the rank of the token they make.
 
-    Some programs list every pair that makes a token; but only the two parts that lower ranks leave are ever merged.
+    Some programs list every pair that makes a token; but only the pair that `merges_by_rank` gives is ever merged.
     """
     tokens = {i: token for token, i in ranks.items()}
     merged = [ranks[tokens[left] + tokens[right]] for left, right in merges]
@@ -146,11 +171,11 @@ def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes,
     return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
 
 
-def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """The bytes of a piece merged pair by pair, lowest rank first."""
+def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int], num_parts: int = 1) -> list[bytes]:
+    """The bytes of a piece merged pair by pair, lowest rank first, until no pair or only `num_parts` parts are left."""
     parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
     pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
-    while pairs and (best := min(pairs)) < math.inf:
+    while len(parts) > num_parts and (best := min(pairs)) < math.inf:
         i = pairs.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
         del pairs[i]

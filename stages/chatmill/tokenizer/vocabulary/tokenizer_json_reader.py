@@ -1,0 +1,303 @@
+"""Reads tokenizer.json files, chatmill's own and external ones.
+
+External files may have other components around the model, if chatmill.tokenizer.vocabulary.preprocessing supports them;
+anything else is refused.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, to_special_handling
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
+from chatmill.tokenizer.vocabulary.preprocessing import from_tokenizers_json
+from chatmill.tokenizer.vocabulary.steps import flat, keeps_characters, library_of, types_of
+from chatmill.tokenizer.vocabulary.tokenizer_json import (
+    MAX_INPUT_CHARS_PER_WORD,
+    SENTENCEPIECE_STEPS,
+    Entry,
+    byte_level_entry,
+    plain_entry,
+    sentencepiece_entry,
+    unmerged,
+)
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    NO_RANK,
+    UNUSED_PREFIX,
+    Algorithm,
+    Kind,
+    MergePair,
+    Vocabulary,
+    check_lengths,
+    drop_unreachable_merges,
+    float32,
+    merges_by_rank,
+    rank_scores,
+)
+
+SPECIAL_NAME = re.compile(r"<.+>|\[.+\]")
+LOSSY_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFKC", "NFKD", "Precompiled", "Strip", "StripAccents"}
+_LOOKUP_TYPES: dict[str | None, str] = {WORDS: "whitespace", CHARACTERS: "char", ANYTHING: "byte"}
+
+
+def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
+    """The vocabulary in a file; its `type` is inferred from its content unless it is given.
+
+    Every added token becomes a control token. Raises ValueError for unsupported files.
+    """
+    try:
+        return from_json(json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys), type)
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        raise ValueError(f"{file}: not a tokenizer.json that chatmill can read: {error!r:.200}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError if it has a key twice: readers differ in which value they take."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("an object in it has a key twice")
+    return result
+
+
+def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
+    """The vocabulary in a file's content. Raises ValueError, KeyError, TypeError and the like if it has none."""
+    if "model" not in content:
+        keys = ", ".join(list(content)[:4])
+        raise ValueError(f"a JSON object of {keys:.80} without a model: it is not a tokenizer.json")
+    model = content["model"]
+    _check_options(model)
+    byte_level = any(step["type"] == "ByteLevel" for step in flat("pre_tokenizer", content.get("pre_tokenizer")))
+    match _kind(model), model.get("byte_fallback", False), model.get("continuing_subword_prefix"):
+        case "Unigram", _, _:
+            pieces = [piece for piece, _ in model["vocab"]]
+            scores = [_score(score) for _, score in model["vocab"]]
+            return _sentencepiece(content, _numbered(pieces), model["unk_id"], scores)
+        case "BPE", fallback, None | "" if not byte_level and (fallback or model.get("unk_token") is not None):
+            return _sentencepiece(content, model["vocab"], model["vocab"].get(model.get("unk_token")), None)
+        case "WordPiece", _, "##":
+            return _plain_wordpiece(content)
+        case ("BPE", _, None | "") | ("WordPiece", _, "→"):
+            return _byte_level(content, type)
+    raise ValueError(f"a {_kind(model):.40} model with these settings is not supported: use another tokenizer")
+
+
+def _check_options(model: dict[str, Any]) -> None:
+    """Raise ValueError for options that no vocabulary expresses."""
+    if model.get("dropout"):
+        raise ValueError("its dropout makes ids random: set it to null in the file")
+    if suffix := model.get("end_of_word_suffix"):
+        raise ValueError(
+            f"it marks the ends of words by {suffix!r:.40} (the last token of 'a cat' is 'cat{suffix:.40}', and "
+            "another one inside a word), which no other format expresses: use its tokenizer.json in `tokenizers`"
+        )
+    if _kind(model) == "WordLevel":
+        raise ValueError(
+            f"it has a token for each word and {model.get('unk_token')!r:.40} for all others ('xyzzy'), so text is "
+            "lost: use a tokenizer with byte fallback"
+        )
+
+
+def _kind(model: dict[str, Any]) -> str:
+    """The model's type, which older files do not name."""
+    if "type" in model:
+        return str(model["type"])
+    return "Unigram" if "unk_id" in model else "BPE" if "merges" in model else "WordPiece"
+
+
+def _sentencepiece(
+    content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
+) -> Vocabulary:
+    _check_sentencepiece(content, ids, scores)
+    steps, exact = None, [] if scores is None or scores == list(map(float32, scores)) else scores
+    entries = _with_added_tokens(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
+    scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
+    if exact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
+        steps = from_tokenizers_json(content, exact)
+    special = _special_handling(content)
+    if unknown is not None and not entries[unknown][0].startswith(UNUSED_PREFIX.encode()):
+        entries[unknown] = entries[unknown][0], Kind.UNKNOWN
+    tokens, kinds = _in_order(entries)
+    if scores is not None:
+        padded = (*map(float32, scores), *[NO_RANK] * (len(tokens) - len(scores)))
+        return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, padded, (), steps, special)
+    merges = _merges(content["model"], ids)
+    scored = rank_scores(tokens, kinds, merges)
+    return Vocabulary("sentencepiece", "merge", None, tokens, kinds, scored, merges, steps, special)
+
+
+def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
+    """Raise ValueError for settings that chatmill's encoder and files cannot express."""
+    model, fallback = content["model"], bool(content["model"].get("byte_fallback"))
+    if any(" " in piece for piece in ids):
+        raise ValueError("a piece contains a space, which is written as U+2581")
+    bytes_of = [i for piece, i in ids.items() if sentencepiece_entry(piece)[1] == Kind.FALLBACK]
+    if bytes_of and not fallback:
+        raise ValueError("it has byte pieces, such as <0x0A>, but byte_fallback is not set")
+    if scores is not None and any(scores[i] > NO_RANK for i in bytes_of):
+        raise ValueError("its byte pieces, such as <0x0A>, also match that text")
+    if model.get("ignore_merges"):
+        raise ValueError("its ignore_merges is supported for byte-level BPE only")
+    if scores is None and model.get("unk_token") is not None and not fallback and not model.get("fuse_unk"):
+        raise ValueError("it gives each unknown character a token (fuse_unk is not set), which is not supported")
+
+
+def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
+    model = content["model"]
+    splits, pattern = _splits(content.get("pre_tokenizer"))
+    normalizer, steps = content.get("normalizer"), None
+    if normalizer is not None or splits:
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": splits} if splits else None
+        steps = from_tokenizers_json({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer})
+    entries = _with_added_tokens(
+        model["vocab"], {i: byte_level_entry(piece) for piece, i in model["vocab"].items()}, content
+    )
+    tokens, kinds = _in_order(entries)
+    merges = _merges(model, model["vocab"])
+    if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
+        merges = drop_unreachable_merges(
+            merges, {token: i for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
+        )
+    ignore_merges = model.get("ignore_merges", False)
+    lookup = ignore_merges and not merges
+    algorithm: Algorithm = "wordpiece" if _kind(model) == "WordPiece" else "lookup" if lookup else "merge"
+    shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
+    scores, special = rank_scores(tokens, kinds, merges), _special_handling(content, with_post_processor=True)
+    vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps, special)
+    for i in [] if ignore_merges or algorithm != "merge" else _unreached(vocabulary):
+        raise ValueError(f"no merge makes its token {i}, {tokens[i]!r:.80}, and ignore_merges is not set")
+    return vocabulary
+
+
+def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
+    """The ids of tokens that merging their own bytes does not give."""
+    tokens = vocabulary.tokens
+    ids = {tokens[i]: i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL}
+    if merges_by_rank(ids) == vocabulary.merges:
+        yield from unmerged(vocabulary)
+        return
+    ranks = {pair: rank for rank, pair in enumerate(vocabulary.merges)}
+    for i in ids.values():
+        parts = [ids.get(tokens[i][k : k + 1], i) for k in range(len(tokens[i]))]
+        while len(parts) > 1:
+            best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
+            if best not in ranks:
+                yield i
+                break
+            place = [*pairwise(parts)].index(best)
+            parts[place : place + 2] = [ids[tokens[best[0]] + tokens[best[1]]]]
+
+
+def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
+    model = content["model"]
+    if (longest := model["max_input_chars_per_word"]) != MAX_INPUT_CHARS_PER_WORD:
+        raise ValueError(f"its max_input_chars_per_word: expected {MAX_INPUT_CHARS_PER_WORD}, got {longest!r:.40}")
+    entries = _with_added_tokens(
+        model["vocab"], {i: plain_entry(piece) for piece, i in model["vocab"].items()}, content
+    )
+    unknown = model["vocab"][model["unk_token"]]
+    entries[unknown] = model["unk_token"].encode(), Kind.UNKNOWN
+    tokens, kinds = _in_order(entries)
+    scores, steps = rank_scores(tokens, kinds), from_tokenizers_json(content)
+    return Vocabulary("wordpiece", "wordpiece", None, tokens, kinds, scores, (), steps, _special_handling(content))
+
+
+def _score(number: Any) -> float:
+    if type(number) not in (int, float) or not abs(number) < 1e30:
+        raise ValueError(f"the score {number!r:.40} is not a number, or is too large")
+    return float(number)
+
+
+def _numbered(pieces: Sequence[str]) -> dict[str, int]:
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    if len(ids) < len(pieces):
+        raise ValueError("its vocabulary has a piece twice")
+    return ids
+
+
+def _with_added_tokens(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, Any]) -> dict[int, Entry]:
+    """The text entries by id, with the added tokens. Raises ValueError if two share an id."""
+    by_id: dict[int, str] = {}
+    for piece, i in ids.items():
+        if type(i) is not int or by_id.setdefault(i, piece) != piece:
+            raise ValueError(f"its piece {piece!r:.80} has the id {i!r:.80}: not an integer, or another piece's")
+    names: dict[str, int] = {}
+    for token in content.get("added_tokens", []):
+        i, name = token["id"], token["content"]
+        if type(i) is not int or by_id.setdefault(i, name) != name or names.setdefault(name, i) != i:
+            raise ValueError(f"its added token {name!r:.80} has the id {i!r:.80}: not an integer, or another token's")
+        entries[i] = name.encode(), _kind_of_added(token, content)
+    return entries
+
+
+def _kind_of_added(token: dict[str, Any], content: dict[str, Any]) -> Kind:
+    """Text, such as a run of blanks, unless the token is special or its name looks so, such as `<think>`."""
+    name = token["content"]
+    if name.startswith(UNUSED_PREFIX):
+        return Kind.UNUSED
+    if token.get("special", True) or SPECIAL_NAME.fullmatch(name):
+        return Kind.CONTROL
+    lossy = LOSSY_NORMALIZERS & set(types_of(content.get("normalizer")))
+    if token.get("normalized") and lossy:
+        raise ValueError(f"its added token {name!r:.80} is searched in text after {min(lossy)}, which is not supported")
+    return Kind.ADDED
+
+
+def _special_handling(content: dict[str, Any], *, with_post_processor: bool = False) -> str | None:
+    """The flags of added tokens that differ from those that are written by default, and the post-processor."""
+    flags = {}
+    for token in content.get("added_tokens", []):
+        flags[token["content"]] = {flag: True for flag in FLAGS if token.get(flag)}
+        if not token.get("special", True) and _kind_of_added(token, content) != Kind.ADDED:
+            flags[token["content"]]["special"] = False
+    return to_special_handling(flags, _post_processor(content) if with_post_processor else None)
+
+
+def _post_processor(content: dict[str, Any]) -> dict[str, Any] | None:
+    """The post-processor, unless it only moves offsets."""
+    steps = from_tokenizers_json({"post_processor": content.get("post_processor")})
+    found: dict[str, Any] | None = library_of(steps)[1]["post_processor"]
+    return None if all(step["type"] == "ByteLevel" for step in flat("post_processor", found)) else found
+
+
+def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
+    """Tokens and kinds by id. Raises ValueError for a gap, and for a token that is empty or too long."""
+    missing = next((i for i in range(len(entries)) if i not in entries), None)
+    if missing is not None:
+        raise ValueError(f"no token has the id {missing}")
+    tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
+    check_lengths(tokens)
+    return tokens, kinds
+
+
+def _splits(pre_tokenizer: dict[str, Any] | None) -> tuple[list[dict[str, Any]], str | None]:
+    """The steps that split text before the pattern, and the pattern. Raises ValueError unless ByteLevel is the last."""
+    *before, last = [*flat("pre_tokenizer", pre_tokenizer)] or [{}]
+    if last.get("type") != "ByteLevel":
+        raise ValueError(f"its pre_tokenizer does not end with ByteLevel, but with {last.get('type')!r:.40}")
+    if last.get("add_prefix_space", True):
+        raise ValueError("it puts a space before text that has none (add_prefix_space): 'a' becomes ' a'")
+    pattern: str | None = PATTERNS["gpt2"] if last.get("use_regex", True) else None
+    match before:
+        case [*others, {"type": "Split", "pattern": {"Regex": str(found)}, "behavior": "Isolated", "invert": False}]:
+            before, pattern = (others, found) if pattern is None else (before, pattern)
+    for step in before:
+        if not keeps_characters(step):
+            raise ValueError(f"its pre_tokenizer {step['type']!r:.40} removes characters, such as the space in 'a b'")
+    return before, pattern
+
+
+def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[MergePair, ...]:
+    pairs: list[MergePair] = []
+    for rank, merge in enumerate(model.get("merges", [])):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or not all(part in ids for part in (*parts, "".join(parts))):
+            raise ValueError(f"its merge {rank}, {merge!r:.80}, is not of two tokens that make a third one")
+        pairs.append((ids[parts[0]], ids[parts[1]]))
+    if len(set(pairs)) < len(pairs):
+        raise ValueError("it has a merge twice")
+    return tuple(pairs)
