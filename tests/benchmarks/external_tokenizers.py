@@ -37,7 +37,7 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -150,8 +150,11 @@ def compare(reader: str, called: str, encode: Encode, original: Original, all_te
     finds = reader in FINDS_CONTROLS
     expected = all_texts.parsed if finds and all_texts.parsed else all_texts.plain
     skip = _names_in if finds and not all_texts.parsed else _found_even_so
-    rows = [row for row in zip(all_texts.texts, all_texts.categories, expected, strict=True)
-            if finds and all_texts.parsed or not skip(original, row[0], row[2])]
+    rows = [
+        row
+        for row in zip(all_texts.texts, all_texts.categories, expected, strict=True)
+        if (finds and all_texts.parsed) or not skip(original, row[0], row[2])
+    ]
     return _compare_rows(reader, called, encode, rows)
 
 
@@ -169,7 +172,10 @@ def _compare_rows(reader: str, called: str, encode: Encode, rows: list[tuple[str
     wrong = [(*row, ids) for row, ids in zip(rows, found, strict=True) if list(ids) != list(row[2])]
     counts = Counter(category for _, category, _, _ in wrong)
     return Comparison(
-        reader, called, len(rows), len(wrong),
+        reader,
+        called,
+        len(rows),
+        len(wrong),
         ", ".join(f"{category} {count}" for category, count in counts.most_common()),
         _example(*min(((text, ids, own) for text, _, ids, own in wrong), key=lambda row: len(row[0]))) if wrong else "",
     )
@@ -216,8 +222,11 @@ def run_one(name: str, path: Path, folder: Path | None, limit: int | None, scrat
     except ValueError as error:
         return Result(name, library, [*notes, f"refused: {_line(error)}"], [], perf_counter() - start)
     notes += [f"no {format}: {entry['reason']}" for format, entry in formats.items() if "files" not in entry]
-    called = {file: "exact" if entry.get("exact") else "not exact"
-              for entry in formats.values() for file in entry.get("files", [])}
+    called = {
+        file: "exact" if entry.get("exact") else "not exact"
+        for entry in formats.values()
+        for file in entry.get("files", [])
+    }
     comparisons = []
     if original is not None:
         all_texts = make_all_texts(original, folder, limit)
@@ -265,7 +274,9 @@ def main(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         scratch = Path(folder)
         originals = find_originals(options.tokenizers, scratch)
-        chosen = {name: path for name, path in originals.items() if not options.only or any(o in name for o in options.only)}
+        chosen = {
+            name: path for name, path in originals.items() if not options.only or any(o in name for o in options.only)
+        }
         arguments = (options.texts, options.limit, scratch)
         runs = [pool.submit(run_one, name, path, *arguments) for name, path in chosen.items()]
         for run in as_completed(runs):

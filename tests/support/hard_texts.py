@@ -16,7 +16,7 @@ INVISIBLE = [
     *"\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2069\u20dd\u20e3\u2581\u3000\u302a\u3099\ufe0e\ufe0f\ufeff\ufffc\ufffd",
     *"\ufffe\uffff\U000e0020\U000e0061\U000e007f\U000e0100\U0001f3fb\U0001f1e9\U0010ffff",
 ]
-COMPATIBLE = "ﬁ ﬃ ſ ẛ̣ Å Ω K ① ½ ² ™ Ⅷ ㎏ ㍿ ﷺ Ｈｉ ｶﾞ か゛ が 한 각 ᄒ ㄱ ﾡ İ ı ǅ ẞ ß ΐ Ω̃ 豈 丽 ﬀ… ‥ ﹖ ＿ ¨ ´".split()
+COMPATIBLE = ["ﬁ", "ﬃ", "ſ", "ẛ̣", "Å", "Ω", "K", "①", "½", "²", "™", "Ⅷ", "㎏", "㍿", "ﷺ", "Ｈｉ", "ｶﾞ", "か゛", "が", "한", "각", "ᄒ", "ㄱ", "ﾡ", "İ", "ı", "ǅ", "ẞ", "ß", "ΐ", "Ω̃", "豈", "丽", "ﬀ…", "‥", "﹖", "＿", "¨", "´"]
 BLANKS = [" ", " ", " ", "  ", "    ", "\n", "\n\n", "\t", "\r\n", "\r", "\xa0", "\u3000", "\u2009", "\x0b", "\x85"]
 RUNS = [" ", "\n", "=", "0", "中", "\t", "-", "a", "é", "\u2581", "🙂", "\r\n", "_", "ab", "\xa0", " \n", ".", "\0"]
 LONGEST = [" ", "\n", "=", "7", "中"]  # in runs of thousands
@@ -27,7 +27,7 @@ DIGITS = ["0123456789"] * 6 + ["٠١٢٣٤٥٦٧٨٩", "०१२३४५६७
 def make_texts(folder: Path | None) -> dict[str, list[str]]:
     """Distinct texts of each category that do not depend on the tokenizer; real ones if their folder is given."""
     lines = _real_lines(folder) if folder else {}
-    words = [word for line in lines.get("languages", [])[::9] for word in line.split()] or "the naïve café 12".split()
+    words = [word for line in lines.get("languages", [])[::9] for word in line.split()] or ["the", "naïve", "café", "12"]
     makers: dict[str, tuple[int, Callable[[random.Random], Texts]]] = {
         "languages": (8_000, lambda pick: _sampled(lines["languages"], pick)),
         "prose": (2_500, lambda pick: _sampled(lines["prose"], pick)),
@@ -156,15 +156,50 @@ def _digits(pick: random.Random) -> Texts:
     while True:
         groups = ["".join(pick.choices(pick.choice(DIGITS), k=pick.randint(1, 9))) for _ in range(pick.randint(1, 5))]
         number = pick.choice(SEPARATORS).join(groups)
-        yield pick.choice(["{}", " {}", "-{}", "${} ", "{}%", "v{}b", "a {} b", "{}\n{}", "({})"]).format(number, groups[0])
+        yield pick.choice(["{}", " {}", "-{}", "${} ", "{}%", "v{}b", "a {} b", "{}\n{}", "({})"]).format(
+            number, groups[0]
+        )
 
 
 def _around(names: list[str], pick: random.Random) -> Texts:
-    shapes = ["{a}", "{a}{a}", " {a}", "{a} ", "  {a}  {b}", "x{a}y", "x {a} y", "{a}x", "x{a}", "word {a}\n", "\n{a}\n"]
-    shapes += ["\t{a}\t\n x", "{a}{b}", "{a} {b}", "a{a} b {b}c", "é{a}1", "_{a}_", "「{a}」", "{a}\u0301", "\u2581{a}\u2581"]
-    shapes += ["{a}\n\n{b}", "...{a}?", "say: {a}, {b}!  {a}", "\xa0{a}\u3000", "  {a}", "{a}\r\n", "<{a}>", "\0{a}\u200b"]
+    shapes = [
+        "{a}",
+        "{a}{a}",
+        " {a}",
+        "{a} ",
+        "  {a}  {b}",
+        "x{a}y",
+        "x {a} y",
+        "{a}x",
+        "x{a}",
+        "word {a}\n",
+        "\n{a}\n",
+    ]
+    shapes += [
+        "\t{a}\t\n x",
+        "{a}{b}",
+        "{a} {b}",
+        "a{a} b {b}c",
+        "é{a}1",
+        "_{a}_",
+        "「{a}」",
+        "{a}\u0301",
+        "\u2581{a}\u2581",
+    ]
+    shapes += [
+        "{a}\n\n{b}",
+        "...{a}?",
+        "say: {a}, {b}!  {a}",
+        "\xa0{a}\u3000",
+        "  {a}",
+        "{a}\r\n",
+        "<{a}>",
+        "\0{a}\u200b",
+    ]
     while True:
-        first, second = (pick.choice(names) if names and pick.random() < 0.9 else pick.choice(FOREIGN) for _ in range(2))
+        first, second = (
+            pick.choice(names) if names and pick.random() < 0.9 else pick.choice(FOREIGN) for _ in range(2)
+        )
         if pick.random() < 0.15:  # altered, so that it is ordinary text
             half = len(first) // 2
             first = pick.choice([first.upper(), first.title(), first[:-1], first[1:], f"{first[:half]} {first[half:]}"])

@@ -1,12 +1,12 @@
 """Published tokenizers in the libraries that they were made for, from their own files.
 
-    tokenizer.json              `tokenizers`
-    *.tiktoken, ranks           tiktoken, with the publisher's pattern and special tokens
-    *.model, *.model.v3         sentencepiece, or tiktoken if the file holds ranks, as Llama 3's does
-    encoder.json, vocab.bpe     tiktoken, by OpenAI's own reader of these files
-    vocab.json, merges.txt      transformers' GPT2Tokenizer or RobertaTokenizer
-    vocab.txt                   transformers' BertTokenizer
-    tekken.json                 mistral_common, if it is installed
+tokenizer.json              `tokenizers`
+*.tiktoken, ranks           tiktoken, with the publisher's pattern and special tokens
+*.model, *.model.v3         sentencepiece, or tiktoken if the file holds ranks, as Llama 3's does
+encoder.json, vocab.bpe     tiktoken, by OpenAI's own reader of these files
+vocab.json, merges.txt      transformers' GPT2Tokenizer or RobertaTokenizer
+vocab.txt                   transformers' BertTokenizer
+tekken.json                 mistral_common, if it is installed
 """
 
 import base64
@@ -35,6 +35,7 @@ LLAMA3_SPECIAL = [
     *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"),
     *("<|eot_id|>", "<|python_tag|>", "<|image|>", *(f"<|reserved_special_token_{2 + i}|>" for i in range(244))),
 ]
+WHISPER_SPECIAL = ["<|endoftext|>", "<|startoftranscript|>"]  # the others depend on the model's version
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
 
 
@@ -64,9 +65,7 @@ def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
         name = str(file.relative_to(folder))
         if file.name.endswith(("vocab.json", "vocab.txt")) or file.name == "encoder.json":
             found[name] = _with_merges(file, scratch / name)
-        elif file.name.startswith("tekken") or file.name.endswith("tokenizer.json"):
-            found[name] = file
-        elif file.suffix == ".tiktoken" or ".model" in file.suffixes or file.name == "tokenizer.bin":
+        elif file.name.startswith("tekken") or file.name.endswith("tokenizer.json") or file.suffix == ".tiktoken" or ".model" in file.suffixes or file.name == "tokenizer.bin":
             found[name] = file
     if "llama3/tokenizer.model" in found:
         found["llama3 as tokenizer.json"] = scratch / "llama3-json" / "tokenizer.json"
@@ -131,7 +130,7 @@ def _published_ranks(file: Path) -> Original:
     """Ranks with the pattern and the special tokens of the publisher's program."""
     ranks, name = read_ranks(file), file.name.split(".")[0]
     if file.parent.name == "whisper_tiktoken":
-        return _tiktoken(ranks, GPT2, _numbered(_whisper_special(), len(ranks)))
+        return _tiktoken(ranks, GPT2, _numbered(WHISPER_SPECIAL[: 1 + (b"" in ranks)], len(ranks)))
     if name == "qwen":
         return _tiktoken(ranks, QWEN, _numbered(QWEN_SPECIAL, len(ranks)))
     if file.name == "tokenizer.model":
@@ -143,14 +142,6 @@ def _published_ranks(file: Path) -> Original:
 
 def _numbered(names: list[str], first: int) -> dict[str, int]:
     return {name: first + place for place, name in enumerate(names)}
-
-
-def _whisper_special() -> list[str]:
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
-    tasks = "translate transcribe startoflm startofprev nospeech notimestamps".split()
-    inner = ["endoftext", "startoftranscript", *list(LANGUAGES)[:99], *tasks]
-    return [f"<|{name}|>" for name in [*inner, *(f"{i * 0.02:.2f}" for i in range(1501))]]
 
 
 def _tiktoken(ranks: dict[bytes, int], pattern: str, special: dict[str, int]) -> Original:
@@ -198,4 +189,6 @@ def _tekken(file: Path) -> Original:
 
     tekken = Tekkenizer.from_file(file)
     controls = {tekken.id_to_piece(i): i for i in range(tekken.num_special_tokens)}
-    return Original("mistral_common", lambda texts: [tekken.encode(text, False, False) for text in texts], None, controls)
+    return Original(
+        "mistral_common", lambda texts: [tekken.encode(text, False, False) for text in texts], None, controls
+    )

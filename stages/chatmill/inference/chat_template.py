@@ -8,6 +8,7 @@ distinguished from those that a user has typed.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Protocol
 
 from chatmill.conversation.chatml import IM_END, Conversation, Message, escape
@@ -19,6 +20,7 @@ from chatmill.conversation.template import (
     header_segments,
     message_segments,
 )
+from chatmill.tokenizer.vocabulary.added_tokens import WHITESPACE
 
 Delimiters = tuple[str, str]  # the text before and after a message
 
@@ -199,8 +201,17 @@ class ExternalTemplate:
 
     escapes: ClassVar[bool] = False
 
-    def __init__(self, name: str, controls: Iterable[str], *, bos: str = "", leading_space: bool = False) -> None:
-        """`bos` is the control token that begins a text; `leading_space`: the tokenizer adds one before each text.
+    def __init__(
+        self,
+        name: str,
+        controls: Iterable[str],
+        *,
+        bos: str = "",
+        leading_space: bool = False,
+        flags: Mapping[str, Mapping[str, bool]] = MappingProxyType({}),
+    ) -> None:
+        """`bos` is the control token that begins a text; `leading_space`: the tokenizer adds one before each text;
+        `flags` say which control tokens take the whitespace before or after them (lstrip, rstrip).
 
         Raises ValueError where the tokenizer lacks the token that ends an answer.
         """
@@ -208,6 +219,7 @@ class ExternalTemplate:
             raise ValueError(f"unknown template {name!r}: expected one of {', '.join(LAYOUTS)}")
         controls = set(controls)
         self.name, self._layout, self._bos, self._space = name, LAYOUTS[name], bos, leading_space
+        self._stripping = {flag: {name for name in flags if flags[name].get(flag)} for flag in ("lstrip", "rstrip")}
         self.end_token, self.stop, self.is_chat = self._layout.end_token, self._layout.stop, self._layout.is_chat
         if self.end_token and self.end_token not in controls:
             raise ValueError(f"template {name!r} ends answers with {self.end_token}, which the tokenizer does not have")
@@ -260,13 +272,12 @@ class ExternalTemplate:
     def next_turn(self, message: Message) -> list[Segment]:
         """The rest of an answer's end, the user's message and the generation prompt."""
         after = self._layout.assistant[1].removeprefix(self.end_token)
-        return self._add_leading_spaces(
-            [
-                *self._layout_segments(after),
-                *self._message("user", message.text),
-                *self._layout_segments(self._assistant_header),
-            ]
-        )
+        segments = [
+            *self._layout_segments(after),
+            *self._message("user", message.text),
+            *self._layout_segments(self._assistant_header),
+        ]
+        return self._add_leading_spaces(segments, previous=self.end_token)
 
     def _with(self, system: str, text: str) -> str:
         before, after = self._layout.system
@@ -291,12 +302,30 @@ class ExternalTemplate:
             position = match.end()
         return [segment for segment in [*segments, Segment(text[position:], LossKind.IGNORED)] if segment.text]
 
-    def _add_leading_spaces(self, parts: list[Segment]) -> list[Segment]:
+    def _add_leading_spaces(self, parts: list[Segment], previous: str = "") -> list[Segment]:
         """Add the space that the tokenizer puts before a text at the beginning, and after each control token."""
         result: list[Segment] = []
-        for segment in (segment for segment in parts if segment.text):
+        for segment in self._strip_whitespace(parts, previous):
             starts_text = not segment.control and self._space and (not result or result[-1].control)
             result.append(segment._replace(text=f" {segment.text}") if starts_text else segment)
+        return result
+
+    def _strip_whitespace(self, parts: list[Segment], previous: str) -> list[Segment]:
+        """Remove the whitespace that control tokens take; `previous` is the control token before the parts."""
+        result: list[Segment] = []
+        for segment in parts:
+            if segment.control:
+                while segment.text in self._stripping["lstrip"] and result and not result[-1].control:
+                    last = result.pop()
+                    if text := last.text.rstrip(WHITESPACE):
+                        result.append(last._replace(text=text))
+                        break
+                previous = segment.text
+            elif previous in self._stripping["rstrip"]:
+                segment = segment._replace(text=segment.text.lstrip(WHITESPACE))
+            if segment.text:
+                result.append(segment)
+                previous = segment.text if segment.control else ""
         return result
 
 
@@ -308,11 +337,16 @@ def recognise_layout(jinja: str) -> str | None:
 
 
 def select_template(
-    name: str, special: Mapping[str, int], *, bos: str = "", leading_space: bool = False
+    name: str,
+    special: Mapping[str, int],
+    *,
+    bos: str = "",
+    leading_space: bool = False,
+    flags: Mapping[str, Mapping[str, bool]] = MappingProxyType({}),
 ) -> ChatTemplate:
     """The template of this name: chatmill's own where the tokenizer has all control tokens of it."""
     own = CHATMILL_TEMPLATES.get(name)
     needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end_token} if own else set()
     if own and needed <= set(special):
         return own
-    return ExternalTemplate(name, special, bos=bos, leading_space=leading_space)
+    return ExternalTemplate(name, special, bos=bos, leading_space=leading_space, flags=flags)

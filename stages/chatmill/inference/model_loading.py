@@ -12,6 +12,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.llama2c import read_llama2c
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, make_lossless
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.added_tokens import flags_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
@@ -63,7 +64,11 @@ def load_model(
             | {loaded_tokenizer.special[name] for name in (LLAMA_BOS, LLAMA_EOS) if name in loaded_tokenizer.special},
         )
     chat_template = select_template(
-        name, loaded_tokenizer.special, bos=bos, leading_space=loaded_tokenizer.leading_space
+        name,
+        loaded_tokenizer.special,
+        bos=bos,
+        leading_space=loaded_tokenizer.leading_space,
+        flags=flags_of(loaded_tokenizer.vocabulary.special_handling),
     )
     return LoadedModel(engine, loaded_tokenizer, chat_template, stop_ids)
 

@@ -405,19 +405,19 @@ def test_a_very_long_token_is_refused_or_read_in_seconds(length, tmp_path):
 
 
 FOREIGN = {
-    "nothing": (b"", "too short"),
+    "nothing": (b"", "an empty file"),
     "40 zeros": (b"\0" * 40, "too short"),
     "zeros": (b"\0" * 10_000, "no footer"),
     "ones": (b"\xff" * 10_000, "no footer"),
     "PNG": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\1\0" * 50, "no footer"),
-    "zip": (b"PK\3\4" + bytes(range(256)), "no footer"),
+    "zip": (b"PK\3\4" + bytes(range(256)), "a zip archive"),
 }
 
 
 @pytest.mark.parametrize(("data", "message"), FOREIGN.values(), ids=FOREIGN)
 def test_another_program_s_file_is_no_tokenizer_bin(data, message, tmp_path):
     (tmp_path / "t.bin").write_bytes(data)
-    with pytest.raises(ValueError, match=rf"t\.bin: not a complete tokenizer\.bin: {message}"):
+    with pytest.raises(ValueError, match=rf"t\.bin: not a .*tokenizer.*{message}"):
         read_vocabulary(tmp_path / "t.bin")
 
 

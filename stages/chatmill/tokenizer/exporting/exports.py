@@ -20,6 +20,7 @@ from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
 from chatmill.tokenizer.vocabulary import sentencepiece_model
+from chatmill.tokenizer.vocabulary.added_tokens import flags_of
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
@@ -64,11 +65,11 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
         case "tiktoken_pickle":
             write_tiktoken_pickle(vocabulary, out / "tokenizer.pkl")
             write_token_bytes(vocabulary, out / "token_bytes.pt")
-            return _written("tokenizer.pkl", "token_bytes.pt")
+            return _written("tokenizer.pkl", "token_bytes.pt") | _flags_in_tiktoken(vocabulary)
         case "tiktoken":
             file = out / "tokenizer.tiktoken"
             write_tiktoken(vocabulary, file)
-            return _written(file.name, description_file(file).name)
+            return _written(file.name, description_file(file).name) | _flags_in_tiktoken(vocabulary)
         case "huggingface":
             before = set(out.iterdir())
             write_huggingface(tokenizer_folder, out, "chatml")
@@ -94,6 +95,14 @@ def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], lis
     return {"reason": reason} | ({} if example is None else {"example": example})
 
 
+def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Whether tiktoken finds special tokens in text as the original does, which may strip the blanks around them."""
+    for name, flags in flags_of(vocabulary.special_handling).items():
+        if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
+            return _exact(f"tiktoken ignores the {flag} of special tokens") | {"example": f"a {name} b"}
+    return {}
+
+
 def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether readers that merge by score, as C engines do, give the same ids."""
     reason = greedy_unsupported_reason(vocabulary)
@@ -113,6 +122,9 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     if vocabulary.steps is None:
         return _exact(METASPACE_REASON)
     plain = '"charsmap": ""' in vocabulary.steps and '"remove_extra_whitespaces": false' in vocabulary.steps
+    if plain and vocabulary.added_tokens:
+        example = f"a{vocabulary.added_tokens[0].content}"
+        return _exact("`tokenizers` puts a space before each text between user-defined pieces") | {"example": example}
     if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
         return _exact()
     steps = from_tokenizers_json(to_tokenizers_json(vocabulary.steps))

@@ -4,11 +4,13 @@
     Ig== 1
 
 The lines have neither the split pattern nor the special tokens; these are in a file of the same name with `.json`
-appended: `{"name": …, "pattern": …, "special_tokens": {name: id}}`. Published files without it are recognised by name.
+appended: `{"name": …, "pattern": …, "special_tokens": {name: id}}`. Without it, published ranks are recognised by their
+content, or by the file's name.
 """
 
 import base64
 import binascii
+import hashlib
 import json
 from pathlib import Path
 
@@ -26,7 +28,12 @@ EMPTY = b"="  # how the ranks of Whisper write a token without bytes, which no t
 _ENDOFTEXT = "<|endoftext|>"
 _FILL = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 _QWEN = (_ENDOFTEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{k}|>" for k in range(205)))
-PUBLISHED = {  # pattern and special tokens of files that are published without them
+_LLAMA3 = (
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
+    *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"),
+    *("<|eot_id|>", "<|python_tag|>", "<|image|>", *(f"<|reserved_special_token_{k}|>" for k in range(2, 246))),
+)
+PUBLISHED = {  # pattern and special tokens of ranks that are published without them
     "gpt2": ("gpt2", {_ENDOFTEXT: 50256}),
     "r50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
     "p50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
@@ -36,6 +43,17 @@ PUBLISHED = {  # pattern and special tokens of files that are published without 
     ),
     "o200k_base": ("o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
     "qwen": ("qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
+    "llama3": ("llama3", {name: 128000 + k for k, name in enumerate(_LLAMA3)}),
+    "whisper_multilingual": ("gpt2", {_ENDOFTEXT: 50257, "<|startoftranscript|>": 50258}),  # others differ by version
+}
+_NAMES_BY_DIGEST = {  # of `_digest`
+    "22f185846c3da697": "r50k_base",
+    "6acf7ccc24168898": "p50k_base",
+    "74248f4aec6cbe44": "cl100k_base",
+    "6d12c35070eec146": "o200k_base",
+    "18fe0daf01fe5557": "qwen",
+    "96691ae4a7281d8a": "llama3",
+    "b830e11fee141665": "whisper_multilingual",
 }
 
 
@@ -63,7 +81,7 @@ def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
 def read_tiktoken(file: Path) -> Vocabulary:
     """The vocabulary in a file of ranks. Raises ValueError with the line that is invalid."""
     ranks = _read_ranks(file)
-    name, pattern, special = _read_description(file)
+    name, pattern, special = _read_description(file, ranks)
     try:
         return from_ranks(name, pattern, ranks, special)
     except ValueError as error:
@@ -86,14 +104,19 @@ def _read_ranks(file: Path) -> dict[bytes, int]:
     return ranks
 
 
-def _read_description(file: Path) -> tuple[str, str, dict[str, int]]:
+def _digest(ranks: dict[bytes, int]) -> str:
+    lines = (b"%d %s\n" % (i, token.hex().encode()) for token, i in sorted(ranks.items(), key=lambda item: item[1]))
+    return hashlib.sha256(b"".join(lines)).hexdigest()[:16]
+
+
+def _read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dict[str, int]]:
     description = description_file(file)
     if not description.exists():
-        published = file.name.split(".")[0]
+        published = _NAMES_BY_DIGEST.get(_digest(ranks), file.name.split(".")[0])
         if published not in PUBLISHED:
             raise ValueError(
-                f"{file}: ranks have no split pattern: write {description.name} beside it, with name, pattern and "
-                f"special_tokens, or use one of the known file names: {', '.join(PUBLISHED)}"
+                f"{file}: ranks have no split pattern, and these are not published ones: write {description.name} "
+                f"beside it, with name, pattern and special_tokens (as for {', '.join(PUBLISHED)})"
             )
         pattern, special = PUBLISHED[published]
         return published, PATTERNS[pattern], special
