@@ -65,7 +65,13 @@ def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
         name = str(file.relative_to(folder))
         if file.name.endswith(("vocab.json", "vocab.txt")) or file.name == "encoder.json":
             found[name] = _with_merges(file, scratch / name)
-        elif file.name.startswith("tekken") or file.name.endswith("tokenizer.json") or file.suffix == ".tiktoken" or ".model" in file.suffixes or file.name == "tokenizer.bin":
+        elif (
+            file.name.startswith("tekken")
+            or file.name.endswith("tokenizer.json")
+            or file.suffix == ".tiktoken"
+            or ".model" in file.suffixes
+            or file.name == "tokenizer.bin"
+        ):
             found[name] = file
     if "llama3/tokenizer.model" in found:
         found["llama3 as tokenizer.json"] = scratch / "llama3-json" / "tokenizer.json"

@@ -252,7 +252,7 @@ CHANGES = {
     "a letter outside the alphabet": (set_vocab(**{"語": NEXT}), "語"),
     "a letter of the alphabet missing": (
         lambda content: content["model"]["vocab"].update(zz=content["model"]["vocab"].pop("a")),
-        "no merge makes its token 97",
+        "of the 256 bytes have no token: it cannot encode every text, such as",
     ),
     "a merge of no token": (add_merge(["zq", "x"]), "zq"),
     "a merge that makes no token": (add_merge(["a", "b"]), "ab?"),

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from chatmill.tokenizer.exporting.exports import export_all
 from chatmill.tokenizer.exporting.format_names import ExportFormat
+from chatmill.tokenizer.exporting.original import open_original
 from chatmill.tokenizer.exporting.parity import compare_exports, read_texts
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.formats.validation import check_vocabulary
@@ -40,14 +41,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"formats to write: {', '.join(FORMATS)} (default: all)",
     )
     add("--add-chat-tokens", action="store_true", help="add chatmill's control tokens, under unused or new ids")
-    add("--check", type=Path, metavar="FILE", help="compare the ids of all formats for each line of this text")
+    add(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="compare the ids of all formats with the original's library, for each line of this text",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the formats, print the files or the reason why not for each, and compare them."""
     if options.out.exists():
         raise ValueError(f"{options.out}: already exists: name a new folder")
-    vocabulary = read_vocabulary(options.tokenizer)
+    vocabulary = original = read_vocabulary(options.tokenizer)
     if options.add_chat_tokens:
         vocabulary = add_special_tokens(vocabulary, [])
         check_vocabulary(vocabulary)
@@ -59,8 +65,11 @@ def run(options: argparse.Namespace) -> None:
         shutil.move(folder / "out", options.out)
     for format, entry in written.items():
         print(f"{format:16} {', '.join(entry.get('files', ['-']))}{_remark(entry)}")
-    for line in compare_exports(vocabulary, options.out, texts) if texts else ():
-        print(line)
+    if texts:
+        added = set(vocabulary.special) - set(original.special)
+        reference = open_original(options.tokenizer, original)
+        for line in compare_exports(reference, options.out, texts, vocabulary.special, added):
+            print(line)
 
 
 @contextmanager

@@ -1,22 +1,19 @@
-"""Check that every export of a tokenizer gives the same ids as its own algorithm."""
+"""Check that every export of a tokenizer gives the same ids as the original in its own library."""
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
+from tiktoken import Encoding
 from tokenizers import Tokenizer
 
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.encoding.tiktoken_ranks import special_tokens_of, to_tiktoken_encoding
+from chatmill.tokenizer.encoding.tiktoken_ranks import to_tiktoken_encoding
+from chatmill.tokenizer.exporting.original import Encode, Original
 from chatmill.tokenizer.formats.binary import open_binary
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-
-Encode = Callable[[list[str]], list[list[int]]]
 
 
 def read_texts(file: Path) -> list[str]:
@@ -33,15 +30,24 @@ def read_texts(file: Path) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def load_encoders(folder: Path) -> dict[str, Encode]:
-    """The encoder of each export in a folder, by file name; control tokens' names in text are text."""
+def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
+    """The encoder of each export in a folder, by file name.
+
+    The names of control tokens in text are text; with `special` they are the tokens, for the readers that can do so.
+    """
     readers: dict[str, Callable[[Path], Encode]] = {
         "tokenizer.bin": _binary,
         "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
         "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
-        "tokenizer.json": _tokenizers,
+        "tokenizer.json": lambda file: _tokenizers(file, special=False),
         "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
     }
+    if special:
+        readers = {
+            "tokenizer.pkl": lambda file: _special_batch(to_tiktoken_encoding(read_tiktoken_pickle(file))),
+            "tokenizer.tiktoken": lambda file: _special_batch(to_tiktoken_encoding(read_tiktoken(file))),
+            "tokenizer.json": lambda file: _tokenizers(file, special=True),
+        }
     return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}
 
 
@@ -50,26 +56,47 @@ def _binary(file: Path) -> Encode:
     return lambda texts: [binary.encode(text) for text in progress(texts, file.name, unit=" texts")]
 
 
-def _tokenizers(file: Path) -> Encode:
+def _special_batch(encoding: Encoding) -> Encode:
+    return lambda texts: encoding.encode_batch(texts, allowed_special="all")
+
+
+def _tokenizers(file: Path, *, special: bool) -> Encode:
     tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.encode_special_tokens = True
+    tokenizer.encode_special_tokens = not special
     return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def compare_exports(vocabulary: Vocabulary, folder: Path, texts: Sequence[str]) -> Iterator[str]:
-    """One line for each export: the number of texts with equal ids, and the first text with other ids."""
-    encoder = ReferenceEncoder(vocabulary)
-    expected = {text: encoder.encode(text) for text in progress(texts, "reference encoder", unit=" texts")}
-    for name, encode in load_encoders(folder).items():
-        taken = drop_texts_with_special_tokens(texts, vocabulary) if name == "tokenizer.json" else list(texts)
-        differing = [text for text, ids in zip(taken, encode(taken), strict=True) if ids != expected[text]]
-        remark = f"; different on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""
-        if len(taken) < len(texts):
-            remark += f"; skipped {len(texts) - len(taken):,} that contain a control token's name"
-        yield f"{name:20} equal on {len(taken) - len(differing):,} texts{remark}"
+def compare_exports(
+    original: Original,
+    folder: Path,
+    texts: Sequence[str],
+    special: Mapping[str, int],
+    added_names: Collection[str] = (),
+) -> Iterator[str]:
+    """What the original is, and for each export on how many texts its ids are equal, with a text that differs.
+
+    Texts that name a `special` token are compared twice: as text, but for those in which the original finds it even so,
+    and as the tokens, if the original can find them. `added_names` are special tokens that the original does not have.
+    """
+    yield f"compared with {original.library}:"
+    expected = {text: ids for text, ids in zip(texts, original.encode(list(texts)), strict=True)}
+    plain = {text: ids for text, ids in expected.items() if set(special.values()).isdisjoint(ids)}
+    remark = (
+        f"; skipped {found:,} in which the original finds a special token" if (found := len(texts) - len(plain)) else ""
+    )
+    results = {name: _compare(plain, encode) + remark for name, encode in load_encoders(folder).items()}
+    if original.encode_with_special is not None:
+        known = [text for text in texts if not any(name in text for name in added_names)]
+        expected = dict(zip(known, original.encode_with_special(known), strict=True))
+        for name, encode in load_encoders(folder, special=True).items():
+            results[name] += f"; with special tokens found in text: {_compare(expected, encode)}"
+    for name, result in results.items():
+        yield f"{name:20} {result}"
 
 
-def drop_texts_with_special_tokens(texts: Sequence[str], vocabulary: Vocabulary) -> list[str]:
-    """The texts without a control token's name, which some readers of a tokenizer.json take for the token."""
-    names = "|".join(map(re.escape, special_tokens_of(vocabulary)))
-    return [text for text in texts if not names or not re.search(names, text)]
+def _compare(expected: Mapping[str, list[int]], encode: Encode) -> str:
+    """The number of texts with equal ids, and the first text with other ids."""
+    texts = list(expected)
+    differing = [text for text, ids in zip(texts, encode(texts), strict=True) if ids != expected[text]]
+    remark = f", different on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""
+    return f"equal on {len(texts) - len(differing):,} texts{remark}"

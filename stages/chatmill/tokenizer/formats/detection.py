@@ -68,6 +68,8 @@ def _guess(data: bytes, start: bytes) -> str | None:
         return "an empty file"
     if start.startswith(b"version https://git-lfs"):
         return "a pointer of Git LFS, whose content `git lfs pull` fetches"
+    if start.startswith(b"#version") or re.match(rb"\S+ \S+\r?\n\S+ \S+\r?\n", start):
+        return "merges without their vocabulary beside them, such as vocab.json"
     if start.startswith(b"PK\3\4"):
         return "a zip archive, such as weights of PyTorch"
     if start.lower().startswith((b"<!doctype", b"<html")):

@@ -6,6 +6,7 @@ vocab.txt                  one entry per line: `the`, `##ing`, `[CLS]`
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def merges_file_of(file: Path) -> Path | None:
 def vocabulary_file_of(file: Path) -> Path | None:
     """The vocabulary beside a file of merges; None if it is another file, or stands alone."""
     others = (file.with_name(name) for name in (*MERGES_FILES, file.stem.replace("merges", "vocab") + ".json"))
-    return next((other for other in others if other != file and merges_file_of(other) == file), None)
+    return next((other for other in others if other.is_file() and merges_file_of(other) == file), None)
 
 
 def read_vocab_and_merges(file: Path) -> Vocabulary:
@@ -104,11 +105,16 @@ def read_vocab_txt(file: Path) -> Vocabulary:
     missing = [name for name in _BERT if name not in vocab]
     if missing:
         raise ValueError(f"{file}: no entry {missing[0]}: not a BERT vocabulary")
-    plain = [entry for entry in vocab if entry not in _BERT and not entry.startswith("[unused")]
     try:
-        return from_json(_bert(vocab, lowercase=all(entry == entry.lower() for entry in plain)))
+        return from_json(_bert(vocab, lowercase=has_no_capitals(vocab)))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def has_no_capitals(entries: Iterable[str]) -> bool:
+    """Whether no entry has a capital, but for special tokens; then text is lowercased."""
+    plain = (entry for entry in entries if entry not in _BERT and not entry.startswith("[unused"))
+    return all(entry == entry.lower() for entry in plain)
 
 
 def _bert(vocab: dict[str, int], *, lowercase: bool) -> dict[str, Any]:

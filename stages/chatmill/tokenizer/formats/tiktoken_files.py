@@ -80,15 +80,16 @@ def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
 
 def read_tiktoken(file: Path) -> Vocabulary:
     """The vocabulary in a file of ranks. Raises ValueError with the line that is invalid."""
-    ranks = _read_ranks(file)
-    name, pattern, special = _read_description(file, ranks)
+    ranks = read_ranks(file)
+    name, pattern, special = read_description(file, ranks)
     try:
         return from_ranks(name, pattern, ranks, special)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _read_ranks(file: Path) -> dict[bytes, int]:
+def read_ranks(file: Path) -> dict[bytes, int]:
+    """The tokens in a file of ranks. Raises ValueError with the line that is invalid."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         if not line:
@@ -109,7 +110,8 @@ def _digest(ranks: dict[bytes, int]) -> str:
     return hashlib.sha256(b"".join(lines)).hexdigest()[:16]
 
 
-def _read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dict[str, int]]:
+def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dict[str, int]]:
+    """The name, split pattern and special tokens of ranks. Raises ValueError if they are unknown."""
     description = description_file(file)
     if not description.exists():
         published = _NAMES_BY_DIGEST.get(_digest(ranks), file.name.split(".")[0])

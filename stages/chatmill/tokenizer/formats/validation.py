@@ -97,7 +97,11 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
         if len(single[kind]) < 256:
-            raise ValueError(f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot encode every text")
+            missing = next(byte for byte in [*range(0x20, 256), *range(0x20)] if bytes([byte]) not in single[kind])
+            raise ValueError(
+                f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot encode every text, such as "
+                f"{chr(missing)!r}"
+            )
 
 
 def _check_merges(vocabulary: Vocabulary) -> None:

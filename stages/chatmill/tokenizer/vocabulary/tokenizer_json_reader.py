@@ -7,6 +7,7 @@ anything else is refused.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     float32,
     merges_by_rank,
     rank_scores,
+    unused_names,
 )
 
 SPECIAL_NAME = re.compile(r"<.+>|\[.+\]")
@@ -168,9 +170,15 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
     scores, special = rank_scores(tokens, kinds, merges), _special_handling(content, with_post_processor=True)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps, special)
-    for i in [] if ignore_merges or algorithm != "merge" else _unreached(vocabulary):
-        raise ValueError(f"no merge makes its token {i}, {tokens[i]!r:.80}, and ignore_merges is not set")
-    return vocabulary
+    return vocabulary if ignore_merges or algorithm != "merge" else _without_unreached(vocabulary)
+
+
+def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary in which tokens that merging never gives are unused: they are not looked up as complete pieces."""
+    tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
+    for i, name in zip(list(_unreached(vocabulary)), unused_names(set(tokens)), strict=False):
+        tokens[i], kinds[i] = name, Kind.UNUSED
+    return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds))
 
 
 def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
