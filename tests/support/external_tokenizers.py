@@ -2,6 +2,9 @@
 
 import base64
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import sentencepiece
 import tokenizers
@@ -97,3 +100,157 @@ def words_like(folder):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder / "tokenizer.json"
+
+
+# One small tokenizer of each published kind: `build_…(folder)` returns its file, and text to ids in its own library.
+
+
+class Built(NamedTuple):
+    """A tokenizer's file, and text to ids in the library that it was made for; None if no library reads it."""
+
+    path: Path
+    encode: Callable[[str], list[int]] | None
+
+
+def byte_level(pre_tokenizer=None, special=(), **settings):
+    """A tokenizer.json's content: byte-level BPE with 400 tokens, trained by `tokenizers`."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(**settings.pop("model", {})))
+    tokenizer.pre_tokenizer = pre_tokenizer or tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.normalizer = settings.pop("normalizer", None)
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False, **settings
+    )
+    tokenizer.train_from_iterator([SAMPLE_TEXT] * 2, trainer)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return json.loads(tokenizer.to_str())
+
+
+def added(index, content, **flags):
+    """An entry of `added_tokens`; special and with no other flag unless given."""
+    default = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    return {"id": index, "content": content} | default | flags
+
+
+def built(folder, content):
+    """A tokenizer.json; the names of its added tokens in text are these tokens."""
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    return Built(file, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def build_roberta(folder):
+    """Without the key `use_regex`, and with a control token that takes the blanks before it."""
+    content = byte_level(special=["<s>", "<pad>", "</s>", "<unk>"])
+    for token in content["added_tokens"]:
+        token["normalized"] = True
+    content["model"]["vocab"]["<mask>"] = mask = len(content["model"]["vocab"])
+    content["added_tokens"].append(added(mask, "<mask>", lstrip=True, normalized=True))
+    del content["pre_tokenizer"]["use_regex"], content["model"]["type"]
+    ends = {"sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True, "add_prefix_space": False}
+    return built(folder, content | {"post_processor": {"type": "RobertaProcessing"} | ends})
+
+
+def build_phi3(folder):
+    """Llama 2's shape, with added tokens of all flags: a space before every text, and bytes for unknown characters."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, limit_alphabet=60, show_progress=False)
+    tokenizer.train_from_iterator([SAMPLE_TEXT] * 2, trainer)
+    content = json.loads(tokenizer.to_str())
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    content["model"]["vocab"] = {piece: i for i, piece in enumerate([*first, *content["model"]["vocab"]])}
+    content["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace]}
+    flags = {"<|user|>": {"rstrip": True}, "<|left|>": {"lstrip": True}, "<|word|>": {"single_word": True}}
+    flags |= {
+        "<|normal|>": {"normalized": True},
+        "tea": {"special": False},
+        "<|both|>": {"lstrip": True, "rstrip": True},
+    }
+    size = len(content["model"]["vocab"])
+    named = [added(size + i, name, **one) for i, (name, one) in enumerate(flags.items())]
+    tokens = [added(0, "<unk>"), added(1, "<s>"), added(2, "</s>", special=False, rstrip=True), *named]
+    return built(folder, content | {"pre_tokenizer": None, "decoder": None, "added_tokens": tokens})
+
+
+VERBATIM = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+
+
+def build_versioned_model(folder):
+    """A SentencePiece model under the suffix `.model.v3`, with control and user-defined pieces."""
+    pieces = {"control_symbols": ["[INST]", "[/INST]"], "user_defined_symbols": ["[REF]", "[/REF]"]}
+    trained = train_model(folder, model_type="bpe", character_coverage=0.98, **VERBATIM, **pieces)
+    return processed(trained.rename(folder / "tokenizer.model.v3"))
+
+
+def build_user_defined(folder):
+    """A SentencePiece model with user-defined pieces, blanks among them, and no space before a text."""
+    pieces = {"user_defined_symbols": ["<sep>", "\n", "\u2581\u2581", "\u2581\u2581\u2581\u2581", "the"]}
+    chosen = VERBATIM | pieces | {"add_dummy_prefix": False}
+    return processed(train_model(folder, model_type="bpe", character_coverage=0.98, **chosen))
+
+
+def processed(file):
+    """A SentencePiece model in its library."""
+    return Built(file, sentencepiece.SentencePieceProcessor(model_file=str(file)).encode)
+
+
+def build_blanks(folder):
+    """Runs of blanks as added tokens that are not special, as in CodeGen and phi-2."""
+    content = byte_level(special=["<|endoftext|>"])
+    first, runs = (
+        len(content["model"]["vocab"]),
+        [" " * n for n in range(8, 1, -1)] + ["\t" * n for n in range(4, 1, -1)],
+    )
+    content["added_tokens"] += [added(first + i, run, normalized=True, special=False) for i, run in enumerate(runs)]
+    return built(folder, content)
+
+
+def build_clip(folder):
+    """Lower case, and a suffix at the end of words."""
+    normal, pre = tokenizers.normalizers, tokenizers.pre_tokenizers
+    pattern = r"<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    split = pre.Split(tokenizers.Regex(pattern), behavior="removed", invert=True)
+    content = byte_level(
+        pre.Sequence([split, pre.ByteLevel(add_prefix_space=False)]),
+        special=["<|startoftext|>", "<|endoftext|>"],
+        normalizer=normal.Sequence([normal.NFC(), normal.Replace(tokenizers.Regex(r"\s+"), " "), normal.Lowercase()]),
+        end_of_word_suffix="</w>",
+    )
+    content["model"] |= {"unk_token": "<|endoftext|>", "end_of_word_suffix": "</w>"}
+    content["added_tokens"][0]["normalized"] = True
+    return built(folder, content)
+
+
+def build_digits(folder):
+    """Each digit is a piece, as in StarCoder."""
+    pre = tokenizers.pre_tokenizers
+    steps = pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)])
+    return built(folder, byte_level(steps, special=["<|endoftext|>", "<fim_prefix>"]))
+
+
+def build_words(folder):
+    """WordLevel, which loses every word that it does not know."""
+    model = tokenizers.models.WordLevel({"[UNK]": 0, "the": 1, "cat": 2}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return built(folder, json.loads(tokenizer.to_str()))
+
+
+def build_lossy_unigram(folder):
+    """Unigram after NFKC, without bytes for unknown characters."""
+    return built(folder, json.loads(unigram_like(folder).read_bytes()))
+
+
+def build_lossy_normalizer(folder):
+    """Byte-level BPE after NFKC, which loses text."""
+    return built(folder, byte_level(normalizer=tokenizers.normalizers.NFKC()))
+
+
+def build_no_model(folder):
+    """JSON that is no tokenizer; no library reads it."""
+    (folder / "tokenizer.json").write_text('{"version": "1.0", "added_tokens": []}')
+    return Built(folder / "tokenizer.json", None)

@@ -16,47 +16,7 @@ INVISIBLE = [
     *"\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2069\u20dd\u20e3\u2581\u3000\u302a\u3099\ufe0e\ufe0f\ufeff\ufffc\ufffd",
     *"\ufffe\uffff\U000e0020\U000e0061\U000e007f\U000e0100\U0001f3fb\U0001f1e9\U0010ffff",
 ]
-COMPATIBLE = [
-    "ﬁ",
-    "ﬃ",
-    "ſ",
-    "ẛ̣",
-    "Å",
-    "Ω",
-    "K",
-    "①",
-    "½",
-    "²",
-    "™",
-    "Ⅷ",
-    "㎏",
-    "㍿",
-    "ﷺ",
-    "Ｈｉ",
-    "ｶﾞ",
-    "か゛",
-    "が",
-    "한",
-    "각",
-    "ᄒ",
-    "ㄱ",
-    "ﾡ",
-    "İ",
-    "ı",
-    "ǅ",
-    "ẞ",
-    "ß",
-    "ΐ",
-    "Ω̃",
-    "豈",
-    "丽",
-    "ﬀ…",
-    "‥",
-    "﹖",
-    "＿",
-    "¨",
-    "´",
-]
+COMPATIBLE = [*"ſÅΩK①½²™Ⅷ㎏㍿ﷺ한각ᄒㄱﾡİıǅẞßΐ豈丽‥﹖＿¨´ﬁﬃ", "ẛ̣", "Ｈｉ", "ｶﾞ", "か゛", "が", "Ω̃", "ﬀ…"]
 BLANKS = [" ", " ", " ", "  ", "    ", "\n", "\n\n", "\t", "\r\n", "\r", "\xa0", "\u3000", "\u2009", "\x0b", "\x85"]
 RUNS = [" ", "\n", "=", "0", "中", "\t", "-", "a", "é", "\u2581", "🙂", "\r\n", "_", "ab", "\xa0", " \n", ".", "\0"]
 LONGEST = [" ", "\n", "=", "7", "中"]  # in runs of thousands
@@ -64,6 +24,7 @@ SEPARATORS = ["", "", ",", ".", " ", "-", ":", "/", "_", "'", "\u202f", "\xa0", 
 DIGITS = ["0123456789"] * 6 + ["٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९", "０１２３４５６７８９", "一二三四五六七八九十", "ⅠⅡⅣ½²"]
 
 
+@cache
 def make_texts(folder: Path | None) -> dict[str, list[str]]:
     """Distinct texts of each category that do not depend on the tokenizer; real ones if their folder is given."""
     lines = _real_lines(folder) if folder else {}

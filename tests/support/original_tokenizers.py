@@ -39,6 +39,9 @@ WHISPER_SPECIAL = ["<|endoftext|>", "<|startoftranscript|>"]  # the others depen
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
 
 
+FILES = ("*tokenizer.json", "tekken*.json", "*.tiktoken", "*.model", "*.model.v*", "tokenizer.bin")
+
+
 @dataclass(frozen=True)
 class Original:
     """A tokenizer in its own library.
@@ -50,12 +53,12 @@ class Original:
     encode_plain: Encode
     encode: Encode | None = None
     controls: dict[str, int] = field(default_factory=dict)  # tokens that only `encode` finds in text
-    found_always: list[str] = field(default_factory=list)  # tokens that both find in text, such as user-defined pieces
+    user_defined: dict[str, int] = field(default_factory=dict)  # tokens that both find in text
 
     @property
     def names(self) -> list[str]:
         """Of all added tokens."""
-        return [*self.controls, *self.found_always]
+        return [*self.controls, *self.user_defined]
 
 
 def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
@@ -65,13 +68,7 @@ def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
         name = str(file.relative_to(folder))
         if file.name.endswith(("vocab.json", "vocab.txt")) or file.name == "encoder.json":
             found[name] = _with_merges(file, scratch / name)
-        elif (
-            file.name.startswith("tekken")
-            or file.name.endswith("tokenizer.json")
-            or file.suffix == ".tiktoken"
-            or ".model" in file.suffixes
-            or file.name == "tokenizer.bin"
-        ):
+        elif any(file.match(pattern) for pattern in FILES):
             found[name] = file
     if "llama3/tokenizer.model" in found:
         found["llama3 as tokenizer.json"] = scratch / "llama3-json" / "tokenizer.json"
@@ -160,8 +157,8 @@ def _sentencepiece(file: Path) -> Original:
     """Its control pieces are never found in text, its user-defined ones always."""
     pieces, kinds = ModelProto.FromString(file.read_bytes()).pieces, ModelProto.SentencePiece
     controls = {one.piece: i for i, one in enumerate(pieces) if one.type in (kinds.CONTROL, kinds.UNKNOWN)}
-    found = [one.piece for one in pieces if one.type == kinds.USER_DEFINED]
-    return Original("sentencepiece", SentencePieceProcessor(model_file=str(file)).encode, None, controls, found)
+    defined = {one.piece: i for i, one in enumerate(pieces) if one.type == kinds.USER_DEFINED}
+    return Original("sentencepiece", SentencePieceProcessor(model_file=str(file)).encode, None, controls, defined)
 
 
 def _tokenizers(library: str, content: str) -> Original:
@@ -169,7 +166,7 @@ def _tokenizers(library: str, content: str) -> Original:
     plain.encode_special_tokens = True
     added = parsing.get_added_tokens_decoder()
     controls = {token.content: i for i, token in added.items() if token.special}
-    others = [token.content for token in added.values() if not token.special]
+    others = {token.content: i for i, token in added.items() if not token.special}
     return Original(library, ids_of(plain), ids_of(parsing), controls, others)
 
 
