@@ -1,11 +1,17 @@
 r"""The files with which transformers and similar libraries load a tokenizer and render conversations.
 
-The Jinja template renders the same text as chatmill.conversation.template, including `<|bos|>`. A calculator call is
-rendered as its expression, other calls as JSON; a result of the role `tool` is part of the assistant's turn. Message
-text is escaped, because these libraries take a control token's name in text for the token.
+The Jinja template renders the same text as chatmill.conversation.template, including `<|bos|>`, from messages as
+chatmill.datasets.formats.messages reads them. A calculator call is rendered as its expression, other calls as JSON,
+each followed by its result. Message text is escaped, because these libraries take a control token's name in text for
+the token. What this format cannot express is an error.
+
+It keeps to what the Jinja of transformers, @huggingface/jinja, ONNX Runtime GenAI and llama.cpp have in common: no
+`replace`, no `in` for strings, no method on what a macro returns. The template `training` also marks answers, for
+`apply_chat_template(messages, chat_template="training", return_assistant_tokens_mask=True)` of transformers.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +20,7 @@ from chatmill.conversation.chatml import BOS, CALL_END, CALL_START, IM_END, IM_S
 from chatmill.conversation.template import MARKERS, TemplateName
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, SENTENCEPIECE_MODEL, TOKENIZER_JSON
 
+CHAT_TEMPLATES = "additional_chat_templates"  # the folder in which transformers looks for named templates
 SPECIAL_TOKEN_NAMES = {  # for each, the first of these tokens that the tokenizer has
     "bos_token": (BOS, "<s>", "<|begin_of_text|>"),
     "eos_token": (IM_END, "</s>", "<|eot_id|>", "<|endoftext|>"),
@@ -22,76 +29,161 @@ SPECIAL_TOKEN_NAMES = {  # for each, the first of these tokens that the tokenize
     "sep_token": ("[SEP]",),
     "mask_token": ("[MASK]",),
 }
-_TURNS = r"""
+_TEMPLATE = r"""
 {%- macro escape(text) -%}
-    {{- text | replace('<\\', '<\\\\') | replace('<|', '<\\|') -}}
+    {{- (text.split('<\\') | join('<\\\\')).split('<|') | join('<\\|') -}}
 {%- endmacro -%}
-{%- macro said(message) -%}
+{%- macro text_of(message) -%}
     {%- if message.content is string -%}
-        {{- escape(message.content) -}}
-    {%- elif message.content -%}
-        {%- for part in message.content -%}{{- escape(part.text) -}}{%- endfor -%}
+        {{- message.content -}}
+    {%- else -%}
+        {%- for part in message.content or [] -%}
+            {{- part.text if part.text is string else raise_exception('content: expected text') -}}
+        {%- endfor -%}
     {%- endif -%}
-    {%- for call in message.tool_calls or [] -%}
-        {%- set function = call.function or call -%}
-        {%- if function.name == 'calculator' and function.arguments.expression is defined -%}
-            {%- set text = function.arguments.expression -%}
-        {%- else -%}
-            {%- set text = {'name': function.name, 'arguments': function.arguments} | tojson -%}
+{%- endmacro -%}
+{%- macro unescape_slashes(json) -%}
+    {%- for piece in json.split('\\\\') -%}
+        {%- if piece.split('\\u') | length > 1 -%}
+            {{- raise_exception('tool_calls: a string of arguments must not contain \\u: pass an object') -}}
         {%- endif -%}
-        {{- 'CALL_START' + escape(text) + 'CALL_END' -}}
+        {{- ('' if loop.first else '\\\\') + (piece.split('\\/') | join('/')) -}}
     {%- endfor -%}
 {%- endmacro -%}
-{{- bos_token -}}
-{%- for message in messages -%}
-    {%- set next = loop.nextitem.role if loop.nextitem is defined else '' -%}
-    {%- set previous = loop.previtem.role if loop.previtem is defined else '' -%}
-    {%- if message.role == 'tool' -%}
-        {%- if previous not in ['assistant', 'tool'] -%}
-            {{- raise_exception('a tool result without its call') -}}
+{%- macro space_out(json) -%}
+    {%- set state = namespace(quoted=false) -%}
+    {%- for piece in json.split('"') -%}
+        {{- '' if loop.first else '"' -}}
+        {%- if state.quoted -%}
+            {{- piece -}}
+            {%- set state.quoted = (piece.split('\\\\') | last).endswith('\\') -%}
+        {%- else -%}
+            {%- set bare = (piece.split(' ') | join('')).split('\t') | join('') -%}
+            {%- set bare = (bare.split('\n') | join('')).split('\r') | join('') -%}
+            {{- (bare.split(',') | join(', ')).split(':') | join(': ') -}}
+            {%- set state.quoted = true -%}
         {%- endif -%}
-        {{- 'OUTPUT_START' + said(message) + 'OUTPUT_END' -}}
-    {%- elif message.role not in ['system', 'user', 'assistant'] -%}
-        {{- raise_exception('unknown role ' + message.role) -}}
-    {%- elif message.role == 'assistant' and previous == 'tool' -%}
-        {{- said(message) -}}
+    {%- endfor -%}
+{%- endmacro -%}
+{%- macro call_text(function) -%}
+    {%- set given = function.arguments if function.arguments is defined else {} -%}
+    {%- if given is string -%}
+        {%- set json = unescape_slashes(given) -%}
+        {%- set json = space_out(json) -%}
+        {%- set pieces = json.split('"') -%}
+        {%- if not (json.startswith('{') and json.endswith('}')) -%}
+            {{- raise_exception('tool_calls: arguments: expected an object') -}}
+        {%- elif function.name != 'calculator' -%}
+            {{- '{"name": ' + (function.name | tojson) + ', "arguments": ' + json + '}' -}}
+        {%- elif pieces | length == 5 and json == '{"expression": "' + pieces[3] + '"}'
+              and pieces[3].split('\\') | length == 1 -%}
+            {{- pieces[3] -}}
+        {%- else -%}
+            {{- raise_exception('tool_calls: arguments of calculator: expected {"expression": "2*3"}') -}}
+        {%- endif -%}
+    {%- elif function.name == 'calculator' and given is mapping and given.expression is string -%}
+        {{- given.expression -}}
     {%- else -%}
-        TURN
+        {{- {'name': function.name, 'arguments': given} | tojson -}}
     {%- endif -%}
-    {%- set following = next or ('assistant' if add_generation_prompt else '') -%}
-    {%- if following != 'tool' and not (message.role == 'tool' and following == 'assistant') -%}
-        {{- TURN_END -}}
+{%- endmacro -%}
+{%- for tool in tools or [] -%}
+    {%- set function = tool.function or tool -%}
+    {%- if function.name != 'calculator' -%}
+        {{- raise_exception('tools: this format describes none: expected at most calculator, got ' + function.name) -}}
     {%- endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt and (not messages or messages[-1].role != 'tool') -%}
-    {{- 'PROMPT' -}}
-{%- endif -%}
+{%- set steps = messages + [{'role': ''}] -%}
+{%- set turn = namespace(open=false, text='', resumed=false, called=false, results=0) -%}
+{{- bos_token -}}
+{%- for message in steps -%}
+    {%- set place = loop.index0 -%}
+    {%- set text = text_of(message) -%}
+    {%- set text = escape(text) -%}
+    {%- set calls = message.tool_calls or [] -%}
+    {%- if turn.open and not (message.role == 'tool'
+          or message.role == 'assistant' and (turn.called or calls and not text)
+          or loop.last and add_generation_prompt and steps[place - 1].role == 'tool') -%}
+        GENERATION{{- ANSWER + 'IM_END' -}}ENDGENERATION{{- 'AFTER_ANSWER' -}}
+        {%- set turn.open = false -%}
+    {%- endif -%}
+    {%- if loop.last -%}
+        {{- turn.text if turn.open else 'PROMPT' if add_generation_prompt else '' -}}
+    {%- elif message.role == 'tool' -%}
+        {%- if not (turn.open and turn.results) -%}
+            {{- raise_exception('a tool result without its call') -}}
+        {%- endif -%}
+        {%- set turn.results = turn.results - 1 -%}
+    {%- elif message.role not in ['system', 'user', 'assistant'] -%}
+        {{- raise_exception('unknown role ' + message.role) -}}
+    {%- elif message.role != 'assistant' -%}
+        {{- HEADER + TEXT + 'AFTER_TEXT' -}}
+    {%- else -%}
+        {%- if not turn.open -%}
+            {{- HEADER -}}
+            {%- set turn.text = '' -%}
+            {%- set turn.resumed = false -%}
+        {%- endif -%}
+        {%- set turn.open = true -%}
+        {%- set turn.called = calls | length > 0 -%}
+        {%- set turn.text = turn.text + text -%}
+        {%- set turn.results = 0 -%}
+        {%- for call in calls -%}
+            {%- set called = call_text(call.function or call) -%}
+            {%- set turn.text = turn.text + 'CALL_START' + escape(called) + 'CALL_END' -%}
+            {%- if turn.results == loop.index0 and steps[place + loop.index].role == 'tool' -%}
+                {%- set turn.results = loop.index -%}
+                {%- set result = text_of(steps[place + loop.index]) -%}
+                GENERATION{{- ANSWER -}}ENDGENERATION{{- 'OUTPUT_START' + escape(result) + 'OUTPUT_END' -}}
+                {%- set turn.text = '' -%}
+                {%- set turn.resumed = true -%}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endfor -%}
 """
 _PLACES: dict[TemplateName, dict[str, str]] = {
     "chatml": {
-        "TURN_END": rf"'{IM_END}\n'",
-        "TURN": rf"{{{{- '{IM_START}' + message.role + '\n' + said(message) -}}}}",
+        "HEADER": rf"'{IM_START}' + message.role + '\n'",
+        "AFTER_TEXT": rf"{IM_END}\n",
+        "AFTER_ANSWER": r"\n",
         "PROMPT": rf"{IM_START}assistant\n",
+        "TEXT": "text",
+        "ANSWER": "turn.text",
     },
     "markers": {
-        "TURN_END": rf"'\n\n' if message.role in ['system', 'user'] else '{IM_END}\n\n'",
-        "TURN": f"{{%- set text = said(message) -%}}{{{{- {MARKERS}[message.role] + (' ' if text else '') + text -}}}}",
+        "HEADER": f"{MARKERS}[message.role]",
+        "AFTER_TEXT": r"\n\n",
+        "AFTER_ANSWER": r"\n\n",
         "PROMPT": MARKERS["assistant"],
+        "TEXT": "(' ' if text else '') + text",
+        "ANSWER": "(' ' if turn.text and not turn.resumed else '') + turn.text",
     },
+}
+_CONTROLS = {
+    "IM_END": IM_END,
+    "CALL_START": CALL_START,
+    "CALL_END": CALL_END,
+    "OUTPUT_START": OUTPUT_START,
+    "OUTPUT_END": OUTPUT_END,
 }
 
 
-def chat_template(template: TemplateName) -> str:
-    """The Jinja template of one of chatmill's own templates."""
-    tools = {"CALL_START": CALL_START, "CALL_END": CALL_END, "OUTPUT_START": OUTPUT_START, "OUTPUT_END": OUTPUT_END}
-    text = _TURNS.lstrip()
-    for place, content in (_PLACES[template] | tools).items():
-        text = text.replace(place, content)
-    return text
+def chat_template(template: TemplateName, *, marks_answers: bool = False) -> str:
+    """The Jinja template of one of chatmill's own templates.
+
+    `marks_answers`: transformers masks what the assistant generates; other runtimes do not know the tag for it.
+    """
+    tags = (f"{{%- {tag} -%}}" if marks_answers else "" for tag in ("generation", "endgeneration"))
+    places = _PLACES[template] | _CONTROLS | dict(zip(("GENERATION", "ENDGENERATION"), tags, strict=True))
+    return re.sub(r"\b[A-Z_]{4,}\b", lambda place: places[place[0]], _TEMPLATE.lstrip())
 
 
-def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName) -> None:
-    """Copy a tokenizer's files and add those of transformers, with a chat template if it has chat tokens."""
+def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName, context: int | None = None) -> None:
+    """Copy a tokenizer's files and add those of transformers, with chat templates if it has chat tokens.
+
+    `context` is the length up to which a model reads the ids; None for a tokenizer without a model.
+    """
     out.mkdir(parents=True, exist_ok=True)
     for name in (TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL):
         if (tokenizer_folder / name).exists():
@@ -102,9 +194,14 @@ def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName)
     }
     names = {role: name for role, name in names.items() if name is not None}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | names
+    if context is not None:
+        config["model_max_length"] = context
     if IM_START in special:
         jinja = config["chat_template"] = chat_template(template)
         (out / "chat_template.jinja").write_text(jinja, encoding="utf-8")
+        training = out / CHAT_TEMPLATES / "training.jinja"
+        training.parent.mkdir(exist_ok=True)
+        training.write_text(chat_template(template, marks_answers=True), encoding="utf-8")
     _write_json(out / "tokenizer_config.json", config)
     _write_json(out / "special_tokens_map.json", names)
 
