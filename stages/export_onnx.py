@@ -46,9 +46,8 @@ def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
 
 def copy_config_and_tokenizer(model: Path, folder: Path) -> None:
     """Copy the configuration and the tokenizer, which a chat needs beside the weights."""
-    for file in model.iterdir():
-        if file.suffix != ".safetensors" and file.name != manifest.MANIFEST_NAME:
-            shutil.copyfile(file, folder / file.name)
+    ignore = shutil.ignore_patterns("*.safetensors", manifest.MANIFEST_NAME)
+    shutil.copytree(model, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from chatmill.checkpoints.weights import SUFFIXES
 from chatmill.conversation.chatml import BOS, IM_END, PAD
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.manifest import MANIFEST_NAME, write_manifest
-from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
+from chatmill.tokenizer.vocabulary.huggingface import CHAT_TEMPLATES, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 
@@ -37,7 +37,7 @@ def write_model(
 ) -> None:
     """Write the model and its tokenizer; `metadata` records how it was trained, and with which template."""
     folder.mkdir()
-    write_huggingface(tokenizer, folder, metadata["template"])
+    write_huggingface(tokenizer, folder, metadata["template"], model.config.max_position_embeddings)
     ids = {
         f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", IM_END), ("pad", PAD))
     }
@@ -55,9 +55,11 @@ def write_model(
 def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabulary, encoder: ByteEncoder) -> None:
     """Write the model and its byte encoder, and copy all but the weights from `source`, where it came from."""
     folder.mkdir()
-    for file in source.iterdir():
+    for file in [*source.iterdir(), *source.glob(f"{CHAT_TEMPLATES}/*.jinja")]:
         if file.is_file() and file.name != MANIFEST_NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
-            shutil.copyfile(file, folder / file.name)
+            copy = folder / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     metadata = {
         "fingerprint": vocabulary.fingerprint,

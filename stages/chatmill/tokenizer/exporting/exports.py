@@ -71,9 +71,10 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
             write_tiktoken(vocabulary, file)
             return _written(file.name, description_file(file).name) | _flags_in_tiktoken(vocabulary)
         case "huggingface":
-            before = set(out.iterdir())
+            before = set(out.rglob("*"))
             write_huggingface(tokenizer_folder, out, "chatml")
-            names = sorted(file.name for file in set(out.iterdir()) - before)
+            files = (file for file in set(out.rglob("*")) - before if file.is_file())
+            names = sorted(file.relative_to(out).as_posix() for file in files)
             return _written(*names) | _huggingface(vocabulary)
         case "sentencepiece":
             if (reason := sentencepiece_model.sentencepiece_unsupported_reason(vocabulary)) is not None:
