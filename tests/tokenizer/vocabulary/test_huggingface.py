@@ -1,17 +1,32 @@
 import json
+import re
+from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import train_tokenizer
-from chatmill.conversation.chatml import Message, Part, escape
-from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.conversation.chatml import escape
+from chatmill.conversation.template import header_segments
+from chatmill.datasets.formats import messages as messages_format
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
 from chatmill.tokenizer.vocabulary.huggingface import chat_template, write_huggingface
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from support.chat_templates import (
+    CONVERSATIONS,
+    RENDER,
+    assistant,
+    call,
+    has_node_package,
+    rendered,
+    result,
+    run_node,
+    said,
+    user,
+)
 from support.conversations import TEXT
 from support.exported import write_chat
 from support.paths import ANY_FOLDER
@@ -23,6 +38,7 @@ transformers = pytest.importorskip("transformers")
 TEXTS = ["user\nWhat is the weather in the café?", "assistant\nIt is naïve to ask."]
 TRAINERS = {"bpe": bpe, "wordpiece": wordpiece}
 TEMPLATES = ["chatml", "markers"]
+BREAK = re.compile(r"\s*[\r\n]")
 
 
 @pytest.fixture(scope="module")
@@ -34,46 +50,127 @@ def loaded(tmp_path_factory):
         vocabulary = trainer.train(TEXTS, trainer.MINIMUM + 20, trainer.Settings())
         write_folder(add_special_tokens(vocabulary, []), folder / "tokenizer")
         for template in TEMPLATES:
-            write_huggingface(folder / "tokenizer", folder / template, template)
+            write_huggingface(folder / "tokenizer", folder / template, template, context=640)
             other = transformers.AutoTokenizer.from_pretrained(folder / template)
             result[name, template] = other, load(folder / template)
     return result
 
 
+def read(messages):
+    return messages_format.conversation({"messages": messages})
+
+
+def rendered_by(tokenizer, messages, **options):
+    return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+
+
 @st.composite
 def conversations(draw):
-    """The same turns twice: as `messages` with calls and results for transformers, and as Messages."""
-    messages, turns = [], []
+    """Conversations as `messages`, with calls and results."""
+    messages = []
     for role in draw(st.lists(st.sampled_from(["system", "user", "assistant", "tools"]), min_size=1, max_size=5)):
-        text = draw(TEXT)
-        if role != "tools":
-            messages.append({"role": role, "content": text})
-            turns.append(Message.from_text(role, text))
-            continue
-        expression, output, after = draw(TEXT), draw(TEXT), draw(TEXT)
-        call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": expression}}}
-        messages.append({"role": "assistant", "content": text, "tool_calls": [call]})
-        messages.append({"role": "tool", "content": output})
-        messages.append({"role": "assistant", "content": [{"type": "text", "text": after}]})
-        parts = [Part("text", text), Part("call", expression), Part("output", output), Part("text", after)]
-        turns.append(Message("assistant", tuple(part for part in parts if part.kind != "text" or part.text)))
-        messages.append({"role": "user", "content": "so"})
-        turns.append(Message.from_text("user", "so"))
-    return messages, turns
+        messages.append(said(role, draw(TEXT)))
+        if role == "tools":
+            messages[-1] = assistant(draw(TEXT), call({"expression": draw(TEXT)}))
+            messages += [result(draw(TEXT)), assistant([{"type": "text", "text": draw(TEXT)}]), user("so")]
+    return messages
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-@given(conversation=conversations())
+@given(messages=conversations())
 @settings(max_examples=60)
-def test_the_jinja_template_is_the_renderer(loaded, template, conversation):
+def test_the_jinja_template_is_the_renderer(loaded, template, messages):
     other, tokenizer = loaded["bpe", template]
-    messages, turns = conversation
-    expected = "".join(part.text for part in conversation_segments(turns, template))
-    assert other.apply_chat_template(messages, tokenize=False) == expected
-    prompt = other.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    expected = rendered(messages, template)
+    assert rendered_by(other, messages) == expected
+    prompt = rendered_by(other, messages, add_generation_prompt=True)
     assert prompt == expected + "".join(part.text for part in header_segments("assistant", template))
     ids = other.apply_chat_template(messages)["input_ids"]
-    assert ids == tokenizer.encode_conversation(turns, template)[0]
+    assert ids == tokenizer.encode_conversation(read(messages), template)[0]
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_template_renders_what_prepare_reads(loaded, template, prompt):
+    for messages in CONVERSATIONS:
+        expected = rendered(messages, template, add_generation_prompt=prompt)
+        assert rendered_by(loaded["bpe", template][0], messages, add_generation_prompt=prompt) == expected
+
+
+@pytest.mark.skipif(not has_node_package("@huggingface/jinja"), reason="NODE_PATH names no @huggingface/jinja")
+def test_javascript_renders_what_prepare_reads():
+    common = {"bos_token": "<|bos|>"}
+    cases = list(product(TEMPLATES, CONVERSATIONS, [False, True]))
+    values = [
+        common | {"template": chat_template(template), "messages": messages, "add_generation_prompt": prompt}
+        for template, messages, prompt in cases
+    ]
+    expected = [rendered(messages, name, add_generation_prompt=prompt) for name, messages, prompt in cases]
+    assert run_node(RENDER, values) == expected
+
+
+PLAIN_TEXT = TEXT.map(lambda text: "".join(c for c in text if c.isprintable()))  # JSON needs no \\u for it
+VALUES = st.recursive(st.none() | st.booleans() | st.integers() | PLAIN_TEXT, lambda value: st.lists(value, max_size=2))
+JSON_STYLES = st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 2}, {"separators": (" ,", " : ")}])
+
+
+@given(arguments=st.dictionaries(PLAIN_TEXT, VALUES, max_size=3), style=JSON_STYLES)
+@settings(max_examples=60)
+def test_arguments_in_a_string_are_rendered_as_their_object(loaded, arguments, style):
+    def text(arguments):
+        return rendered_by(loaded["bpe", "chatml"][0], [assistant("", call(arguments, "search"))])
+
+    expected = rendered([assistant("", call(arguments, "search"))], "chatml")
+    assert text(arguments) == text(json.dumps(arguments, ensure_ascii=False, **style)) == expected
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([user(), assistant("", call("48*7"))], "arguments: expected an object"),
+        ([user(), assistant("", call('{"expression": 5}'))], "arguments of calculator: expected"),
+        ([user(), assistant("", call('{"expression": "1", "digits": "2"}'))], "arguments of calculator: expected"),
+        ([user(), assistant("", call('{"city": "Z\\u00fcrich"}', "weather"))], "pass an object"),
+        ([user(), assistant("", call({"expression": "1"})), result(), result()], "a tool result without its call"),
+        ([said("tool", "")], "a tool result without its call"),
+        ([said("robot", "")], "unknown role robot"),
+        ([user([{"type": "image_url"}])], "content: expected text"),
+    ],
+)
+def test_what_the_format_cannot_express_is_refused(loaded, messages, message):
+    with pytest.raises(Exception, match=message):
+        rendered_by(loaded["bpe", "chatml"][0], messages)
+
+
+def test_of_tools_only_the_calculator_is_allowed_which_needs_no_description(loaded):
+    other, _ = loaded["bpe", "chatml"]
+    calculator, search = ({"type": "function", "function": {"name": name}} for name in ("calculator", "search"))
+    assert rendered_by(other, [user()], tools=[calculator]) == rendered_by(other, [user()])
+    with pytest.raises(Exception, match="tools: this format describes none: expected at most calculator, got search"):
+        rendered_by(other, [user()], tools=[calculator, search])
+
+
+def masked_by(tokenizer, messages):
+    found = tokenizer.apply_chat_template(messages, chat_template="training", return_assistant_tokens_mask=True)
+    return found["input_ids"], found["assistant_masks"]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("name", TRAINERS)
+@given(messages=conversations())
+@settings(max_examples=25)
+def test_the_training_template_gives_chatmills_mask(loaded, name, template, messages):
+    """Unless an answer begins with a line break: a token may then begin in the header and end in the answer."""
+    other, tokenizer = loaded[name, template]
+    turns = read(messages)
+    assume(not any(BREAK.match(part.text) for turn in turns for part in turn.parts))
+    assert masked_by(other, messages) == tokenizer.encode_conversation(turns, template)
+
+
+def test_the_mask_of_other_conversations(loaded):
+    other, tokenizer = loaded["bpe", "chatml"]
+    for messages in CONVERSATIONS:
+        assert masked_by(other, messages) == tokenizer.encode_conversation(read(messages))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -135,6 +232,16 @@ def test_onnxruntime_genai_gives_the_same_for_escaped_text(genai, text):
     assert list(other.encode(text)) == tokenizer.encode(text)
 
 
+def test_onnxruntime_genai_renders_what_prepare_reads(genai):
+    other, tokenizer = genai
+    for messages in CONVERSATIONS:
+        for prompt in (False, True):
+            text = other.apply_chat_template(json.dumps(messages), add_generation_prompt=prompt)
+            assert text == rendered(messages, "chatml", add_generation_prompt=prompt)
+        ids = other.encode(other.apply_chat_template(json.dumps(messages), add_generation_prompt=False))
+        assert list(ids) == tokenizer.encode_conversation(read(messages))[0]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
 def test_onnxruntime_genai_gives_the_same_for_real_texts(genai):
@@ -153,11 +260,10 @@ def test_control_tokens_have_their_roles(loaded):
     assert other.decode(ids, skip_special_tokens=True) == ""
 
 
-def test_an_unknown_role_and_a_lone_result_are_refused(loaded):
-    other, _ = loaded["bpe", "chatml"]
-    for messages in ([{"role": "robot", "content": ""}], [{"role": "tool", "content": ""}]):
-        with pytest.raises(Exception, match=r"unknown role robot|a tool result without its call"):
-            other.apply_chat_template(messages, tokenize=False)
+def test_the_length_of_texts_is_the_models_context(loaded, tmp_path):
+    assert loaded["bpe", "chatml"][0].model_max_length == 640
+    write_huggingface(Path(loaded["bpe", "chatml"][0].name_or_path), tmp_path, "chatml")
+    assert "model_max_length" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -165,4 +271,5 @@ def test_the_template_stands_in_both_places(loaded, template):
     folder = Path(loaded["bpe", template][0].name_or_path)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     assert (folder / "chat_template.jinja").read_text() == config["chat_template"] == chat_template(template)
-    assert "generation %}" not in config["chat_template"]
+    assert "generation -%}" not in config["chat_template"]
+    assert "generation -%}" in (folder / "additional_chat_templates/training.jinja").read_text()
