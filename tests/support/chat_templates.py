@@ -66,13 +66,19 @@ CONVERSATIONS = [
 ]
 
 
-def rendered(messages, template, *, add_generation_prompt=False):
-    """What chatmill reads of `messages`, as text; the answer after a result continues its turn."""
+def segments_of(messages, template, *, add_generation_prompt=False):
+    """What chatmill reads in `messages`; the answer after a result continues its turn."""
     segments = conversation_segments(messages_format.conversation({"messages": messages}), template)
     if add_generation_prompt and messages[-1]["role"] == "tool":
         del segments[-2:]
     elif add_generation_prompt:
         segments += header_segments("assistant", template)
+    return segments
+
+
+def rendered(messages, template, *, add_generation_prompt=False):
+    """The text of `segments_of`."""
+    segments = segments_of(messages, template, add_generation_prompt=add_generation_prompt)
     return "".join(segment.text for segment in segments)
 
 
