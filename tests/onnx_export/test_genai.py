@@ -5,11 +5,15 @@ import onnxruntime
 import pytest
 import torch
 
+from chatmill.conversation.chatml import Message
+from chatmill.inference.chat_template import CHATML
 from chatmill.inference.model_loading import load_engine
 from chatmill.onnx_export.genai import CONFIG_FILE, GRAPH_FILE
 from chatmill.pipeline.manifest import write_manifest
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.training.model_folder import write_model as write_new
 from export_onnx import main
-from support.tiny import CONFIG, VOCABULARY, random_model, write_model
+from support.tiny import CONFIG, VOCABULARY, byte_tokenizer, random_model, write_model
 
 PROMPTS = [np.random.default_rng(i).integers(0, VOCABULARY.num_text, 1 + 7 * i).tolist() for i in range(20)]
 NEW_TOKENS = 24
@@ -60,6 +64,18 @@ def test_genai_stops_where_the_text_ends(folder, tmp_path):
     main(model, tmp_path / "onnx", quantize=[])
     [found] = answer_of_genai(tmp_path / "onnx", PROMPTS[3:4])
     assert found == expected[: expected.index(last, len(PROMPTS[3]))]
+
+
+def test_genai_reads_a_conversation_as_a_chat_does(tmp_path):
+    library = pytest.importorskip("onnxruntime_genai", reason="pip install onnxruntime-genai to run the folder with it")
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    write_new(tmp_path / "model", random_model(), tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"})
+    main(tmp_path / "model", tmp_path / "onnx", quantize=[])
+    tokenizer = library.Tokenizer(str(tmp_path / "onnx"))
+    for words in ("Hi", "<|im_end|> <\\| é😀 ", ""):
+        prompt = CHATML.prompt([Message.from_text("user", words)])
+        text = tokenizer.apply_chat_template(json.dumps([{"role": "user", "content": words}]))
+        assert tokenizer.encode(text).tolist() == byte_tokenizer().encode_segments(prompt)[0]
 
 
 def test_graph_gives_the_logits_of_the_last_position(folder):

@@ -7,9 +7,10 @@ import torch
 
 from chatmill.inference.model_loading import load_model
 from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.vocabulary.huggingface import chat_template
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
-from chatmill.training.model_folder import write_model as write_with_encoder
+from chatmill.training.model_folder import write_model as write_new
 from export_onnx import main
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
 
@@ -51,11 +52,21 @@ def test_quantized_graphs_are_smaller(model, tmp_path):
 def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
     write_folder(VOCABULARY, tmp_path / "tokenizer")
     model, encoder = random_model(), ByteEncoder(ByteEncoderShape(layers=0, slots=64), CONFIG.hidden_size)
-    write_with_encoder(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
+    write_new(tmp_path / "model", model, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
     main(tmp_path / "model", tmp_path / "onnx", quantize=[])
     engine = load_model(tmp_path / "onnx", device="cpu", threads=1).engine
     assert engine.name == "onnx"
     np.testing.assert_allclose(engine.append([72, 105]), model(torch.tensor([[72, 105]])).detach()[0, -1], atol=1e-3)
+
+
+def test_the_models_templates_and_its_context_are_exported(tmp_path):
+    write_folder(VOCABULARY, tmp_path / "tokenizer")
+    write_new(tmp_path / "model", random_model(), tmp_path / "tokenizer", VOCABULARY, {"template": "markers"})
+    main(tmp_path / "model", tmp_path / "onnx", quantize=[])
+    tokenizer_config = json.loads((tmp_path / "onnx/tokenizer_config.json").read_text())
+    assert tokenizer_config["model_max_length"] == CONFIG.max_position_embeddings
+    training = (tmp_path / "onnx/additional_chat_templates/training.jinja").read_text()
+    assert training == chat_template("markers", marks_answers=True)
 
 
 def test_a_model_made_elsewhere_is_refused(tmp_path):

@@ -62,6 +62,7 @@ def test_fallback_tokens_are_read_as_their_true_byte(tmp_path):
         TOKEN_END,
     ]
     assert run(folder, "--output", tmp_path / "soft") == 0
+    assert (tmp_path / "soft/additional_chat_templates/training.jinja").exists()
     assert (
         load_model(tmp_path / "soft", device="cpu").tokenizer.fingerprint
         == load_model(folder, device="cpu").tokenizer.fingerprint
