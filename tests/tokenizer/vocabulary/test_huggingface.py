@@ -115,7 +115,7 @@ JSON_STYLES = st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 2}, {"
 
 
 @given(arguments=st.dictionaries(PLAIN_TEXT, VALUES, max_size=3), style=JSON_STYLES)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_arguments_in_a_string_are_rendered_as_their_object(loaded, arguments, style):
     def text(arguments):
         return rendered_by(loaded["bpe", "chatml"][0], [assistant("", call(arguments, "search"))])
