@@ -155,6 +155,13 @@ def test_the_first_run_runs_every_stage_and_the_second_none(project):
     assert project.repro() == []
 
 
+def test_every_file_of_a_stage_has_the_mode_that_the_umask_gives(project, tmp_path):
+    (tmp_path / "any").touch()
+    data = project.folder / "data"
+    files = [file for file in data.rglob("*") if file.is_file() and not file.is_relative_to(data / "raw")]
+    assert len(files) > 50 and {file.stat().st_mode for file in files} == {(tmp_path / "any").stat().st_mode}
+
+
 @pytest.mark.parametrize(("key", "value", "stages"), PARAMETER_ROWS)
 def test_an_edited_parameter_reruns(project, edited, key, value, stages):
     edited("params.yaml", lambda content: content)

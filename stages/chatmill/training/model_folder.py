@@ -76,8 +76,11 @@ def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabul
 
 def save_weights(weights: dict[str, Tensor], file: Path) -> None:
     """Write tensors as safetensors. Raises ValueError where they cannot be written."""
+    file.touch()
+    mode = file.stat().st_mode
     try:
         save_file(weights, file, metadata={"format": "pt"})
+        file.chmod(mode)  # safetensors gives its file one that only the owner can read
     except SafetensorError as error:
         raise ValueError(f"{file.parent}: the weights cannot be written: {error}") from error
 
