@@ -27,7 +27,7 @@ from chatmill.training.byte_encoder import (
     use_byte_embedding,
     use_embedding_table,
 )
-from chatmill.training.checkpoint import Checkpoint, run_fingerprint
+from chatmill.training.checkpoint import PARTS, Checkpoint, changed_parts, run_fingerprint
 from chatmill.training.distributed import (
     DeviceKind,
     Group,
@@ -178,6 +178,15 @@ def choose_hardware(
     return HardwareSettings(device, precision, compiled)
 
 
+def check_equal(fingerprint: str, group: Group) -> None:
+    """Raise ValueError in all processes if one of them has other parameters, data or code than the main process."""
+    changed = changed_parts(fingerprint, group.broadcast(fingerprint))
+    if different := [part for part in PARTS[:-1] if group.total(part in changed)]:
+        raise ValueError(
+            f"the processes have different {' and '.join(different)}: give each machine the same clone and data"
+        )
+
+
 def run_worker(
     device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: TrainParameters
 ) -> None:
@@ -202,13 +211,15 @@ def run_worker(
         trainer = make_trainer(untrained, parameters, hardware, torch.from_numpy(token_byte_lengths(vocabulary)), group)
         held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // dataset.row_length))
         batches = validation.batches(held_out, plan.rows_per_batch, group.rank, group.size)
-        followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED)
+        followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED) | {"precision": hardware.precision}
         inputs = [
             tokens / MANIFEST_NAME,
             tokenizer / MANIFEST_NAME,
             *(initial_files(parameters.initial) if parameters.initial else []),
         ]
-        checkpoint = Checkpoint(run_fingerprint(followed, inputs), partial(log, STAGE))
+        fingerprint = run_fingerprint(followed, inputs)
+        check_equal(fingerprint, group)
+        checkpoint = Checkpoint(fingerprint, partial(log, STAGE))
         lines = train(trainer, dataset, batches, plan, checkpoint, vocabulary)
         weights = group.gather_full(trainer.model.state_dict())
         if not group.is_main_process:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from chatmill.training.checkpoint import Checkpoint
+from support.paths import SOURCE
 from support.project import copy_project
 from support.training_runs import run_training as train
 from support.training_runs import training_command, write_tokens
@@ -129,6 +130,23 @@ def test_a_damaged_state_costs_steps_and_no_byte(tokens, whole, tmp_path):
     code, output = run.finish()
     assert code == 0 and output.startswith(f"{last} is damaged: ") and output.count("\n") == 1
     assert run.results() == whole.results()
+
+
+@pytest.mark.slow
+def test_after_an_edit_of_the_optimizer_a_killed_run_begins_anew(tokens, whole, tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    run, edited = (Run(tmp_path / name, tokens) for name in ("killed", "edited"))
+    run.command[1] = edited.command[1] = str(tmp_path / "stages/train_model.py")
+    process = run.start()
+    run.wait_for_a_state(process)
+    process.kill()
+    process.wait()
+    (folder,) = {file.parent for file in run.states()}
+    file = tmp_path / "stages/chatmill/training/optimizer.py"
+    file.write_text(file.read_text().replace("_MOMENTUM = 0.85", "_MOMENTUM = 0.5"))
+    reason = "the code changed after it was killed: training starts from the beginning"
+    assert run.finish() == (0, f"{folder} is not resumed, since {reason}\n")
+    assert edited.finish() == (0, "") and run.results() == edited.results() != whole.results()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
 from chatmill.training.optimizer import MuonAdamW
 from support.tiny import random_model
+from train_model import check_equal
 
 
 def local_bytes(tensors):
@@ -57,6 +58,11 @@ def fail(how):
 
 def complain():
     raise ValueError("b.txt:2: bad: mend it")
+
+
+def differ():
+    with join_process_group("cpu") as group:
+        check_equal(f"parameters-data-code{group.rank}-machine{group.rank}", group)
 
 
 def be_killed():

@@ -1,12 +1,14 @@
 import os
 import resource
 import signal
+import sys
 import time
+from types import ModuleType
 
 import pytest
 import torch
 
-from chatmill.training.checkpoint import Checkpoint, catch_sigterm, run_fingerprint
+from chatmill.training.checkpoint import Checkpoint, catch_sigterm, changed_parts, run_fingerprint
 
 
 @pytest.fixture
@@ -116,6 +118,33 @@ def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
     assert first == run_fingerprint({"steps": 1}, [file]) != run_fingerprint({"steps": 2}, [file])
     file.write_text("2")
     assert run_fingerprint({"steps": 1}, [file]) != first
+
+
+def test_other_code_begins_anew(tmp_path, monkeypatch):
+    file, first = tmp_path / "optimizer.py", run_fingerprint({}, [])
+    module = ModuleType("chatmill.of_a_test")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "chatmill.of_a_test", module)
+    file.write_text("rate = 1")
+    second = run_fingerprint({}, [])
+    file.write_text("rate = 1  # a comment")
+    third = run_fingerprint({}, [])
+    assert changed_parts(first, second) == changed_parts(second, third) == ["code"]
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ("a-b-C-d", "the code changed after it was killed: training starts from the beginning"),
+        ("a-B-c-D", "the data and the machine changed after it was killed: training starts from the beginning"),
+        ("A-b-C-d", None),  # another run
+    ],
+)
+def test_a_run_that_cannot_be_resumed_is_told_with_the_reason(checkpoint, messages, other, reason):
+    ours, killed = Checkpoint("a-b-c-d", messages.append), Checkpoint(other)
+    killed.save({"done": 1})
+    assert ours.load() is None
+    assert messages == ([f"{killed.folder} is not resumed, since {reason}"] if reason else [])
 
 
 def test_another_processor_begins_anew(monkeypatch):

@@ -13,7 +13,7 @@ from chatmill.encoded.token_files import read_split
 from chatmill.training.distributed import Group, launch
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.training_loop import share_rows
-from support.process_groups import be_killed, check_shards, complain, fail
+from support.process_groups import be_killed, check_shards, complain, differ, fail
 from support.tiny import VOCABULARY
 from support.training_runs import (
     kill_when_saved,
@@ -122,6 +122,12 @@ def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, 
 def test_a_mistake_in_one_process_is_that_of_all():
     with pytest.raises(ValueError, match=r"^b.txt:2: bad: mend it$"):
         launch(fail, 2, [complain])
+
+
+@pytest.mark.slow
+def test_processes_with_different_code_are_refused_and_different_machines_are_not():
+    with pytest.raises(ValueError, match=r"^the processes have different code: give each machine the same clone"):
+        launch(differ, 2, [])
 
 
 @pytest.mark.slow

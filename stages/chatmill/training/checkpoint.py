@@ -1,6 +1,6 @@
 """Checkpoints from which a killed run resumes: the same parameters, inputs, code and machine give the same folder.
 
-    .cache/resume/<fingerprint>/<number>-<sha256 of the file>.pt
+    .cache/resume/<parameters>-<data>-<code>-<machine>/<number>-<sha256 of the file>.pt
 
 The last two states remain on disk, so that a damaged one costs only the steps between them.
 """
@@ -26,6 +26,7 @@ import torch
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 
+PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
 _MAX_TO_KEEP = 2
 _MAX_AGE = 7 * 24 * 3600  # seconds since a run's last save, after which it is not expected to resume
@@ -34,13 +35,22 @@ _NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.pt")
 
 
 def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
-    """sha256 of all that determines a run's result: parameters, input files, loaded code and the kind of machine."""
+    """Hashes of all that determines a run's result: parameters, input files, loaded code and the kind of machine."""
     loaded = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
     code = sorted({file for name, file in loaded.items() if file and name.split(".")[0] in ("__main__", "chatmill")})
-    digest = hashlib.sha256(json.dumps([parameters, _machine()], sort_keys=True).encode())
-    for file in [*inputs, *map(Path, code)]:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    data, source = ([_sha256(file.read_bytes()) for file in files] for files in (inputs, map(Path, code)))
+    parts = (json.dumps(part, sort_keys=True).encode() for part in (parameters, data, source, _machine()))
+    return "-".join(_sha256(part)[:16] for part in parts)
+
+
+def changed_parts(fingerprint: str, other: str) -> list[str]:
+    """The parts, of PARTS, in which two fingerprints differ."""
+    pairs = zip(fingerprint.split("-"), other.split("-"), strict=False)
+    return [name for name, (part, of_other) in zip(PARTS, pairs, strict=False) if part != of_other]
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _machine() -> list[Any]:
@@ -89,6 +99,7 @@ class Checkpoint:
                     return torch.load(stream, map_location="cpu", weights_only=True)
             file.unlink(missing_ok=True)
             self.log(f"{file} is damaged: the run resumes from the state before it, or from the start")
+        self._log_unusable()
         return None
 
     def remove(self) -> None:
@@ -99,6 +110,14 @@ class Checkpoint:
                 if folder.stat().st_mtime < time.time() - _MAX_AGE:
                     shutil.rmtree(folder, ignore_errors=True)
             self.folder.parent.rmdir()
+
+    def _log_unusable(self) -> None:
+        """Log the states of runs with the same parameters that this run cannot resume, and why."""
+        for folder in sorted(self.folder.parent.glob("*-*/")):
+            changed = changed_parts(self.folder.name, folder.name)
+            if changed and changed[0] != "parameters":
+                reason = f"the {' and the '.join(changed)} changed after it was killed"
+                self.log(f"{folder} is not resumed, since {reason}: training starts from the beginning")
 
     def _files(self) -> list[Path]:
         """The files of the states, the oldest first."""
