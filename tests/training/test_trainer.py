@@ -10,6 +10,7 @@ from chatmill.training.distributed import choose_device_kind, choose_processes
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
 from chatmill.training.precision import choose_precision
+from chatmill.training.processor import Processor
 from chatmill.training.trainer import Trainer, choose_compile, make_compile_deterministic
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -24,7 +25,7 @@ def test_what_is_asked_for_is_chosen():
 
 def test_compiling_does_not_pay_in_a_short_run_or_without_bfloat16():
     assert not choose_compile("auto", "bfloat16", 1e9, 2)
-    assert not choose_compile("auto", "float32", 1e30, 2)
+    assert not choose_compile("auto", "float32", 1e30, 2, processor=Processor())
     assert not choose_compile("auto", "bfloat16", 1e15, 1, "cuda")
 
 

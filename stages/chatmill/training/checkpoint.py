@@ -25,6 +25,7 @@ import torch
 
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
+from chatmill.training.processor import own_processor
 
 PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
@@ -57,7 +58,7 @@ def _machine() -> list[Any]:
     """The properties that decide in which order and precision numbers are added up."""
     abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), abilities, device]
+    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), own_processor().vendor, abilities, device]
 
 
 class Checkpoint:

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from chatmill.training.distributed import DeviceKind
+from chatmill.training.processor import Processor, own_processor
 from chatmill.training.train_parameters import Precision
 
 
@@ -27,14 +28,15 @@ NUMBER_FORMATS: dict[Precision, NumberFormat] = {
 }
 
 
-def choose_precision(precision: Literal["auto", Precision], device: DeviceKind = "cpu") -> Precision:
-    """The given precision; for `auto` bfloat16 if the CPU or GPU multiplies it in hardware, else float32."""
+def choose_precision(
+    precision: Literal["auto", Precision], device: DeviceKind = "cpu", processor: Processor | None = None
+) -> Precision:
+    """The given precision; for `auto` bfloat16 if the GPU has it or the processor, by default this one, gains by it."""
     if precision != "auto":
         return precision
     if device == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    abilities = torch.cpu.get_capabilities()
-    return "bfloat16" if abilities.get("avx512_bf16") or abilities.get("amx_bf16") else "float32"
+    return "bfloat16" if (processor or own_processor()).gains_by_bfloat16 else "float32"
 
 
 def autocast(device: str, precision: Precision) -> torch.autocast:

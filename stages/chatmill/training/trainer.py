@@ -22,6 +22,7 @@ from chatmill.training.distributed import SINGLE_PROCESS, DeviceKind, Group, loa
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
 from chatmill.training.precision import autocast
+from chatmill.training.processor import Processor, own_processor
 from chatmill.training.train_parameters import Precision
 
 _WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves two fifths
@@ -30,13 +31,23 @@ _WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 
 
 def choose_compile(
-    requested: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
+    requested: bool | Literal["auto"],
+    precision: Precision,
+    operations: float,
+    threads: int,
+    device: DeviceKind = "cpu",
+    processor: Processor | None = None,
 ) -> bool:
-    """The requested value; for `auto`, whether a run of so many operations gains by it: long, in bfloat16."""
+    """The requested value; for `auto`, whether a run of so many operations is long enough to gain by it.
+
+    In float32 only some processors gain by it. `processor` is by default that of this machine.
+    """
     if requested != "auto":
         return requested
+    if precision == "float32" and (device == "cuda" or not (processor or own_processor()).gains_by_compiled_float32):
+        return False
     worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
-    return precision == "bfloat16" and operations > worth and _has_compiler(device)
+    return operations > worth and _has_compiler(device)
 
 
 def _has_compiler(device: DeviceKind) -> bool:
