@@ -20,7 +20,7 @@ from chatmill.conversation.chatml import Conversation, Message
 from chatmill.conversation.template import TemplateName
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
-from chatmill.evaluation.bits_per_byte import baselines
+from chatmill.evaluation.bits_per_byte import baselines, default_stride
 from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import TestSet, read_test_set
@@ -152,13 +152,14 @@ def measure_engines(
     template: TemplateName,
     *,
     max_tokens: int,
+    stride: int | None,
     trained_only: bool,
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The section engines of the metrics, and the nats of each token under the first engine."""
     result: dict[str, Any] = {}
     reference: np.ndarray | None = None
     for engine, weights in engines:
-        nats = corpus.nats(engine.context, make_scorer(engine))
+        nats = corpus.nats(engine.context, make_scorer(engine), stride)
         reference = nats if reference is None else reference
         correct, _ = answer_questions(
             ChatSession(engine, corpus.tokenizer, CHATMILL_TEMPLATES[template]), questions, max_tokens
@@ -206,11 +207,13 @@ def main(
     skill_prompts: PositiveInt,
     engine_prompts: PositiveInt,
     compare_tokenizers: list[Path],
+    stride: PositiveInt | None,
 ) -> None:
     """Read test conversations, the model and its export; write answers to the free prompts, and the metrics.
 
     `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing. `compare_tokenizers` are files
-    of other tokenizers in the folder `external`.
+    of other tokenizers in the folder `external`. Conversations longer than the context are scored in windows that move
+    by `stride` tokens, by default half a context.
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
@@ -231,7 +234,7 @@ def main(
 
     engines = open_engines(model, onnx, threads)
     compared, nats = measure_engines(
-        engines, corpus, engine_questions, template, max_tokens=max_tokens, trained_only=trained_only
+        engines, corpus, engine_questions, template, max_tokens=max_tokens, stride=stride, trained_only=trained_only
     )
     session = ChatSession(*loaded)
     correct, stopped = answer_questions(session, questions, max_tokens)
@@ -239,6 +242,7 @@ def main(
     stopped += [sample["stopped"] for sample in free]
     content = {
         "template": template,
+        "stride": default_stride(loaded.engine.context) if stride is None else stride,
         "bits_per_byte": measure_text(corpus, test_set.sources, nats, trained_only=trained_only),
         "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
         "skills": accuracies(questions, correct) | {"held_back": accuracies(questions, correct, "held_back")},

@@ -32,19 +32,55 @@ def test_one_byte_again_and_again_has_no_entropy():
     assert str(baselines(b"aaaa")["order0"]) == "0.0"
 
 
-@given(st.integers(0, 200), st.integers(2, 40))
-def test_windows_score_every_token_once_with_half_a_context_before_it(length, context):
-    scored = []
-    for start, first, end in sliding_windows(length, context):
-        assert 0 <= start < first < end <= start + context
-        assert start == 0 or first - start >= context // 2
+@given(st.integers(0, 200), st.integers(2, 40), st.data())
+def test_windows_score_every_token_once_and_read_a_context_at_most(length, context, data):
+    stride, scored = data.draw(st.integers(1, context)), []
+    for start, first, end in sliding_windows(length, context, stride):
+        assert 0 <= start < first < end <= start + context + 1
+        assert start == 0 or first - start > context - stride
         scored += range(first, end)
     assert scored == list(range(1, length))
 
 
 def test_a_text_that_fits_is_read_whole():
-    assert list(sliding_windows(8, 8)) == [(0, 1, 8)]
-    assert list(sliding_windows(13, 8)) == [(0, 1, 8), (4, 8, 12), (5, 12, 13)]
+    assert list(sliding_windows(9, 8, 4)) == [(0, 1, 9)]
+    assert list(sliding_windows(14, 8, 4)) == [(0, 1, 9), (4, 9, 13), (5, 13, 14)]
+    assert list(sliding_windows(18, 8, 8)) == [(0, 1, 9), (8, 9, 17), (9, 17, 18)]
+
+
+def rolling_windows(ids, context):
+    """Disjoint windows as lm-evaluation-harness makes them: for each what is read, and what is predicted.
+
+    Its formula is make_disjoint_window(get_rolling_token_windows(ids[1:], ids[0], context, context_len=1)).
+    """
+    tokens, predicted = ids[1:], 0
+    while predicted < len(tokens):
+        end = min(len(tokens), predicted + context)
+        read = [*ids[:1], *tokens][max(0, end - context) : end]  # up to the token before the last one predicted
+        continuation = tokens[predicted:end]
+        yield read[: len(read) - (len(continuation) - 1)], continuation
+        predicted = end
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.integers(2, 12))
+def test_a_stride_of_one_context_has_the_windows_of_lm_evaluation_harness(ids, context):
+    found = sliding_windows(len(ids), context, context)
+    assert [(ids[start:scored], ids[scored:end]) for start, scored, end in found] == list(rolling_windows(ids, context))
+
+
+def test_the_stride_decides_the_context_of_each_token():
+    """The nats of a token are here the number of tokens that the model has read before it."""
+    ids = np.arange(12)
+    count = lambda windows: [np.arange(1.0, len(window)) for window in windows]  # noqa: E731
+    assert token_nats([ids], 4, count, stride=4)[0].tolist() == [0, 1, 2, 3, 4, 1, 2, 3, 4, 2, 3, 4]
+    assert token_nats([ids], 4, count)[0].tolist() == [0, 1, 2, 3, 4, 3, 4, 3, 4, 3, 4, 4]
+    assert token_nats([ids], 4, count, stride=1)[0].tolist() == [0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("stride", [0, 9])
+def test_a_stride_that_would_leave_tokens_out_is_refused(stride):
+    with pytest.raises(ValueError, match=rf"stride: expected 1 to 8 tokens, .*, got {stride}"):
+        token_nats([np.arange(3)], 8, list, stride)
 
 
 @given(st.lists(st.integers(1, 30), max_size=5))
@@ -66,3 +102,4 @@ def test_nats_of_logits_are_the_cross_entropy():
     ids = torch.randint(11, (6,), generator=generator)
     expected = torch.nn.functional.cross_entropy(logits[:-1].double(), ids[1:], reduction="none")
     np.testing.assert_allclose(nats_of_logits(logits.numpy(), ids.numpy()), expected.numpy(), rtol=1e-12)
+    np.testing.assert_array_equal(*(nats_of_logits(one.numpy(), ids.numpy()) for one in (logits, logits[:-1])))

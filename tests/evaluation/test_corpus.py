@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Message, Part, escape
+from chatmill.conversation.template import LossKind, Segment
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
@@ -67,16 +68,40 @@ def test_a_model_of_bytes_costs_the_same_whatever_the_tokens_are():
     assert len(encoded([CONVERSATION], MERGED).ids) < len(encoded([CONVERSATION]).ids)
 
 
-@given(st.text(), st.text())
-def test_token_bytes_are_those_of_the_escaped_text(question, answer):
-    corpus = encoded([[Message.from_text("user", question), Message.from_text("assistant", answer)]], MERGED)
-    assert corpus.text().decode() == f"user\n{escape(question)}\nassistant\n{escape(answer)}\n"
+ESCAPED = ChatTokenizer(  # with escapes inside of tokens, at their beginning, and as tokens
+    add_special_tokens(byte_level_vocabulary([b"<\\", b"<\\|", b"\\|", b"\\\\", b"|<"], "bpe", "merge", r"[\s\S]+"), [])
+)
+
+
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer(), MERGED, ESCAPED])
+@given(st.text("<\\|a"), st.text("<\\|é"))
+def test_bytes_are_those_of_the_text_and_not_of_its_escape(tokenizer, question, answer):
+    corpus = encoded([[Message.from_text("user", question), Message.from_text("assistant", answer)]], tokenizer)
+    assert corpus.text().decode() == f"user\n{question}\nassistant\n{answer}\n"
     assert corpus.num_bytes.sum() == len(corpus.text())
+    trained = corpus.is_scored & corpus.is_trained
+    assert corpus.num_bytes[trained].sum() == len(answer.encode())
+    assert corpus.tokenizer.decode(corpus.ids[trained]) == escape(answer)
+
+
+def test_an_escape_costs_nats_and_adds_no_byte():
+    corpus = encoded([[Message.from_text("user", "a<|b")]])  # 11 tokens of a byte: user↵ a < \\ | b ↵
+    assert corpus.num_bytes.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 1]
+    nats = np.where(corpus.is_scored, math.log(2), 1e9)
+    assert corpus.bits_per_byte(nats, trained_only=False) == pytest.approx(11 / 10)
+    assert corpus.text() == b"user\na<|b\n"
+
+
+def test_a_text_that_is_not_escaped_keeps_its_backslashes():
+    document = [Segment(r"a<\b<\|", LossKind.PROMPT)]
+    corpus = Corpus.from_segments([document], byte_tokenizer(), escaped=False)
+    assert (corpus.text(), corpus.num_bytes.tolist()) == (rb"<\b<\|", [1] * 7)
 
 
 def test_bytes_per_token_counts_text_alone():
     assert bytes_per_token([CONVERSATION], byte_tokenizer(), "chatml") == 1
     assert bytes_per_token([[Message.from_text("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
+    assert bytes_per_token([[Message.from_text("user", "<|")]], byte_tokenizer(), "chatml") == 8 / 9  # the escape
     assert bytes_per_token([], byte_tokenizer(), "chatml") is None
 
 

@@ -1,11 +1,12 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.conversation.chatml import Message, Part, Record, parse, render
+from chatmill.conversation.chatml import Message, Part, Record, parse, render, unescape
 from chatmill.conversation.template import conversation_segments
 from chatmill.evaluation.batch_scoring import group_by_size
 from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
@@ -18,6 +19,7 @@ from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer, write_model
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
+SETTINGS["stride"] = None
 CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
@@ -66,7 +68,7 @@ def test_bits_per_byte_pool_the_documents_scored_one_at_a_time(folders, tmp_path
         ids, _ = tokenizer.encode_segments(conversation_segments(parse(one.text)))
         is_text = np.array(ids[1:]) < tokenizer.num_text
         nats += nats_of_logits(engine.sequence_logits(ids), np.array(ids))[is_text].sum()
-        num_bytes += is_text.sum()
+        num_bytes += is_text.sum() - one.text.count("<\\")  # a byte is a token, and escapes are not counted
     found = evaluated(folders, tmp_path, RECORDS[:-1])["bits_per_byte"]["all"]
     assert found == pytest.approx(nats / num_bytes / math.log(2), abs=1e-4)
 
@@ -92,9 +94,8 @@ def test_sources_pool_to_the_whole(metrics):
     bits = metrics["bits_per_byte"]
     sizes = {"talk": 0, "skills": 0}
     for one in RECORDS:
-        sizes[one.source] += sum(
-            len(part.text.encode()) for part in conversation_segments(parse(one.text)) if not part.control
-        )
+        texts = (part.text for part in conversation_segments(parse(one.text)) if not part.control)
+        sizes[one.source] += sum(len(unescape(text).encode()) for text in texts)
     pooled = sum(bits["by_source"][name] * size for name, size in sizes.items()) / sum(sizes.values())
     assert bits["all"] == pytest.approx(pooled, abs=1e-5)
 
@@ -103,7 +104,7 @@ def test_padding_and_windows_change_no_score(folders):
     engine = load_engine(folders / "model", "pytorch", device="cpu")
     texts = [np.random.default_rng(0).integers(0, 256, length) for length in (2, 700, 9, 640, 31)]
     alone = token_nats(
-        texts, 640, lambda windows: [nats_of_logits(engine.sequence_logits(ids), ids) for ids in windows]
+        texts, 640, lambda windows: [nats_of_logits(engine.sequence_logits(ids[:-1]), ids) for ids in windows]
     )
     for found, expected in zip(token_nats(texts, 640, make_scorer(engine)), alone, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -115,6 +116,14 @@ def test_batches_hold_every_text_once_and_no_more_logits_than_fit():
         [0, 3],
         [2],
     ]  # 2 * 20, 2 * 50, and one that is too large
+
+
+def test_the_stride_changes_the_bits_of_long_conversations_alone_and_is_named(folders, tmp_path):
+    short, long = RECORDS[0], replace(RECORDS[-1], source="long")
+    half, given = (evaluated(folders, tmp_path, [short, long], stride=stride) for stride in (None, 64))
+    assert (half["stride"], given["stride"]) == (320, 64)
+    bits = [found["bits_per_byte"]["by_source"] for found in (half, given)]
+    assert bits[0]["talk"] == bits[1]["talk"] and bits[0]["long"] != bits[1]["long"]
 
 
 def test_questions_are_the_first_of_each_skill_and_phrasing(tmp_path):
@@ -165,7 +174,7 @@ def test_two_runs_write_the_same_bytes(folders, tmp_path):
 def test_bytes_cost_one_token_each_and_templates_are_counted(folders, tmp_path):
     found = evaluated(folders, tmp_path, RECORDS[:1])["tokenizer"]
     user, assistant = "What of tea?", "Tea is fine, naïvely. <\\|im_end|>"
-    assert found["bytes_per_token"] == 1
+    assert found["bytes_per_token"] == pytest.approx(62 / 63, abs=1e-6)  # the escape is a token
     assert found["tokens_per_message"] == {
         "chatml": (1 + 2 * 3 + len("user\nassistant\n" + user + assistant) + 1) / 2,  # ï is two bytes
         "markers": (1 + 1 + len(f"Human: {user}\n\nAssistant: {assistant}\n\n") + 1) / 2,
@@ -175,7 +184,7 @@ def test_bytes_cost_one_token_each_and_templates_are_counted(folders, tmp_path):
 def test_other_tokenizers_are_measured_on_the_same_text(folders, tmp_path):
     file = folders / "model/tokenizer.json"
     found = evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers=[file])
-    assert found["tokenizer"]["compared"] == {"tokenizer": 1}
+    assert found["tokenizer"]["compared"] == {"tokenizer": pytest.approx(62 / 63, abs=1e-6)}
 
 
 def test_all_text_means_nothing_where_prompts_were_not_trained(folders, tmp_path):

@@ -2,7 +2,8 @@
 
 Of a conversation `all` counts the text tokens: with chatmill's own templates also those of headers, as in the
 pipeline's metrics; with an external template those of message texts alone. `assistant` counts the assistant's text. A
-text that is not a conversation follows the BOS token. The first token of a document is not scored.
+text that is not a conversation follows the BOS token. The first token of a document is not scored. The bytes of a text
+are those before chatmill's templates escape it.
 """
 
 import time
@@ -17,6 +18,7 @@ from chatmill.conversation.template import LossKind, Segment
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, as_memory_error
+from chatmill.evaluation.bits_per_byte import default_stride
 from chatmill.evaluation.corpus import BitsPerByte, Corpus
 from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_template import ChatTemplate
@@ -41,8 +43,9 @@ class Measurement(NamedTuple):
     by_file: dict[str, BitsPerByte]
     bytes: int  # of the scored text
     tokens: int  # of the scored text
-    context: int  # tokens that a window holds
-    windowed_documents: list[str]  # places of the documents that are longer
+    context: int  # tokens that the model reads at once
+    stride: int  # tokens by which windows of longer documents move
+    windowed_documents: list[str]  # places of these documents
     tokens_per_second: float  # of all tokens, control tokens included
 
 
@@ -72,24 +75,26 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
     return result
 
 
-def measure(loaded: LoadedModel, documents: Sequence[Document], context: int | None = None) -> Measurement:
-    """Measure a model in windows of `context` tokens, by default the model's context.
+def measure(
+    loaded: LoadedModel, documents: Sequence[Document], context: int | None = None, stride: int | None = None
+) -> Measurement:
+    """Measure a model in windows of `context` tokens, by default its own context; they move by `stride`, half of that.
 
     Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number.
     """
     engine, tokenizer, template, _ = loaded
     length = window_length(engine, context)
+    stride = default_stride(length) if stride is None else stride
     scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
-    corpus = Corpus.from_segments(
-        [to_segments(document.content, template) for document in documents], tokenizer, scored=scored
-    )
+    segments = [to_segments(document.content, template) for document in documents]
+    corpus = Corpus.from_segments(segments, tokenizer, escaped=template.escapes, scored=scored)
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
         raise ValueError(
             f"the tokenizer gives ids up to {corpus.ids.max()}, but the model has logits for "
             f"{engine.vocab_size} tokens: the tokenizer is another model's"
         )
     start = time.monotonic()
-    nats = corpus_nats(engine, corpus, length)
+    nats = corpus_nats(engine, corpus, length, stride)
     seconds = time.monotonic() - start
     for document, document_nats in zip(documents, corpus.by_document(nats), strict=True):
         if not np.isfinite(document_nats).all():
@@ -101,13 +106,14 @@ def measure(loaded: LoadedModel, documents: Sequence[Document], context: int | N
         int(corpus.num_bytes[corpus.is_scored].sum()),
         int(corpus.is_scored.sum()),
         length,
-        [document.place for document, size in zip(documents, np.diff(corpus.offsets), strict=True) if size > length],
+        stride,
+        [one.place for one, size in zip(documents, np.diff(corpus.offsets), strict=True) if size - 1 > length],
         len(corpus.ids) / max(seconds, 1e-9),
     )
 
 
 def window_length(engine: Engine, requested: int | None) -> int:
-    """How many tokens a window has. Raises ValueError where more are requested than the model's context has."""
+    """How many tokens the model reads at once. Raises ValueError where its context has fewer than requested."""
     if requested is None:
         return min(engine.context, max(2, MAX_WINDOW_LOGITS // engine.vocab_size))
     if not 2 <= requested <= engine.context:
@@ -120,10 +126,10 @@ def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Seg
     return template.text(content) if isinstance(content, str) else template.full_conversation(content)
 
 
-def corpus_nats(engine: Engine, corpus: Corpus, length: int) -> np.ndarray:
+def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.ndarray:
     """(N,) the nats of each token. Raises MemoryError with the remedy where memory is used up."""
     try:
-        return corpus.nats(length, make_scorer(engine))
+        return corpus.nats(length, make_scorer(engine), stride)
     except (RuntimeError, MemoryError) as error:
         if as_memory_error(error, engine.device) is None:
             raise

@@ -23,7 +23,7 @@ def make_batch_scorer(model: ChatModel) -> WindowScorer:
         for group in progress(groups, "pytorch", unit="batch"):
             rows = [torch.from_numpy(windows[index].astype(np.int64)) for index in group]
             ids = pad_sequence(rows, batch_first=True).to(device)
-            nats, _ = model.nats(ids, None, None, ids.roll(-1, dims=1))
+            nats, _ = model.nats(ids[:, :-1], None, None, ids[:, 1:])
             for index, row in zip(group, nats.double().cpu().numpy(), strict=True):
                 result[index] = row[: len(windows[index]) - 1]
         return result

@@ -2,8 +2,9 @@
 
     bits_per_byte = nats of the scored tokens / (ln 2 * bytes of exactly those tokens)
 
-Both sums run over all conversations (pooled). Control tokens are part of the context, but of neither sum. A
-conversation longer than the model's context is scored in sliding windows, each token once.
+Both sums run over all conversations (pooled). Control tokens are part of the context, but of neither sum. The bytes are
+those of the text itself: a backslash by which ChatML escapes it costs nats, but is none of them. A conversation longer
+than the model's context is scored in windows, each token once.
 
 Shapes: T tokens of a window, V vocabulary.
 """
@@ -18,7 +19,7 @@ import numpy as np
 LOGIT_ROWS = 1024  # at a time, since each takes twice its memory while it is summed
 Ids = np.ndarray  # (T,) integers
 WindowScorer = Callable[[list[Ids]], list[np.ndarray]]
-"""Maps windows of ids to the nats of all tokens but the first: (T,) -> (T - 1,)."""
+"""Maps windows of ids to the nats of all tokens but the first: (T,) -> (T - 1,). The model does not read the last."""
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float | None:
@@ -38,25 +39,38 @@ def baselines(text: bytes) -> dict[str, float | None]:
     }
 
 
-def sliding_windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """(start, scored, end) of each window: the model reads tokens [start, end), of which [scored, end) are scored.
+def sliding_windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(start, scored, end) of each window: the model reads tokens [start, end - 1) and predicts [scored, end).
 
-    The stride is half a context, so that after the first window each token has at least half a context before it. The
-    first token has no context and is not scored.
+    It reads at most `context` tokens. The first window predicts as many, each other one `stride` tokens, which have at
+    least `context - stride` tokens and one before them. The first token has no context and is not scored. With a
+    stride of one context these are the windows of lm-evaluation-harness (lm_eval/utils.py, get_rolling_token_windows).
     """
     scored = 1
     while scored < length:
-        end = min(length, context if scored == 1 else scored + context // 2)
-        yield max(0, end - context), scored, end
+        end = min(length, scored + (context if scored == 1 else stride))
+        yield max(0, end - context - 1), scored, end
         scored = end
 
 
-def token_nats(conversations: Sequence[Ids], context: int, score_windows: WindowScorer) -> list[np.ndarray]:
+def default_stride(context: int) -> int:
+    """Half a context, so that each token but the first ones of a text has at least half a context before it."""
+    return context // 2
+
+
+def token_nats(
+    conversations: Sequence[Ids], context: int, score_windows: WindowScorer, stride: int | None = None
+) -> list[np.ndarray]:
     """The nats of each token of each conversation, (T,) float64; 0 for the first."""
     if context < 2:
         raise ValueError(f"context: expected 2 tokens or more, got {context}")
+    stride = default_stride(context) if stride is None else stride
+    if not 1 <= stride <= context:
+        raise ValueError(f"stride: expected 1 to {context} tokens, which the model reads at once, got {stride}")
     places = [
-        (index, *window) for index, ids in enumerate(conversations) for window in sliding_windows(len(ids), context)
+        (index, *window)
+        for index, ids in enumerate(conversations)
+        for window in sliding_windows(len(ids), context, stride)
     ]
     scores = score_windows([conversations[index][start:end] for index, start, _, end in places])
     result = [np.zeros(len(ids)) for ids in conversations]
@@ -66,9 +80,13 @@ def token_nats(conversations: Sequence[Ids], context: int, score_windows: Window
 
 
 def nats_of_logits(logits: np.ndarray, ids: Ids) -> np.ndarray:
-    """(T, V), (T,) -> (T - 1,) float64: nats of each token after the first, given the logits before it."""
+    """(T - 1, V), (T,) -> (T - 1,) float64: nats of each token after the first, given the logits before it.
+
+    Logits after the last token, as in (T, V), are not needed.
+    """
     slices = [slice(start, start + LOGIT_ROWS) for start in range(0, len(ids) - 1, LOGIT_ROWS)]
-    return np.concatenate([np.empty(0), *(_nats(logits[:-1][rows], ids[1:][rows]) for rows in slices)])
+    before = logits[: len(ids) - 1]
+    return np.concatenate([np.empty(0), *(_nats(before[rows], ids[1:][rows]) for rows in slices)])
 
 
 def _nats(logits: np.ndarray, targets: Ids) -> np.ndarray:

@@ -5,11 +5,12 @@ Shapes: N tokens of D conversations, one after another.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import IM_END, Conversation
+from chatmill.conversation.chatml import IM_END, Conversation, unescape
 from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, spans
 from chatmill.evaluation.bits_per_byte import WindowScorer, bits_per_byte, token_nats
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -31,16 +32,16 @@ class Corpus:
     offsets: np.ndarray  # (D + 1,)
     is_scored: np.ndarray  # (N,) bool: text that is scored, without control tokens
     is_trained: np.ndarray  # (N,) bool: where the loss mask is set
-    num_bytes: np.ndarray  # (N,) 0 for control tokens
+    texts: list[bytes]  # the text of each id, unescaped
+    escaped: np.ndarray  # (N,) bool: whether a token begins with the backslash that escapes the end of the one before
 
     @classmethod
     def from_conversations(
         cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
     ) -> "Corpus":
         """The conversations in a template."""
-        return cls.from_segments(
-            [conversation_segments(conversation, template) for conversation in conversations], tokenizer, threads
-        )
+        documents = [conversation_segments(conversation, template) for conversation in conversations]
+        return cls.from_segments(documents, tokenizer, threads, escaped=True)
 
     @classmethod
     def from_segments(
@@ -49,22 +50,37 @@ class Corpus:
         tokenizer: ChatTokenizer,
         threads: int = 1,
         *,
+        escaped: bool,
         scored: Collection[LossKind] = tuple(LossKind),
     ) -> "Corpus":
         """Documents as segments, of which those with a kind of loss in `scored` are scored.
 
-        The first token of a document is not scored, since it has no context.
+        `escaped` says whether their text is (chatmill.conversation.chatml.escape). The first token of a document is not
+        scored, since it has no context.
         """
         encoded = tokenizer.encode_conversations(documents, threads=threads)
-        is_text = tokenizer.is_text[encoded.ids]
-        num_bytes = np.array([len(token) for token in tokenizer.token_bytes])[encoded.ids] * is_text
-        ends = np.concatenate(([0], np.cumsum(num_bytes)))[encoded.offsets]
-        assert np.diff(ends).tolist() == [text_bytes(segments) for segments in documents], (
+        is_scored = tokenizer.is_text[encoded.ids] & np.isin(encoded.loss, list(scored))
+        is_scored[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
+        texts = [tokenizer.token_bytes[i] if is_text else b"" for i, is_text in enumerate(tokenizer.is_text)]
+        begins_escaped = np.zeros(len(encoded.ids), bool)
+        if escaped:
+            ends, begins = (np.array(found)[encoded.ids] for found in zip(*map(_edges, texts), strict=True))
+            begins_escaped[1:] = begins[1:] & ends[:-1]
+            texts = [token.replace(b"<\\", b"<") for token in texts]
+        is_trained = encoded.loss == LossKind.TRAINED
+        corpus = cls(tokenizer, encoded.ids, encoded.offsets, is_scored, is_trained, texts, begins_escaped)
+        sums = np.concatenate(([0], np.cumsum(corpus.num_bytes)))[corpus.offsets]
+        assert np.diff(sums).tolist() == [text_bytes(segments, escaped=escaped) for segments in documents], (
             "the bytes of the tokens differ from those of the text"
         )
-        is_text &= np.isin(encoded.loss, list(scored))
-        is_text[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
-        return cls(tokenizer, encoded.ids, encoded.offsets, is_text, encoded.loss == LossKind.TRAINED, num_bytes)
+        return corpus
+
+    @cached_property
+    def num_bytes(self) -> np.ndarray:
+        """(N,) the bytes of text of each token, without escapes; 0 for control tokens."""
+        lengths = np.array([len(text) for text in self.texts], np.int64)
+        num_bytes: np.ndarray = lengths[self.ids] - self.escaped
+        return num_bytes
 
     def documents(self) -> list[np.ndarray]:
         """The ids of each conversation."""
@@ -74,9 +90,9 @@ class Corpus:
         """The values (N,) of the tokens of each conversation."""
         return np.split(values, self.offsets[1:-1])
 
-    def nats(self, context: int, score_windows: WindowScorer) -> np.ndarray:
+    def nats(self, context: int, score_windows: WindowScorer, stride: int | None = None) -> np.ndarray:
         """(N,) float64: the nats of each token under a model with this context; 0 for the first of a conversation."""
-        return np.concatenate(token_nats(self.documents(), context, score_windows))
+        return np.concatenate(token_nats(self.documents(), context, score_windows, stride))
 
     def bits(self, nats: np.ndarray, *, trained_only: bool = False, documents: np.ndarray | None = None) -> BitsPerByte:
         """Bits per byte of all text, None for a model trained on answers alone, and of the assistant's text."""
@@ -86,8 +102,9 @@ class Corpus:
         )
 
     def text(self) -> bytes:
-        """The bytes of all text tokens."""
-        return b"".join(self.tokenizer.token_bytes[token] for token in self.ids[self.is_scored])
+        """The bytes of all scored tokens, without escapes."""
+        tokens = zip(self.ids[self.is_scored], self.escaped[self.is_scored].astype(int), strict=True)
+        return b"".join(self.texts[token][start:] for token, start in tokens)
 
     def bits_per_byte(
         self, nats: np.ndarray, *, trained_only: bool, documents: np.ndarray | None = None
@@ -104,15 +121,21 @@ class Corpus:
         return float(ends.mean()) if len(ends) else None
 
 
-def text_bytes(segments: Iterable[Segment]) -> int:
-    """Bytes of a conversation's text, without control tokens."""
-    return sum(len(segment.text.encode()) for segment in segments if not segment.control)
+def _edges(token: bytes) -> tuple[bool, bool]:
+    """Whether a token ends with what an escape follows, and whether it begins with what may be an escape."""
+    return token.endswith(b"<"), token.startswith(b"\\")
+
+
+def text_bytes(segments: Iterable[Segment], *, escaped: bool) -> int:
+    """Bytes of a conversation's text, without control tokens and escapes."""
+    texts = (segment.text for segment in segments if not segment.control)
+    return sum(len((unescape(text) if escaped else text).encode()) for text in texts)
 
 
 def bytes_per_token(
     conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: TemplateName
 ) -> float | None:
-    """Mean bytes of a text token, also for tokenizers without control tokens; None where there is no text."""
+    """Mean bytes of text, without escapes, of a text token; None where there is none. No control tokens are needed."""
     texts = [
         "".join(segment.text for segment in span)
         for conversation in conversations
@@ -120,4 +143,4 @@ def bytes_per_token(
         if not span[0].control
     ]
     tokens = sum(map(len, tokenizer.encode(texts)))
-    return sum(len(text.encode()) for text in texts) / tokens if tokens else None
+    return sum(len(unescape(text).encode()) for text in texts) / tokens if tokens else None

@@ -40,7 +40,7 @@ def make_scorer(engine: ScoringEngine) -> WindowScorer:
 
     def score_windows(windows: list[Ids]) -> list[np.ndarray]:
         return [
-            nats_of_logits(engine.sequence_logits(ids.tolist()), ids)
+            nats_of_logits(engine.sequence_logits(ids[:-1].tolist()), ids)
             for ids in progress(windows, engine.name, unit="text")
         ]
 

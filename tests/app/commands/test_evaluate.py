@@ -8,7 +8,7 @@ import pytest
 
 from chatmill.app.cli import main
 from chatmill.app.measurement import Document, measure, read_documents
-from chatmill.conversation.chatml import Message, Part, Record, escape, render
+from chatmill.conversation.chatml import Message, Part, Record, render
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
 from chatmill.inference.model_loading import LoadedModel, load_model
 from support.paths import ROOT
@@ -33,10 +33,10 @@ class UniformEngine:
         return np.zeros((len(ids), self.vocab_size), np.float32)
 
 
-def measured(contents, template=None, context=None, engine=None):
+def measured(contents, template=None, context=None, engine=None, stride=None):
     documents = [Document(Path("a.txt"), f"a.txt:{i}", content) for i, content in enumerate(contents, start=1)]
     loaded = LoadedModel(engine or UniformEngine(), byte_tokenizer(), template or ChatmillTemplate(), frozenset())
-    return measure(loaded, documents, context)
+    return measure(loaded, documents, context, stride)
 
 
 def external(name="chatml", bos=""):
@@ -47,11 +47,12 @@ def num_text_bytes(conversation):
     return sum(len(message.text.encode()) for message in conversation)
 
 
-def test_under_our_template_headers_and_escapes_are_text_and_control_tokens_are_not():
+def test_under_our_template_headers_are_text_and_control_tokens_are_not():
     found = measured([CHAT, [CHAT[0], CALL]])
-    text = "user\nHï <\\|im_end|>\nassistant\nHo ho.\n" + "user\nHï <\\|im_end|>\nassistant\n1+12Two.\n"
-    assert (found.bytes, found.tokens) == (len(text.encode()),) * 2
-    assert found.bits_per_byte == pytest.approx((UNIFORM, UNIFORM))
+    text = "user\nHï <|im_end|>\nassistant\nHo ho.\n" + "user\nHï <|im_end|>\nassistant\n1+12Two.\n"
+    size = len(text.encode())
+    assert (found.bytes, found.tokens) == (size, size + 2)  # an escape of each <|
+    assert found.bits_per_byte == pytest.approx((UNIFORM * (size + 2) / size, UNIFORM))
 
 
 def test_under_another_template_what_the_messages_say_is_scored():
@@ -67,16 +68,30 @@ def test_a_space_after_a_header_belongs_to_what_is_said():
 
 def test_a_text_follows_the_token_that_begins_one():
     text = "Once <|upon|> a time"
-    assert measured([text]).bytes == len(escape(text))
-    assert measured([text], external("plain", "<|bos|>")).bytes == len(text)
-    assert measured([text]).bits_per_byte == (pytest.approx(UNIFORM), None)
+    assert measured([text]).bytes == measured([text], external("plain", "<|bos|>")).bytes == len(text) == 20
+    assert measured([text]).bits_per_byte == (pytest.approx(UNIFORM * 21 / 20), None)
 
 
 def test_a_document_longer_than_the_context_is_scored_in_windows_and_named():
     engine = UniformEngine(context=64)
     found = measured(["x" * 200, "short"], engine=engine)
     assert (found.bytes, found.windowed_documents, found.context) == (205, ["a.txt:1"], 64)
-    assert engine.lengths == [*[64] * 6, 6]  # the first scores 63 of 200, five follow with 32 each or less
+    assert engine.lengths == [*[64] * 6, 5]  # the first scores 64 of 200, five follow with 32 each or less
+    assert found.stride == 32
+
+
+def test_windows_that_do_not_overlap_can_be_asked_for():
+    engine = UniformEngine(context=64)
+    found = measured(["x" * 200], stride=64, engine=engine)
+    assert (found.bytes, found.stride, engine.lengths) == (200, 64, [64] * 4)
+    with pytest.raises(ValueError, match="stride: expected 1 to 64 tokens, which the model reads at once, got 65"):
+        measured(["x"], stride=65)
+
+
+def test_a_document_as_long_as_the_context_is_read_at_once():
+    engine = UniformEngine(context=64)
+    assert measured(["x" * 64], engine=engine).windowed_documents == [] and engine.lengths == [64]
+    assert measured(["x" * 65], engine=engine).windowed_documents == ["a.txt:1"]
 
 
 def test_shorter_windows_can_be_asked_for_and_longer_ones_not():
@@ -142,7 +157,7 @@ def test_json_holds_what_the_library_finds_and_files_pool_to_the_whole(folder, c
     pooled = sum(one.bits_per_byte.all * one.bytes for one in alone) / sum(one.bytes for one in alone)
     assert found["bits_per_byte"]["all"] == pytest.approx(pooled, rel=1e-5)
     assert found["bits_per_byte"]["by_file"][str(files[1])]["assistant"] is None
-    assert found["in_windows"] == [f"{files[0]}:2"]
+    assert (found["in_windows"], found["context"], found["stride"]) == ([f"{files[0]}:2"], 640, 320)
 
 
 def test_the_terminal_shows_models_side_by_side(folder, capsys):
@@ -151,8 +166,11 @@ def test_the_terminal_shows_models_side_by_side(folder, capsys):
     lines = [line.split() for line in out.splitlines()]
     assert (code, lines[:2]) == (0, [["A", str(folder / "one")], ["B", str(folder / "two")]])
     assert [line[:-2] for line in lines[5:7]] == [["all", "text"], ["the", "assistant's"]]
-    assert lines[-2][0] == "bytes" and float(lines[-1][-1]) == 1.0
-    assert f"1 document longer than the context, scored in windows: {folder / 'test.jsonl'}:2" in err
+    assert lines[-2][0] == "bytes" and float(lines[-1][-1]) == 1.001  # the backslash that escapes `<|`
+    assert (
+        f"1 document longer than the context, scored in windows that move by 320 tokens: {folder / 'test.jsonl'}:2"
+        in err
+    )
     assert err.endswith('different text: compare the rows "the assistant\'s"\n')
 
 
@@ -174,6 +192,10 @@ def test_the_first_documents_can_be_asked_for_alone(folder, capsys):
         (["one", "--data", "run.txt"], "run.txt: text holds a run of over 100,000"),
         (["none", "--data", "good.txt"], "none: no such file or folder"),
         (["one", "--data", "good.txt", "--context", "641"], "one: context: expected 2 to 640 tokens, got 641"),
+        (
+            ["one", "--data", "good.txt", "--stride", "641"],
+            "one: stride: expected 1 to 640 tokens, which the model reads",
+        ),
         (["one", "--data", "good.txt", "--limit", "0"], "--limit: expected 1 or more, got 0"),
         (["one", "--data", "good.txt", "--template", "x"], "one: unknown template 'x'"),
     ],

@@ -27,8 +27,10 @@ EXAMPLES = """examples:
   chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl
 
 Control tokens are not scored. A document longer than the context is scored in
-windows that overlap by half. Models with different templates are scored on
-different text around the messages: compare their rows "the assistant's".
+windows that overlap by half; with --stride N they move by N tokens, and do not
+overlap if N is the context, as in lm-evaluation-harness. Models with different
+templates are scored on different text around the messages: compare their rows
+"the assistant's".
 """
 
 
@@ -50,6 +52,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")
     add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
+    add("--stride", type=int, metavar="N", help="tokens by which windows move (default: half the context)")
     add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
     add("--template", metavar="NAME", help="as for `chatmill chat`")
     add("--trust-tokenizer", action="store_true", help="as for `chatmill chat`")
@@ -60,7 +63,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure the models one after another, and print a table."""
-    for name in ("limit", "context", "threads"):
+    for name in ("limit", "context", "stride", "threads"):
         if (value := getattr(options, name)) is not None:
             check_positive(f"--{name}", value)
     if len(options.models) > len(ascii_uppercase):
@@ -87,7 +90,7 @@ def load_and_measure(
         with fetch_model(path) as model:
             trust = options.trust_tokenizer
             loaded = load_model(model, options.device, options.threads, trust_tokenizer=trust, **overrides)
-        measurement = measure(loaded, documents, options.context)
+        measurement = measure(loaded, documents, options.context, options.stride)
     except (ValueError, MemoryError) as error:
         message = error_line(error)
         known = (str(path), *(str(file) for file in (*options.data, options.tokenizer) if file))
@@ -100,7 +103,8 @@ def load_and_measure(
     )
     if windowed := measurement.windowed_documents:
         listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
-        notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, scored in windows: {listed}")
+        windows = f"scored in windows that move by {measurement.stride:,} tokens"
+        notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, {windows}: {listed}")
     return loaded, measurement
 
 
@@ -144,6 +148,7 @@ def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[s
         "template": loaded.template.name,
         "tokenizer": loaded.tokenizer.fingerprint,
         "context": measurement.context,
+        "stride": measurement.stride,
         "bits_per_byte": bits,
         "bytes": measurement.bytes,
         "tokens": measurement.tokens,
