@@ -25,7 +25,7 @@ from chatmill.training.precision import autocast
 from chatmill.training.processor import Processor, own_processor
 from chatmill.training.train_parameters import Precision
 
-_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves two fifths
+_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves 1/4 to 2/5
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 _WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 
