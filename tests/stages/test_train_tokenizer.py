@@ -64,6 +64,19 @@ def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp
     assert not any(b"<|im" in token for token in tokenizer.token_bytes[: tokenizer.num_text])
 
 
+RUNS = ["=" * 32_000, "ab" * 16_000, "中" * 10_000, "\n" * 32_000, "".join(map(chr, range(97, 123))) * 1_000]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_long_runs_make_no_token_that_cannot_be_read(chat, tmp_path, name):
+    pairs = [[Message.from_text("user", f"Hi {i}"), Message.from_text("assistant", run)] for run in RUNS for i in "abc"]
+    more, chosen = tmp_path / "train.jsonl", {"type": name, "vocab_size": 1024 if name == "whitespace" else SIZES[name]}
+    more.write_text(chat.read_text() + "".join(Record("talk", "a/b", render(pair)).to_json() for pair in pairs))
+    train_tokenizer.main(more, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | chosen)
+    tokenizer = load(tmp_path / "tokenizer")
+    assert tokenizer.decode(tokenizer.encode(RUNS[2])) == RUNS[2]
+
+
 def test_bytes_are_fewer_than_requested_which_is_logged(chat, tmp_path):
     result = run(tmp_path, chat, type="byte", vocab_size=2048)
     assert result.stderr == "train_tokenizer: the vocabulary has 320 tokens; vocab_size = 2048\n"

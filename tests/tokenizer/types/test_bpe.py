@@ -107,6 +107,14 @@ def test_tokenizers_joins_a_most_frequent_pair_each_time(texts, num_merges):
     assert all(count == greatest for count, greatest in frequencies(texts, trained, "qwen2"))
 
 
+@each_trainer
+@pytest.mark.parametrize("pattern", ["qwen2", r"[^\n]+|\n"])
+def test_a_long_piece_is_cut_and_what_is_around_it_is_not(trainer, pattern):
+    run, chosen = "=" * bpe.LONGEST, {"trainer": trainer, "pattern": pattern}
+    assert merges([f"\nab\n{run}{run}\nab"], 300, **chosen) == merges(["\nab\n", run, run, "\nab"], 300, **chosen)
+    assert max(len(left + right) for left, right in merges([f"é{run}" * 9], 300, **chosen)) <= 1024
+
+
 @pytest.fixture(scope="module")
 def corpus():
     return (GOLDEN / "corpus.en").read_text(encoding="utf-8").split("<|endoftext|>")

@@ -1,15 +1,17 @@
 """Byte-level BPE: starting from bytes, the most frequent pair of adjacent tokens is merged, again and again."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+import regex
 import rustbpe
 from pydantic import BaseModel, Field
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.tokenizer.vocabulary.patterns import Pattern
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS, Pattern
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
 EXACT = True  # fewer text tokens than requested are an error
@@ -17,6 +19,9 @@ EXACT = True  # fewer text tokens than requested are an error
 # rustbpe counts pairs in 32 bits, and no pair is more frequent than there are bytes. From 2,148 MB of one letter on, it
 # silently takes the most frequent pair for one that never occurs.
 MAX_BYTES = 2**31 - 1
+
+LONGEST = MAX_TOKEN_BYTES // 4  # characters of a piece in training: of a longer one, a token could be too long to read
+_STRETCH = re.compile(r"\S{100}|\s{100}")  # in every longer piece of a named pattern
 
 
 class Settings(BaseModel, extra="forbid"):
@@ -33,8 +38,23 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
     Raises ValueError if rustbpe is the trainer and the texts have more than MAX_BYTES.
     """
     train_ranks = _rustbpe if settings.trainer == "rustbpe" else _tokenizers
-    longer = [token for token in train_ranks(texts, num_text, settings) if len(token) > 1]
+    short = _cut_long_pieces(texts, settings.pattern)
+    longer = [token for token in train_ranks(short, num_text, settings) if len(token) > 1]
     return byte_level_vocabulary(longer, "bpe", "merge", settings.pattern)
+
+
+def _cut_long_pieces(texts: Iterable[str], pattern: str) -> Iterator[str]:
+    """The texts; where a piece is longer than LONGEST, its text is cut before it, inside it and after it."""
+    find, named = regex.compile(pattern).finditer, pattern in PATTERNS.values()
+    for text in texts:
+        start = 0
+        if len(text) > LONGEST and not (named and _STRETCH.search(text) is None):
+            for first, end in (piece.span() for piece in find(text)):
+                if end - first > LONGEST:
+                    yield text[start:first]
+                    yield from (text[i : min(i + LONGEST, end)] for i in range(first, end, LONGEST))
+                    start = end
+        yield text[start:]
 
 
 def _rustbpe(texts: Iterable[str], num_text: int, settings: Settings) -> list[bytes]:

@@ -17,7 +17,8 @@ MINIMUM = 277  # text tokens: bytes, the characters below, and the unknown token
 EXACT = True  # fewer text tokens than requested are an error
 REQUIRED_CHARS = "<0x123456789ABCDEF>"  # otherwise `<0x41>` in text could become the byte 0x41 in other runtimes
 SCORE_RESOLUTION = 64  # scores are multiples of 1/64, so that their sums are exact in float32 and in float64
-WORD = re.compile(" ?[^ \n\0\t\u2581\u2585]+\n*|\n+| ")  # without characters that SentencePiece reserves
+# Without characters that SentencePiece reserves, and shorter than the 4,192 bytes from which on it skips a word.
+WORD = re.compile(" ?[^ \n\0\t\u2581\u2585]{1,1000}\n{0,100}|\n{1,1000}| ")
 
 
 class Settings(BaseModel, extra="forbid"):

@@ -11,7 +11,7 @@ import regex
 from pydantic import BaseModel
 
 from chatmill.tokenizer.vocabulary.patterns import WORDS
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
 EXACT = False  # fewer text tokens than requested are no error
@@ -28,5 +28,5 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
     for text in texts:
         counts.update(find(text))
     words = ((-count, word.encode()) for word, count in counts.items())
-    ranked = sorted(entry for entry in words if len(entry[1]) > 2)
+    ranked = sorted(entry for entry in words if 2 < len(entry[1]) <= MAX_TOKEN_BYTES)
     return byte_level_vocabulary([word for _, word in ranked[: num_text - 256]], "whitespace", "lookup", WORDS)
