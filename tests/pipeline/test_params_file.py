@@ -1,6 +1,6 @@
 """params.yaml is read as DVC reads it, and checked completely before any stage starts."""
 
-import shutil
+import json
 import subprocess
 import sys
 
@@ -33,6 +33,11 @@ def errors(**changes):
     return list(find_errors(params, SIGNATURES))
 
 
+@pytest.mark.parametrize("name", ["-x", "A_1", "données", "客服"])
+def test_names_of_letters_and_digits_are_plain(name):
+    assert errors(prepare={name: {"path": "it's $(a) path", "format": "text"}}) == []
+
+
 def test_the_parameters_of_the_project_are_right():
     assert errors() == []
 
@@ -54,6 +59,16 @@ def test_the_parameters_of_the_project_are_right():
         ("train_tokenizer__vocab_size", 100, "train_tokenizer.vocab_size = 100: expected a multiple of 64"),
         ("prepare__visits__limits", 5, f"unknown parameter prepare.visits.limits{NEAR.format('limit')}"),
         ("prepare__visits", [1], "prepare.visits: expected keys and values, got [1]"),
+        ("prepare__visits__path", 5, "prepare.visits.path: expected a path, got 5"),
+        ("prepare__visits", {"format": "text"}, "missing parameter prepare.visits.path: expected a path"),
+        *(
+            (
+                "prepare",
+                {name: {"path": "a", "format": "text"}},
+                f"prepare: unusable name {json.dumps(name)}: expected ",
+            )
+            for name in ("it's", "a b", "$(id)", "`id`", "../a", "a.b", "a\nb", "", 1, True)
+        ),
         ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0: expected binary, llama2c, "),
         (
             "evaluate__compare_tokenizers",
@@ -77,8 +92,7 @@ def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     params = read_params(ROOT / "params.yaml")
     params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    shutil.copy(ROOT / "data/raw/letters.txt", tmp_path)
-    command = [sys.executable, SOURCE / "prepare.py", "letters.txt", "letters.jsonl", "letters.rejects.jsonl"]
+    command = [sys.executable, SOURCE / "prepare.py", "letters.jsonl", "letters.rejects.jsonl"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert "benchmark.repeats: expected an integer above 0; params.yaml: unknown parameter benchmark.repeets" in (

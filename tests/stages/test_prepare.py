@@ -141,6 +141,13 @@ def stage(folder, *arguments):
     return result.returncode, result.stderr.splitlines()
 
 
+@pytest.mark.parametrize("name", ["it's $(id)", "a b.jsonl", '-"`;|&>\n.jsonl', "客 ${x} \\ #%20*?.jsonl"])
+def test_the_name_of_a_file_may_hold_anything(tmp_path, name):
+    (tmp_path / name).write_text(chat("Hi", "Hello"))
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"prepare": {"chats": {"path": name, "format": "messages"}}}))
+    assert stage(tmp_path, "chats.jsonl", "chats.rejects.jsonl") == (0, [])
+
+
 @pytest.mark.parametrize(
     ("section", "content", "problem"),
     [
@@ -156,12 +163,10 @@ def stage(folder, *arguments):
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, section, content, problem):
-    (tmp_path / "params.yaml").write_text(
-        f"prepare:\n  chats: {section if section[0] == '{' else '{' + section + '}'}\n"
-    )
+    (tmp_path / "params.yaml").write_text(f"prepare:\n  chats: {{path: raw.jsonl, {section.strip('{}')}}}\n")
     if content is not None:
         (tmp_path / "raw.jsonl").write_bytes(content)
-    code, [line] = stage(tmp_path, "raw.jsonl", "chats.jsonl", "chats.rejects.jsonl")
+    code, [line] = stage(tmp_path, "chats.jsonl", "chats.rejects.jsonl")
     assert code == 1
     assert problem in line
     assert not list(tmp_path.glob("chats*"))

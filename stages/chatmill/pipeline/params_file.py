@@ -27,6 +27,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 
 PARAMS_FILE = Path("params.yaml")
 Params = dict[str, Any]
+_PLAIN_NAME = re.compile(r"[\w-]{1,100}")
 _REMOVED = {  # parameters of earlier versions, and what to do instead
     key: f"{key} was removed, since DVC tracks the files in data/raw/external/{folder}: delete the line"
     for key, folder in {
@@ -156,18 +157,25 @@ def _error_line(name: str, error: ErrorDetails, expected: str) -> str:
 
 
 def _sections(params: Params, name: str, signature: Signature) -> Iterator[tuple[str, Params]]:
-    """The path and the parameters of each section of a stage, without the files of its command line.
+    """The path and the parameters of each section of a stage.
 
-    Raises ValueError where a section is not a mapping.
+    Raises ValueError where a section is not a mapping, and for an entry of a `foreach` stage whose name is not plain:
+    it is in commands for the shell and in names of files.
     """
     content = params.get(name) or {}
     sections = {name: content}
     if signature.foreach and isinstance(content, dict):
+        for key in content:
+            if not (isinstance(key, str) and _PLAIN_NAME.fullmatch(key)):
+                raise ValueError(
+                    f"{PARAMS_FILE}: {name}: unusable name {in_yaml(key)}: expected up to 100 letters, digits, _ "
+                    "and -, in quotes if it is a number, true, false or null"
+                )
         sections = {f"{name}.{key}": section or {} for key, section in content.items()}
     for path, section in sections.items():
         if not isinstance(section, dict):
             raise ValueError(f"{PARAMS_FILE}: {path}: expected keys and values, got {in_yaml(section)}")
-        yield path, {key: value for key, value in section.items() if key not in signature.files}
+        yield path, section
 
 
 def suggest(name: str, known: Collection[str]) -> str:

@@ -6,7 +6,8 @@
 Positional parameters are files and folders; those annotated `Output` are written. Keyword-only ones are the keys of the
 section that is named after the script. One annotated `Section` is another section, complete; one called `parameters` is
 a model of the script's own section. A script with `@stage(foreach="out")` runs once for each entry of its section: the
-one whose name is the stem of the file `out`.
+one whose name is the stem of the file `out`. The files that it reads are keys of that entry, not on the command line:
+the shell would interpret some names.
 """
 
 import ast
@@ -38,8 +39,9 @@ class Signature:
 def signature_of(main: Callable[..., None], foreach: str = "") -> Signature:
     """The signature of a function."""
     parameters = inspect.signature(main).parameters.values()
-    files = {p.name: _is(p.annotation, "output") for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
-    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    files = {p.name: _is(p.annotation, "output") for p in positional if not foreach or _is(p.annotation, "output")}
+    keywords = [p for p in parameters if p.name not in files]
     others = tuple(p.name for p in keywords if _is(p.annotation, "section"))
     for parameter in keywords:
         if parameter.name == MODEL_KEYWORD:

@@ -61,9 +61,9 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
     hide_scripts()
     try:
         signature = signature_of(main, foreach)
-        files = parse_files(main, signature, script.stem, sys.argv[1:])
         params = read_params()
         check_params(params, script.parent)
+        files = parse_files(main, signature, script.stem, sys.argv[1:])
         section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
         others = {name: params.get(name) or {} for name in signature.other_sections}
         _on_success.append([])
@@ -72,7 +72,7 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
                 outputs = {name: file for name, file in files.items() if signature.files[name]}
                 resources.enter_context(stage_lock(script.stem, [*outputs.values()]))
                 files |= {name: resources.enter_context(atomic_output(file)) for name, file in outputs.items()}
-            checked(*files.values(), **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
+            checked(**files, **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
         for callback in _on_success.pop():
             callback()
     except (ValueError, OSError) as error:
