@@ -1,6 +1,8 @@
 """Read one dataset in its own format and write its conversations."""
 
 import hashlib
+import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +12,15 @@ from pydantic_core import to_json
 from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
+from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
 MAX_MESSAGE_BYTES = 1_000_000
+MAX_RUN = 50_000  # equal characters, or whitespace; encode refuses 100,000, with what a template puts around a message
+_RUN = re.compile(r"\s{16,}|(.)\1{15,}", re.DOTALL)
 _ASSISTANT_HEADER = f"{IM_START}assistant\n"  # never occurs in content
 _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
 
@@ -42,6 +47,9 @@ def _record(item: Example, source: str) -> Record | Reject:
         )
     if too_long:
         return Reject(item.place, "too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes")
+    if len(text) > MAX_RUN and len(run := _longest_run(text)) > MAX_RUN:
+        what = "whitespace characters" if run.isspace() else f"times {run[0]!r}"
+        return Reject(item.place, "long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}")
     return Record(source, item.group or f"{source}/{_opening(text)}", text, item.skill)
 
 
@@ -55,6 +63,11 @@ def _up_to_last_answer(conversation: Conversation) -> Conversation:
 
 def _longest(conversation: Conversation) -> int:
     return max(sum(len(part.text.encode()) for part in message.parts) for message in conversation)
+
+
+def _longest_run(text: str) -> str:
+    """The longest run of equal characters or of whitespace; empty if none has 16."""
+    return max((match[0] for match in _RUN.finditer(text)), key=len, default="")
 
 
 def _opening(text: str) -> str:
@@ -89,12 +102,17 @@ def main(
                 reasons[entry.reason] += 1
                 first.setdefault(entry.reason, entry)
                 rejected.write(to_json(entry) + b"\n")
+    saved = Path(SCRATCH, "rejects", f"{source}.jsonl")
+    saved.unlink(missing_ok=True)
     count = reasons.total()
     if count > max_reject_rate * (written + count):
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(rejects, saved)  # outputs are removed on an error
         reason, times = reasons.most_common(1)[0]
         raise ValueError(
-            f"{first[reason].place}: {first[reason].detail}: {count} of {written + count} entries are rejected, "
-            f"{times} of them as {reason}: fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
+            f"{first[reason].place}: {first[reason].detail}: {count} of {written + count} entries are rejected "
+            f"(see {saved}), {times} of them as {reason}: fix the file, or raise prepare.{source}.max_reject_rate in "
+            "params.yaml"
         )
     if not written:
         raise ValueError(f"{path}: no conversations: add some, or remove prepare.{source} from params.yaml")

@@ -80,6 +80,8 @@ BAD = [
     ),
     (chat("Hi", "é" * 500_001), "too_long"),
     (chat("x" * 17_000_000, "Hi"), "too_long"),
+    (chat("Hi", "=" * 50_001), "long_run"),
+    (chat(" \n" * 25_001 + "x", "Hi"), "long_run"),
 ]
 
 
@@ -93,12 +95,18 @@ def test_a_bad_entry_is_counted_with_its_place(tmp_path, line, reason):
     assert json.loads(reject)["reason"] == reason
 
 
-def test_too_many_rejects_name_the_commonest_reason_and_its_first_place(tmp_path):
+def test_too_many_rejects_name_the_commonest_reason_its_first_place_and_a_file_of_all(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     lines = [chat("Hi", "Hello"), chat("Hi"), "{\n", "{\n"]
-    expected = r"raw\.jsonl:3: not JSON: .*: 3 of 4 entries are rejected, 2 of them as bad_json: .*prepare\.chats\."
+    expected = (
+        r"raw\.jsonl:3: not JSON.*: 3 of 4 .*see .*rejects/chats.jsonl\), 2 of them as bad_json: .*prepare\.chats\."
+    )
     with pytest.raises(ValueError, match=expected):
         run(tmp_path, lines, max_reject_rate=0.7)
+    saved = [json.loads(line)["place"][-1] for line in Path(".cache/rejects/chats.jsonl").read_text().splitlines()]
+    assert saved == ["2", "3", "4"]
     assert len(run(tmp_path, lines, max_reject_rate=0.75)[1]) == 3
+    assert not Path(".cache/rejects/chats.jsonl").exists()
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
@@ -108,8 +116,8 @@ def test_an_empty_dataset_is_an_error(tmp_path, content):
 
 
 def test_a_conversation_of_long_messages_is_kept(tmp_path):
-    records, _ = run(tmp_path, [chat("x" * 900_000, "y" * 900_000)])
-    assert len(records[0].text) > 1_800_000
+    records, _ = run(tmp_path, [chat("xy" * 450_000, "=" * 49_000 + "y" * 50_000)])
+    assert len(records[0].text) > 999_000
 
 
 @given(

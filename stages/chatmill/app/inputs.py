@@ -13,8 +13,9 @@ from typing import Any
 
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, Conversation, parse
 from chatmill.datasets.formats import messages
+from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.json_document import values
-from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES, open_decompressed
+from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 
 TextOrConversation = str | Conversation
 MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token

@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Conversation, render
-from chatmill.datasets.formats import json_document, row_readers
+from chatmill.datasets.formats import compression, json_document, oasst, row_readers
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 
@@ -291,6 +292,77 @@ def test_damaged_packed_files_are_named(tmp_path, pack, suffix, damage):
     data = damage(pack(json.dumps(SHAPES["messages"]).encode() + b"\n"))
     with pytest.raises(ValueError, match=re.escape(f"raw.jsonl{suffix}: damaged, or not a {suffix} file")):
         entries(tmp_path, "messages", data, f"raw.jsonl{suffix}")
+
+
+@pytest.mark.parametrize(("pack", "suffix"), [(gzip.compress, ".gz"), (zstandard.compress, ".zst")])
+def test_a_decompression_bomb_is_refused_with_what_to_do(tmp_path, pack, suffix):
+    with pytest.raises(
+        ValueError, match=rf"raw\.jsonl\{suffix}: its first [\d,]+ bytes unpack to over 200 times .* unpack it"
+    ):
+        entries(tmp_path, "messages", pack(bytes(40 << 20)), f"raw.jsonl{suffix}")
+
+
+def test_a_small_piece_of_a_packed_file_is_unpacked_at_a_time(tmp_path):
+    """In 1,000 bytes of zstd there are up to 32 MB; reading them took the square of the time."""
+    file, text = tmp_path / "a.zst", random.Random(1).randbytes(100_000) + bytes(20 << 20) + b"end"
+    file.write_bytes(zstandard.compress(text))
+    with compression.open_decompressed(file) as stream:
+        assert stream.read(100_000) == text[:100_000]
+        assert stream.read() == text[100_000:]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_damage_is_named_by_byte(tmp_path, suffix):
+    data = (gzip.compress if suffix == ".gz" else zstandard.compress)(random.Random(1).randbytes(50_000))
+    with pytest.raises(ValueError, match=r"near byte (2\d|30),\d\d\d"):
+        entries(tmp_path, "messages", data[:25_000], f"raw.jsonl{suffix}")
+
+
+LONG = 100_001
+LONG_ROWS = {
+    "text": "a\n" * LONG,
+    "dailydialog": "a __eou__ " * (LONG - 1),
+    "markers": "Human: a\n" * LONG,
+    "messages": json.dumps({"messages": [{"role": "user", "content": "a"}] * LONG}),
+    "sharegpt": json.dumps({"conversations": [{"from": "human", "value": "a"}] * LONG}),
+    "gsm8k": json.dumps({"question": "a", "answer": "<<1=1>>" * LONG}),
+    "chitchat": json.dumps({"messages": [[{"sender": "a", "text": "b"}] * LONG]}),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), LONG_ROWS.items(), ids=list(LONG_ROWS))
+def test_more_turns_than_memory_should_hold_are_one_reject(tmp_path, name, content):
+    [reject] = entries(tmp_path, name, content, "a.txt" if name == "markers" else "a.jsonl")
+    assert (reject.reason, reject.detail) == ("too_long", f"{LONG:,} turns: expected at most 100,000")
+
+
+def test_messages_of_a_flat_tree_beyond_what_memory_should_hold_are_rejects(tmp_path, monkeypatch):
+    monkeypatch.setattr(oasst, "MAX_TREE", 4_020)
+    found = entries(tmp_path, "oasst", "\n".join(map(json.dumps, FLAT)))
+    assert [getattr(entry, "reason", "") for entry in found] == ["too_long", "too_long", ""]
+
+
+def test_rows_of_a_table_have_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 20)
+    for cells in ("," * 30, '"\n",' * 9):
+        with pytest.raises(ValueError, match=r"a\.csv:\d: not a table: row longer than 20 characters"):
+            entries(tmp_path, "personachat", f"question,answer\na,b\n{cells}\n", "a.csv")
+
+
+def test_calls_get_their_outputs_in_order_however_many_there_are(tmp_path):
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [call(str(i), "{}") for i in range(20_000)]},
+        *({"role": "tool", "content": f"{i}"} for i in range(20_000)),
+    ]
+    [item] = entries(tmp_path, "messages", json.dumps({"messages": messages}))
+    names = [json.loads(part.text)["name"] if part.kind == "call" else part.text for part in item.conversation[1].parts]
+    assert names == [str(i) for i in range(20_000) for _ in range(2)]
+
+
+def test_arguments_that_are_too_deep_are_rejected(tmp_path):
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call("a", "[" * 100_000)]}]
+    assert reason(tmp_path, "messages", {"messages": messages}) == "bad_call"
 
 
 def test_bytes_that_are_not_utf8_are_one_reject_with_their_offset(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.example import RawRow, UnusableRowError, describe_value, list_of, text_of
 from chatmill.datasets.formats.row_readers import json_entries
-from chatmill.datasets.formats.turns import alternate
+from chatmill.datasets.formats.turns import alternate, check_turn_count
 
 
 def rows(file: Path) -> Iterator[RawRow]:
@@ -23,7 +23,8 @@ def rows(file: Path) -> Iterator[RawRow]:
         if key is None or isinstance(value, dict):
             yield place, value
         else:  # the file is one conversation, and this is its first field
-            yield place, {key: value} | {key: value for _, key, value in entries}
+            fields = ((key, value) for _, key, value in entries)
+            yield place, {key: value} | {key: value for key, value in fields if key == "messages"}
 
 
 def conversation(row: Any) -> Conversation:
@@ -32,6 +33,7 @@ def conversation(row: Any) -> Conversation:
     for burst in list_of(row, "messages"):
         if not isinstance(burst, list):
             raise UnusableRowError("missing_field", f"messages: expected lists, got {describe_value(burst)}")
+        check_turn_count(len(messages) + len(burst))
         messages += [(text_of(message, "sender"), text_of(message, "text")) for message in burst]
     turns = groupby(messages, key=lambda message: message[0])
     return alternate(["\n".join(text for _, text in turn) for _, turn in turns])

@@ -6,14 +6,14 @@ One space on each side of `__eou__` belongs to the format; all other text is unc
 """
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.turns import alternate
+from chatmill.datasets.formats.turns import alternate, split_turns
 
 _END = "__eou__"
 
 
 def conversation(line: str) -> Conversation:
     """The dialogue of one line."""
-    turns = f" {line}".split(_END)
+    turns = split_turns(f" {line}", _END)
     if not turns[-1].strip():
         turns.pop()
     return alternate([turn.removeprefix(" ").removesuffix(" ") for turn in turns])

@@ -11,6 +11,7 @@ from typing import Any
 
 from chatmill.conversation.chatml import Conversation, Message, Part
 from chatmill.datasets.formats.example import UnusableRowError, text_of
+from chatmill.datasets.formats.turns import check_turn_count
 
 _CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
@@ -25,6 +26,7 @@ def conversation(row: Any) -> Conversation:
 
 
 def _parts(answer: str) -> list[Part]:
+    check_turn_count(answer.count("<<"))
     pieces = _CALL.split(answer)  # text, expression, result, text, expression, result, …, text
     parts = []
     for index, piece in enumerate(pieces):

@@ -7,12 +7,13 @@ Other parsers do not fit: ijson gives no line numbers, rejects integers over 64 
 import codecs
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _READ_BYTES = 1 << 18
-_BLANKS = " \t\r\n"
+_blanks = re.compile(r"[ \t\r\n]*").match
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -75,10 +76,10 @@ class _JsonStream:
     def peek(self) -> str:
         """The next character that is not white space; empty at the end."""
         while True:
-            while self._position < len(self._buffer):
-                if self._buffer[self._position] not in _BLANKS:
-                    return self._buffer[self._position]
-                self._position += 1
+            if blanks := _blanks(self._buffer, self._position):
+                self._position = blanks.end()
+            if self._position < len(self._buffer):
+                return self._buffer[self._position]
             if not self._more():
                 return ""
 

@@ -16,6 +16,7 @@ from typing import Any
 from chatmill.conversation.chatml import Conversation, Message
 from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, text_of
 from chatmill.datasets.formats.row_readers import json_rows, paragraphs
+from chatmill.datasets.formats.turns import check_turn_count
 
 _ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
 _LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")
@@ -45,5 +46,6 @@ def _turns(text: str, marker: re.Pattern[str]) -> Conversation:
     pieces = marker.split(text)  # what precedes the first marker, role, text, role, text, …
     if pieces[0].strip() or len(pieces) == 1:
         raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
+    check_turn_count(len(pieces) // 2)
     turns = zip(pieces[1::2], pieces[2::2], strict=True)
     return [Message.from_text(_ROLES[marker], content) for marker, content in turns]

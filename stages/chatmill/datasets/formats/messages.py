@@ -14,7 +14,7 @@ from typing import Any
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, text_of
-from chatmill.datasets.formats.turns import Step, StepKind, join_tools, question_answer
+from chatmill.datasets.formats.turns import Step, StepKind, check_turn_count, join_tools, question_answer
 
 _ROLES: dict[str, StepKind] = {
     "system": "system",
@@ -34,6 +34,7 @@ def conversation(row: Any) -> Conversation:
         steps.append(("system", row["system"]))
     for message in list_of(row, "messages"):
         steps += _steps(message)
+        check_turn_count(len(steps))
     return join_tools(steps)
 
 
@@ -79,7 +80,7 @@ def _read_content(message: dict[str, Any]) -> tuple[str, list[str]]:
 def _call(name: str, arguments: Any) -> str:
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnusableRowError("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
     expression = values.get("expression") if name == "calculator" and isinstance(values, dict) else None
     if isinstance(expression, str):

@@ -15,21 +15,27 @@ from chatmill.conversation.chatml import Conversation, Message
 from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, list_of, text_of
 from chatmill.datasets.formats.row_readers import json_rows
 
+MAX_TREE = 50_000_000  # characters of a flat tree, which memory holds, with 1,000 for each of its messages
 _ROLES = {"prompter": "user", "assistant": "assistant"}
 
 
 def rows(file: Path) -> Iterator[RawRow | Reject]:
     """The trees of a file, each as its root with `replies`."""
     tree: list[RawRow] = []
+    size = 0
     for row in json_rows(file):
         flat = None if isinstance(row, Reject) else _flat_message(*row)
         if tree and (flat is None or flat[1]["message_tree_id"] != tree[0][1]["message_tree_id"]):
             yield from _grow(tree)
-            tree = []
+            tree, size = [], 0
         if flat is None:
             yield row
-        else:
+            continue
+        size += 1000 + len(str(flat[1].get("text")))
+        if size <= MAX_TREE:
             tree.append(flat)
+        else:
+            yield Reject(flat[0], "too_long", f"in a tree of over {MAX_TREE:,} characters, or 1,000 for each message")
     yield from _grow(tree)
 
 

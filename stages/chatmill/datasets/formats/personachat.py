@@ -12,13 +12,13 @@ from typing import Any
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.example import UnusableRowError, describe_value
-from chatmill.datasets.formats.turns import alternate, question_answer
+from chatmill.datasets.formats.turns import alternate, question_answer, split_turns
 
 
 def conversation(row: Any) -> Conversation:
     """The conversation of one row. Raises UnusableRowError."""
     if "chat" in row:
-        return alternate(row["chat"].removesuffix("\n").split("\n"), row.get("persona", ""))
+        return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:
         return question_answer(row["question"], row["answer"])
     raise UnusableRowError(

@@ -5,18 +5,15 @@ a `Reject`; a file that cannot be read raises ValueError or OSError.
 """
 
 import csv
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import zstandard
 from pydantic_core import from_json
 
+from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.json_document import entries, values
 
@@ -63,25 +60,25 @@ def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
 def paragraphs(file: Path) -> Iterator[RawRow | Reject]:
     """Groups of lines between blank lines, joined by newlines; one with an unreadable line is one reject."""
     place, size = "", 0
-    block: list[str] = []
+    block = io.StringIO()  # takes less memory than many short lines
     unreadable: Reject | None = None
     for row in chain(lines(file), [("", "")]):
         if isinstance(row, Reject):
             unreadable = unreadable or row
         elif row[1].strip():
             place = place or row[0]
-            size += len(row[1])
+            size += len(row[1]) + 1
             if size > MAX_ROW_BYTES:
-                block.clear()
+                block = io.StringIO()
                 unreadable = unreadable or Reject(
                     place, "too_long", f"paragraph longer than {MAX_ROW_BYTES:,} characters"
                 )
             else:
-                block.append(row[1])
+                block.write(f"{row[1]}\n")
         else:
-            if unreadable or block:
-                yield unreadable or (place, "\n".join(block))
-            place, block, size, unreadable = "", [], 0, None
+            if unreadable or size:
+                yield unreadable or (place, block.getvalue().removesuffix("\n"))
+            place, block, size, unreadable = "", io.StringIO(), 0, None
 
 
 def json_rows(file: Path) -> Iterator[RawRow | Reject]:
@@ -115,11 +112,12 @@ def table_rows(file: Path) -> Iterator[RawRow | Reject]:
     tabs = ".tsv" in file.suffixes
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(text, delimiter="\t" if tabs else ",")
+        lines = _TableLines(stream)
+        reader = csv.reader(lines, delimiter="\t" if tabs else ",")
         header: list[str] = []
         while True:
             place = f"{file}:{reader.line_num + 1}"
+            lines.start_row()
             try:
                 cells = next(reader, None)
             except csv.Error as error:
@@ -134,44 +132,24 @@ def table_rows(file: Path) -> Iterator[RawRow | Reject]:
                 yield place, dict(zip(header, cells, strict=False))
 
 
-@contextmanager
-def open_decompressed(file: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
-    """The bytes of a file, decompressed if its name ends in .gz or .zst. Raises ValueError for damaged ones."""
-    try:
-        with file.open("rb") as raw:
-            if file.suffix == ".gz":
-                yield gzip.GzipFile(fileobj=raw)
-            elif file.suffix == ".zst":
-                yield io.BufferedReader(_Zstandard(raw), 1 << 20)
-            else:
-                yield raw
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-        raise ValueError(f"{file}: damaged, or not a {file.suffix} file: {error}") from error
+class _TableLines:
+    """The lines of a table. Raises csv.Error for a row of over MAX_ROW_BYTES, as the start of the next is unknown."""
 
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        self._left = MAX_ROW_BYTES
 
-class _Zstandard(io.RawIOBase):
-    """Decompressed bytes; unlike the reader of zstandard it raises EOFError for a truncated file."""
+    def start_row(self) -> None:
+        self._left = MAX_ROW_BYTES
 
-    def __init__(self, compressed: BinaryIO) -> None:
-        self._compressed = compressed
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._started = False
-        self._ready = b""
+    def __iter__(self) -> "_TableLines":
+        return self
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            data = self._frame.unused_data or self._compressed.read(1 << 16)
-            if self._frame.eof:
-                self._frame, self._started = zstandard.ZstdDecompressor().decompressobj(), False
-            if not data:
-                if self._started:
-                    raise EOFError("truncated within a frame")
-                return 0
-            self._ready, self._started = self._frame.decompress(data), True
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
+    def __next__(self) -> str:
+        line = self._text.readline(self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise csv.Error(f"row longer than {MAX_ROW_BYTES:,} characters")
+        if not line:
+            raise StopIteration
+        return line

@@ -10,7 +10,7 @@ from typing import Any
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats.example import UnusableRowError, list_of, text_of
-from chatmill.datasets.formats.turns import Step, StepKind, join_tools
+from chatmill.datasets.formats.turns import Step, StepKind, check_turn_count, join_tools
 
 _KINDS: dict[str, StepKind] = {
     "system": "system",
@@ -27,6 +27,7 @@ def conversation(row: Any) -> Conversation:
     """The conversation of one row. Raises UnusableRowError."""
     steps: list[Step] = []
     turns = list_of(row, "conversations")
+    check_turn_count(len(turns))
     if isinstance(row.get("system"), str) and row["system"]:
         steps.append(("system", row["system"]))
     for turn in turns:

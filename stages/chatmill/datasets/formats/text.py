@@ -5,9 +5,9 @@ No, it opens on Monday at nine.
 """
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.turns import alternate
+from chatmill.datasets.formats.turns import alternate, split_turns
 
 
 def conversation(paragraph: str) -> Conversation:
     """The conversation of one paragraph."""
-    return alternate(paragraph.split("\n"))
+    return alternate(split_turns(paragraph, "\n"))

@@ -1,6 +1,8 @@
 """Builds conversations from the turns of a dataset row."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from chatmill.conversation.chatml import Conversation, Message, Part
@@ -8,6 +10,19 @@ from chatmill.datasets.formats.example import UnusableRowError, text_of
 
 StepKind = Literal["system", "user", "assistant", "call", "output"]
 Step = tuple[StepKind, str]
+MAX_TURNS = 100_000  # of a conversation; each takes a hundred times the memory of a short text
+
+
+def split_turns(text: str, mark: str) -> list[str]:
+    """The texts around a mark. Raises UnusableRowError for more than MAX_TURNS, before they take memory."""
+    check_turn_count(text.count(mark) + 1)
+    return text.split(mark)
+
+
+def check_turn_count(count: int) -> None:
+    """Raise UnusableRowError for more than MAX_TURNS."""
+    if count > MAX_TURNS:
+        raise UnusableRowError("too_long", f"{count:,} turns: expected at most {MAX_TURNS:,}")
 
 
 def question_answer(question: str, answer: str) -> Conversation:
@@ -36,26 +51,20 @@ def join_tools(steps: Iterable[Step]) -> Conversation:
 
     Outputs belong to the calls in order: call, call, output, output becomes call, output, call, output.
     """
-    turns: list[tuple[str, list[Part]]] = []
+    turns: list[tuple[str, list[list[Part]]]] = []  # role and parts, an output in one list with its call
+    open_calls: deque[list[Part]] = deque()
     within = False  # after a call or an output the assistant's turn continues
     for kind, text in steps:
         role = "assistant" if kind in ("call", "output") else kind
         if not turns or turns[-1][0] != role or not (within or kind == "call"):
             turns.append((role, []))
-        parts = turns[-1][1]
+            open_calls.clear()
         within = kind in ("call", "output")
         if kind == "output":
-            parts.insert(_open_call(parts) + 1, Part("output", text))
-        elif kind == "call":
-            parts.append(Part("call", text))
-        elif text:
-            parts.append(Part("text", text))
-    return [Message(role, tuple(parts)) for role, parts in turns]
-
-
-def _open_call(parts: Sequence[Part]) -> int:
-    """The index of the first call without an output."""
-    for index, part in enumerate(parts):
-        if part.kind == "call" and (index + 1 == len(parts) or parts[index + 1].kind != "output"):
-            return index
-    raise UnusableRowError("tool_order", "tool output without a call before it")
+            if not open_calls:
+                raise UnusableRowError("tool_order", "tool output without a call before it")
+            open_calls.popleft().append(Part("output", text))
+        elif kind == "call" or text:
+            turns[-1][1].append([Part("call" if kind == "call" else "text", text)])
+            open_calls.extend(turns[-1][1][-1:] if kind == "call" else ())
+    return [Message(role, tuple(chain.from_iterable(parts))) for role, parts in turns]
