@@ -1,14 +1,17 @@
 """Atomic outputs: a file or folder appears complete or not at all, and one process at a time writes it."""
 
+import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 SCRATCH = ".cache"  # ignored by git and by DVC in any folder
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full disk, quota, limit on the size of files
 
 
 @contextmanager
@@ -48,6 +51,43 @@ def atomic_output(output: Path) -> Iterator[Path]:
         for empty in (folder, scratch):
             if empty.exists() and not any(empty.iterdir()):
                 empty.rmdir()
+
+
+@contextmanager
+def explain_full_disk(outputs: Collection[Path]) -> Iterator[None]:
+    """Name the file that was written, its size and the free space in the error of a full disk.
+
+    A failed write does not name its file: it is the newest one of the unfinished `outputs`.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        number = _full_disk_number(error)
+        if number is None:
+            raise
+        named = (error.filename2 or error.filename) if isinstance(error, OSError) else None  # the second is a copy
+        file = Path(named) if named else _newest_file(outputs)
+        size = f"after {file.stat().st_size:,} bytes of it, " if file.is_file() else ""
+        free = shutil.disk_usage(next(folder for folder in (file, *file.absolute().parents) if folder.exists())).free
+        problem = f"{os.strerror(number)}: {size}{free:,} bytes are free now: free more space, and run the stage again"
+        raise OSError(number, problem, str(file)) from error
+
+
+def _newest_file(outputs: Collection[Path]) -> Path:
+    """The newest file of the unfinished outputs, or their folder if a file in it was removed last."""
+    folders = {output.parent / SCRATCH / str(os.getpid()) for output in outputs}
+    files = [file for folder in folders for file in (folder, *folder.rglob("*"))]
+    return max(files, key=lambda file: file.stat().st_mtime_ns)
+
+
+def _full_disk_number(error: OSError | ValueError) -> int | None:
+    """The number of an error that says that no more can be written; None for any other error."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return error.errno
+    if " requested and " in str(error):  # of numpy, without a number
+        return errno.ENOSPC
+    found = re.search(r"\(os error (\d+)\)", str(error))  # of libraries written in Rust
+    return int(found[1]) if found and int(found[1]) in _FULL else None
 
 
 def _remove_stale(scratch: Path) -> None:

@@ -16,7 +16,7 @@ from typing import overload
 from pydantic import ConfigDict, validate_call
 
 from chatmill.pipeline.command_line import parse_files
-from chatmill.pipeline.outputs import atomic_output, stage_lock
+from chatmill.pipeline.outputs import atomic_output, explain_full_disk, stage_lock
 from chatmill.pipeline.params_file import check_params, read_params, section_of
 from chatmill.pipeline.processes import die_with_parent, hide_scripts
 from chatmill.pipeline.signatures import MODEL_KEYWORD, signature_of
@@ -72,6 +72,7 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
                 outputs = {name: file for name, file in files.items() if signature.files[name]}
                 resources.enter_context(stage_lock(script.stem, [*outputs.values()]))
                 files |= {name: resources.enter_context(atomic_output(file)) for name, file in outputs.items()}
+                resources.enter_context(explain_full_disk(outputs.values()))
             checked(**files, **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
         for callback in _on_success.pop():
             callback()

@@ -29,7 +29,7 @@ def rows(file: Path) -> Iterator[RawRow]:
 
 def conversation(row: Any) -> Conversation:
     """The conversation of one row. Raises UnusableRowError."""
-    messages = []
+    messages: list[tuple[str, str]] = []
     for burst in list_of(row, "messages"):
         if not isinstance(burst, list):
             raise UnusableRowError("missing_field", f"messages: expected lists, got {describe_value(burst)}")
