@@ -55,7 +55,7 @@ def read_params(file: Path = PARAMS_FILE) -> Params:
         raise ValueError(f"{file} not found in {Path.cwd()}: run stages from the top folder of the project")
     try:
         params = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(params, dict):
         raise ValueError(f"{file}: expected one section for each stage, got {in_yaml(params)}")

@@ -268,6 +268,11 @@ def test_unknown_format_lists_the_choices(tmp_path):
         entries(tmp_path, "csv", "")
 
 
+def test_yaml_that_is_too_deep_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.yaml: not YAML: maximum recursion depth"):
+        entries(tmp_path, "skills", "[" * 5_000, "a.yaml", limit=1)
+
+
 def test_skills_need_a_limit(tmp_path):
     with pytest.raises(ValueError, match="limit"):
         entries(tmp_path, "skills", "")
@@ -488,6 +493,7 @@ def test_a_missing_hub_library_is_one_sentence(tmp_path, monkeypatch):
     [
         ("dataset: a\nsplit: b\nformat: c\n", "chats.yaml: revision: field required"),
         ("a: [", "chats.yaml: not YAML"),
+        ("[" * 5_000, "chats.yaml: not YAML: maximum recursion depth"),
         ("text", "chats.yaml: "),
         (DESCRIPTOR.format("text"), "format 'text' reads lines"),
         (DESCRIPTOR.format("hub"), "unknown format 'hub'"),

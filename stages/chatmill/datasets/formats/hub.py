@@ -36,7 +36,7 @@ def read_descriptor(file: Path) -> Descriptor:
     except ValidationError as error:
         problem = error.errors()[0]
         raise ValueError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file}: not YAML: {error}") from error
 
 

@@ -88,7 +88,7 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
 def _read(file: Path) -> SkillsFile:
     try:
         source = SkillsFile.model_validate(yaml.load(file.read_bytes(), Loader=yaml.BaseLoader))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         first = error.errors()[0]
