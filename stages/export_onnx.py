@@ -29,6 +29,12 @@ BUILDS: dict[str, Build] = {  # the graph of each engine
     "onnx_int8_dynamic": graphs.dynamic,
     "onnx_int4": partial(graphs.shared, bits=4),
 }
+PORTABLE: dict[str, tuple[str, Build]] = {  # quantized portable graphs: transformers.js knows their files by dtype
+    "int8": ("model_quantized.onnx", partial(graphs.portable, bits=8)),  # dtype q8
+    "int8_dynamic": ("model_int8.onnx", graphs.portable_dynamic),  # dtype int8
+    "int4": ("model_q4.onnx", partial(graphs.portable, bits=4)),  # dtype q4
+}
+TRANSFORMERS_JS = {"transformers.js_config": {"dtype": "fp32"}}  # in browsers its default is q8
 
 
 def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
@@ -44,10 +50,12 @@ def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
         raise ValueError(f"{weights_file}: not a safetensors file: {error}") from error
 
 
-def copy_config_and_tokenizer(model: Path, folder: Path) -> None:
-    """Copy the configuration and the tokenizer, which a chat needs beside the weights."""
+def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path) -> None:
+    """Write the configuration and the tokenizer, which a chat needs beside the weights."""
     ignore = shutil.ignore_patterns("*.safetensors", manifest.MANIFEST_NAME)
     shutil.copytree(model, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config | TRANSFORMERS_JS, indent=1) + "
+", encoding="utf-8")
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:
@@ -68,15 +76,17 @@ def write_genai(folder: Path, config: dict[str, Any]) -> None:
 
 @stage
 def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dynamic", "int4"]]) -> None:
-    """Write the portable and the shared graph, its quantized variants, and the files that a chat needs beside them."""
+    """Write the portable and the shared graph, quantized variants, and the files that a chat needs beside them."""
     weights, config = read_model_folder(model)
     if config["model_type"] == OWN_MODEL_TYPE:
         skip_export(export, config)
         return
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
-    copy_config_and_tokenizer(model, export)
+    write_config_and_tokenizer(model, config, export)
     for engine in ["onnx", "onnx_hf", *(f"onnx_{name}" for name in quantize)]:
         graphs.write(BUILDS[engine](weights, config, metadata), export / ONNX_FILES[engine])
+    for file, build in map(PORTABLE.__getitem__, quantize):
+        graphs.write(build(weights, config, metadata), export / file)
     write_genai(export, config)
     manifest.write_manifest(export, kind="onnx", fingerprint=metadata["fingerprint"])

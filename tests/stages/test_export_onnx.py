@@ -5,7 +5,8 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.inference.model_loading import load_model
+from chatmill.engines.onnx.onnx_engine import open_onnx_engine
+from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.vocabulary.huggingface import chat_template
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
@@ -20,10 +21,18 @@ def model(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("export") / "model")
 
 
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quantized") / "onnx"
+    main(model, folder, quantize=["int8", "int8_dynamic", "int4"])
+    return folder
+
+
 def test_folder_holds_graphs_and_all_that_chatting_needs(model, tmp_path):
     main(model, tmp_path / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     kinds = ("", "_int4", "_int8", "_int8_dynamic")
     graphs = ["model.onnx", "model_genai.onnx", *(f"model_shared{kind}.onnx" for kind in kinds)]
+    graphs += ["model_int8.onnx", "model_q4.onnx", "model_quantized.onnx"]
     others = ["chatmill_tokenizer.json", "config.json", "generation_config.json", "manifest.json", "tokenizer.json"]
     others += ["genai_config.json"]
     assert sorted(file.name for file in (tmp_path / "onnx").iterdir()) == sorted(graphs + others)
@@ -82,6 +91,43 @@ def test_a_damaged_model_is_refused(model, tmp_path):
     (copy / "model.safetensors").write_bytes(weights)
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         main(copy, tmp_path / "onnx", quantize=[])
+
+
+def sizes_for_transformers_js(shape, batch_size):
+    """The sizes of an empty past, as transformers.js computes them: numbers, `batch_size`, and 0 for other names."""
+    return [dim if isinstance(dim, int) else batch_size if dim == "batch_size" else 0 for dim in shape]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model_quantized.onnx", "model_int8.onnx", "model_q4.onnx"])
+def test_transformers_js_begins_with_an_empty_past_of_the_right_size(exported, name):
+    session = onnxruntime.InferenceSession(exported / name)
+    given = {node.name: node.shape for node in session.get_inputs()}
+    past = {key: sizes_for_transformers_js(shape, 3) for key, shape in given.items() if key.startswith("past")}
+    assert set(map(tuple, past.values())) == {(3, CONFIG.num_key_value_heads, 0, CONFIG.head_dim)}
+    ones = np.ones((3, 4), np.int64)
+    feed = {"input_ids": ones, "attention_mask": ones, "position_ids": ones.cumsum(1) - 1}
+    logits, *_ = session.run(None, feed | {key: np.zeros(sizes, np.float32) for key, sizes in past.items()})
+    assert logits.shape == (3, 4, len(VOCABULARY.tokens))
+
+
+@pytest.mark.parametrize(
+    ("ours", "portable"),
+    [
+        ("onnx_int8", "model_quantized.onnx"),
+        ("onnx_int8_dynamic", "model_int8.onnx"),
+        ("onnx_int4", "model_q4.onnx"),
+    ],
+)
+def test_portable_graphs_are_quantized_as_the_shared_ones(exported, ours, portable):
+    ids = [72, 105, 33]
+    found = open_onnx_engine(exported / portable, name=ours, threads=1).append(ids)
+    np.testing.assert_allclose(found, load_engine(exported, ours, threads=1).append(ids), atol=0.2)
+    assert np.abs(found - load_engine(exported, "onnx", threads=1).append(ids)).max() > 1e-3
+
+
+def test_browsers_load_the_float32_graph_unless_told_otherwise(exported):
+    config = json.loads((exported / "config.json").read_text())
+    assert config["transformers.js_config"] == {"dtype": "fp32"}
 
 
 def test_portable_graph_runs_where_nothing_is_known_of_chatmill(model, tmp_path):

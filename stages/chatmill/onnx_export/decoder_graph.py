@@ -66,7 +66,7 @@ class DecoderBuilder(ABC):
         """The finished model."""
         self.declare_inputs()
         logits = self.head(self.layers())
-        self.outputs.insert(0, tensor(logits, TensorProto.FLOAT, ["batch", "kept", self.config["vocab_size"]]))
+        self.outputs.insert(0, tensor(logits, TensorProto.FLOAT, ["batch_size", "kept", self.config["vocab_size"]]))
         graph = helper.make_graph(self.nodes, "chatmill", self.inputs, self.outputs, self.initializers)
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=11, producer_name="chatmill")
@@ -107,7 +107,7 @@ class DecoderBuilder(ABC):
         past = [f"past_key_values.{i}.{name}" for name in ("key", "value")]
         present = [f"present.{i}.{name}" for name in ("key", "value")]
         for names, values, length in (past, self.inputs, "past"), (present, self.outputs, "total"):
-            shape = ["batch", self.kv_heads, length, self.head_dim]
+            shape = ["batch_size", self.kv_heads, length, self.head_dim]
             values += [tensor(name, TensorProto.FLOAT, shape) for name in names]
         return self.attend(q, k, v, past, present, layer)
 

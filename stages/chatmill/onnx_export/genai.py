@@ -60,7 +60,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _replace_inputs(graph: onnx.GraphProto) -> None:
     """Compute the lengths from the mask, and the logits of the last position only."""
     remaining = [node for node in graph.input if node.name not in _REPLACED]
-    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"])
+    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total"])
     one, axis = "attention_mask.one", "attention_mask.axis"
     constants = {"logits_to_keep": np.array([1]), one: np.array(1), axis: np.array([1])}
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = [

@@ -21,12 +21,20 @@ from chatmill.onnx_export.quantization import BitWidth, quantize_outputs
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates so many channels of a head at a time
 
 
-def portable(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+def portable(
+    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], bits: BitWidth | None = None
+) -> ModelProto:
     """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
 
-    P may be 0, and rows may be padded on the left where attention_mask is 0.
+    P may be 0, and rows may be padded on the left where attention_mask is 0. With `bits` the matrices are quantized, by
+    operators of ONNX Runtime. transformers.js recognises B by the name `batch_size`, and takes other open sizes for P.
     """
-    return _Portable(weights, config).build(metadata)
+    return _Portable(weights, config, bits).build(metadata)
+
+
+def portable_dynamic(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+    """The eight-bit `portable` graph with dynamically quantized activations."""
+    return _PortableDynamic(weights, config, 8).build(metadata)
 
 
 def shared(
@@ -55,14 +63,14 @@ def write(model: ModelProto, file: Path) -> None:
 
 
 class _Portable(DecoderBuilder):
-    """Standard operators of opset 23."""
+    """Standard operators of opset 23, but for quantized matrices."""
 
     def declare_inputs(self) -> None:
         """Add the inputs, the mask and the rotations."""
         names = {
-            "input_ids": ["batch", "time"],
-            "attention_mask": ["batch", "total"],
-            "position_ids": ["batch", "time"],
+            "input_ids": ["batch_size", "time"],
+            "attention_mask": ["batch_size", "total"],
+            "position_ids": ["batch_size", "time"],
         }
         self.inputs += [tensor(name, TensorProto.INT64, shape) for name, shape in names.items()]
         self.cos_sin = self.rotations()
@@ -124,8 +132,8 @@ class _Shared(DecoderBuilder):
                 f"head_dim = {self.head_dim}: ONNX Runtime needs a multiple of {HEAD_MULTIPLE}: set other heads"
             )
         self.inputs += [
-            tensor("input_ids", TensorProto.INT64, ["batch", "time"]),
-            tensor("seqlens_k", TensorProto.INT32, ["batch"]),
+            tensor("input_ids", TensorProto.INT64, ["batch_size", "time"]),
+            tensor("seqlens_k", TensorProto.INT32, ["batch_size"]),
             tensor("total_sequence_length", TensorProto.INT32, []),
             tensor("logits_to_keep", TensorProto.INT64, [1]),
         ]
@@ -173,7 +181,7 @@ class _Shared(DecoderBuilder):
         return super().head(self.node("Slice", [x, start, end, axis], "kept"))
 
 
-class _Dynamic(_Shared):
+class _DynamicLayers(DecoderBuilder):
     """Layers multiply in int8 with dynamically quantized inputs; embedding and head are as in the eight-bit graph."""
 
     def linear(self, x: str, name: str) -> str:
@@ -183,3 +191,11 @@ class _Dynamic(_Shared):
         if f"{name}.bias" in self.weights:
             inputs += ["", self.initializer(f"{name}.bias")]
         return self.node("DynamicQuantizeMatMul", inputs, name, domain=CONTRIB)
+
+
+class _Dynamic(_DynamicLayers, _Shared):
+    """The `shared` graph with dynamically quantized layers."""
+
+
+class _PortableDynamic(_DynamicLayers, _Portable):
+    """The `portable` graph with dynamically quantized layers."""
