@@ -14,6 +14,7 @@ from tokenizers.pre_tokenizers import Split
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.encoding import tiktoken_ranks
 from chatmill.tokenizer.exporting.format_names import ExportFormat
+from chatmill.tokenizer.exporting.readers import add_readers
 from chatmill.tokenizer.formats.binary import write_binary
 from chatmill.tokenizer.formats.llama2c import greedy_unsupported_reason, write_llama2c
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
@@ -41,6 +42,7 @@ def export_all(
     """
     out.mkdir(parents=True)
     written = {format: export(format, tokenizer_folder, vocabulary, out) for format in formats}
+    add_readers(written, vocabulary)
     (out / "formats.json").write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     write_manifest(out, kind="tokenizer", fingerprint=vocabulary.fingerprint)
     return written
