@@ -44,7 +44,8 @@ def test_every_example_for_tokenizers_and_sentencepiece_is_one(exported):
 def test_all_that_read_a_tokenizer_json_take_names_of_control_tokens_for_the_tokens(exported):
     found = exported.formats["huggingface"]["readers"]
     assert set(found) == JSON_READERS
-    assert {each[0]["example"] for each in found.values()} == {"<|bos|>"}
+    assert all(each[0].get("example") == "<|bos|>" or "load" in each[0]["reason"] for each in found.values())
+    assert found["transformers"][0]["example"] == "<|bos|>"
 
 
 @pytest.mark.parametrize("exported", ["unigram"], indirect=True)
@@ -52,12 +53,13 @@ def test_unigram_in_transformers_js_has_no_byte_fallback(exported):
     assert "no byte fallback" in reasons(exported, "huggingface", "transformers.js")
     example = exported.formats["huggingface"]["readers"]["transformers.js"][-1]["example"]
     assert exported.original.encode(example) == list(example.encode())
-    assert "does not load Unigram" in reasons(exported, "huggingface", "ONNX Runtime GenAI")
+    assert exported.formats["huggingface"]["readers"]["ONNX Runtime GenAI"] == [{"reason": "it does not load Unigram"}]
 
 
 @pytest.mark.parametrize("exported", ["unigram", "sentencepiece-bpe"], indirect=True)
 def test_u2581_is_named_for_every_reader_of_a_sentencepiece_model(exported):
-    assert all("U+2581" in reasons(exported, "huggingface", reader) for reader in JSON_READERS)
+    loading = JSON_READERS - ({"ONNX Runtime GenAI"} if exported.name == "unigram" else set())
+    assert all("U+2581" in reasons(exported, "huggingface", reader) for reader in loading)
     assert "U+2581" in reasons(exported, "sentencepiece", "sentencepiece")
 
 

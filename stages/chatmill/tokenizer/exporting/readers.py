@@ -21,7 +21,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import METASPACE
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
 Encode = Callable[[str], list[int]]
-Find = Callable[[Vocabulary, Encode], str | None]  # a text with other ids, "" for every text, None if none is known
+Find = Callable[[Vocabulary, Encode], str | None]  # a text with other ids; "" if nothing loads, None if none is known
 
 LOADED_BY_GENAI = tuple(PATTERNS[name] for name in ("qwen2", "llama3", "gpt2", "cl100k", "o200k"))
 MOST_WORDS = 40  # of the vocabulary, in the texts that are tried
@@ -57,8 +57,9 @@ def _readers(format: ExportFormat, vocabulary: Vocabulary, encode: Encode) -> di
         example = rule.find(vocabulary, encode) if rule.format == format else None
         if example is not None:
             difference = {"reason": rule.reason} | ({"example": example} if example else {})
-            for reader in rule.readers:
-                found.setdefault(reader, []).append(difference)
+            for differences in (found.setdefault(reader, []) for reader in rule.readers):
+                if all("example" in each for each in differences):  # the reader loads the file
+                    differences.append(difference)
     return found
 
 
@@ -102,7 +103,7 @@ def _order_in_genai(vocabulary: Vocabulary, encode: Encode) -> str | None:
 
 
 def _no_modifiers(vocabulary: Vocabulary, _: Encode) -> str | None:
-    return "" if "(?i:" in (vocabulary.pattern or "") else None
+    return "a" if "(?i:" in (vocabulary.pattern or "") else None
 
 
 def _with_pattern(
@@ -178,6 +179,13 @@ _JSON_READERS = ("tokenizers", "transformers", "transformers.js", "ONNX Runtime 
 _NO_MARKS = partial(_with_pattern, change=_without_marks, of=(PATTERNS["o200k"],))
 _NO_NEXT_LINE = partial(_with_pattern, change=partial(with_spaces, SPACES), of=LOADED_BY_GENAI)
 RULES = (
+    Rule(("ONNX Runtime GenAI",), "huggingface", "it does not load Unigram", _unigram_in_genai),
+    Rule(
+        ("ONNX Runtime GenAI",),
+        "huggingface",
+        "it loads few split patterns: those named qwen2, llama3, gpt2, cl100k and o200k",
+        _pattern_in_genai,
+    ),
     Rule(_JSON_READERS, "huggingface", "a control token's name in text becomes the token: escape it", _control_name),
     Rule(_JSON_READERS, "huggingface", "U+2581 in text becomes a space", _metaspace),
     Rule(
@@ -191,13 +199,6 @@ RULES = (
         "huggingface",
         "its contractions are of ASCII letters, and 'ſ is none",
         partial(_with_pattern, change=_ascii_contractions),
-    ),
-    Rule(("ONNX Runtime GenAI",), "huggingface", "it does not load Unigram", _unigram_in_genai),
-    Rule(
-        ("ONNX Runtime GenAI",),
-        "huggingface",
-        "it loads few split patterns: those named qwen2, llama3, gpt2, cl100k and o200k",
-        _pattern_in_genai,
     ),
     Rule(("ONNX Runtime GenAI",), "huggingface", "it ends a text at U+0000", _zero_byte),
     Rule(("ONNX Runtime GenAI",), "huggingface", "its split into characters is for ASCII only", _byte_pattern),
