@@ -3,7 +3,7 @@ import sentencepiece
 import tokenizers
 
 from chatmill.tokenizer.exporting.readers import SPACES, add_readers, with_spaces
-from chatmill.tokenizer.vocabulary.patterns import PATTERNS, oniguruma_pretokens
+from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, oniguruma_pretokens
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 
@@ -91,6 +91,12 @@ def test_readers_in_c_differ_where_a_merge_crosses_the_pieces():
     unsplit = "it merges by score without splitting the text first"
     assert readers(byte_pairs([b"12"]), "binary")["qwen3.c"][unsplit] == "12345678"
     assert unsplit not in readers(byte_pairs([b"ab"]), "binary")["qwen3.c"]
+
+
+def test_readers_in_c_differ_on_a_character_whose_first_bytes_are_no_token():
+    vocabulary = byte_level_vocabulary(["中".encode()], "char", "lookup", CHARACTERS)
+    found = readers(add_special_tokens(vocabulary, []), "binary")["qwen3.c"]
+    assert found["it merges by score without splitting the text first"] == "中"
 
 
 def test_tiktoken_and_formats_without_files_have_no_entry():

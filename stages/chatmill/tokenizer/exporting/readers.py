@@ -144,7 +144,14 @@ def _unsplit(vocabulary: Vocabulary, encode: Encode) -> str | None:
 
     words = list(_words(vocabulary))
     texts = (form.format(word) for form in ("{}", "a  {}", "{0}  {0}", "{0}'{0}", "{0}.{0}") for word in words)
-    return _differing(encode, other, ["12345678", "é", "...", *texts])
+    return _differing(encode, other, ["12345678", "é", "...", *_long_characters(vocabulary), *texts])
+
+
+def _long_characters(vocabulary: Vocabulary) -> Iterator[str]:
+    """Characters of three or four bytes that are a token, which two bytes may not be merged into."""
+    tokens = (vocabulary.tokens[i] for i in vocabulary.text_ids)
+    texts = (token.decode(errors="ignore") for token in tokens if 2 < len(token) < 5)
+    return islice((text for text in texts if len(text) == 1), MOST_WORDS)
 
 
 def _differing(encode: Encode, other: Encode, texts: Iterable[str]) -> str | None:
