@@ -5,7 +5,7 @@ import tokenizers
 from chatmill.tokenizer.exporting.readers import SPACES, add_readers, with_spaces
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, oniguruma_pretokens
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
-from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_level_vocabulary, rank_scores
 
 JSON_READERS = {"tokenizers", "transformers", "transformers.js", "ONNX Runtime GenAI"}
 
@@ -65,7 +65,7 @@ def test_u2581_is_named_for_every_reader_of_a_sentencepiece_model(exported):
 
 @pytest.mark.parametrize("exported", ["wordpiece"], indirect=True)
 def test_wordpiece_is_not_loaded_by_genai_for_its_pattern(exported):
-    assert "loads few split patterns" in reasons(exported, "huggingface", "ONNX Runtime GenAI")
+    assert "known to load only" in reasons(exported, "huggingface", "ONNX Runtime GenAI")
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -77,7 +77,7 @@ def test_js_tiktoken_loads_only_gpt2s_pattern_everywhere(pattern):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_of_our_patterns_genai_refuses_nanochats(pattern):
     found = readers(byte_pairs([b"th", b"the"], pattern), "huggingface")["ONNX Runtime GenAI"]
-    assert ("it loads few split patterns" in found) == (pattern == "nanochat")
+    assert any("known to load only" in reason for reason in found) == (pattern == "nanochat")
 
 
 def test_a_space_that_is_none_elsewhere_is_an_example_only_where_ids_differ():
@@ -97,6 +97,14 @@ def test_readers_in_c_differ_on_a_character_whose_first_bytes_are_no_token():
     vocabulary = byte_level_vocabulary(["中".encode()], "char", "lookup", CHARACTERS)
     found = readers(add_special_tokens(vocabulary, []), "binary")["qwen3.c"]
     assert found["it merges by score without splitting the text first"] == "中"
+
+
+def test_llama2_c_is_named_unless_the_bytes_have_llama_2s_ids():
+    assert "llama2.c" in readers(byte_pairs([b"th"]), "llama2c")
+    kinds = (Kind.UNKNOWN, Kind.CONTROL, Kind.CONTROL, *[Kind.FALLBACK] * 256)
+    tokens = (b"<unk>", b"<s>", b"</s>", *(bytes([byte]) for byte in range(256)))
+    llama = Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds))
+    assert readers(llama, "llama2c") == {}
 
 
 def test_tiktoken_and_formats_without_files_have_no_entry():

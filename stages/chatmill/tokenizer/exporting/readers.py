@@ -14,16 +14,21 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
+
 from chatmill.tokenizer.exporting.format_names import ExportFormat
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
-from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, WORDS
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
 Encode = Callable[[str], list[int]]
-Find = Callable[[Vocabulary, Encode], str | None]  # a text with other ids; "" if nothing loads, None if none is known
+# From the encoder of pieces: a text with other ids; "" if nothing loads, None if none is known
+Find = Callable[[Vocabulary, Encode], str | None]
 
 LOADED_BY_GENAI = tuple(PATTERNS[name] for name in ("qwen2", "llama3", "gpt2", "cl100k", "o200k"))
+LLAMA_BYTES = (3, 259)  # the ids of Llama 2's bytes
 MOST_WORDS = 40  # of the vocabulary, in the texts that are tried
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _ASCII_CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -44,17 +49,17 @@ class Rule(NamedTuple):
 
 def add_readers(written: Mapping[ExportFormat, dict[str, Any]], vocabulary: Vocabulary) -> None:
     """Add to what was written of each format the readers of its files that differ; nothing where none is known."""
-    encode = ReferenceEncoder(vocabulary).encode
+    encode_piece = ReferenceEncoder(replace(vocabulary, pattern=ANYTHING)).encode
     for format, entry in written.items():
-        if "files" in entry and (readers := _readers(format, vocabulary, encode)):
+        if "files" in entry and (readers := _readers(format, vocabulary, encode_piece)):
             entry["readers"] = readers
 
 
-def _readers(format: ExportFormat, vocabulary: Vocabulary, encode: Encode) -> dict[str, list[dict[str, str]]]:
+def _readers(format: ExportFormat, vocabulary: Vocabulary, encode_piece: Encode) -> dict[str, list[dict[str, str]]]:
     """The differences of each reader of a format."""
     found: dict[str, list[dict[str, str]]] = {}
     for rule in RULES:
-        example = rule.find(vocabulary, encode) if rule.format == format else None
+        example = rule.find(vocabulary, encode_piece) if rule.format == format else None
         if example is not None:
             difference = {"reason": rule.reason} | ({"example": example} if example else {})
             for differences in (found.setdefault(reader, []) for reader in rule.readers):
@@ -82,7 +87,7 @@ def _zero_byte(vocabulary: Vocabulary, _: Encode) -> str | None:
     return "a\0b" if vocabulary.lossless else None
 
 
-def _byte_pattern(vocabulary: Vocabulary, _: Encode) -> str | None:
+def _characters_in_genai(vocabulary: Vocabulary, _: Encode) -> str | None:
     return "é" if vocabulary.pattern == CHARACTERS and _has_long_tokens(vocabulary) else None
 
 
@@ -92,11 +97,12 @@ def _unigram_in_genai(vocabulary: Vocabulary, _: Encode) -> str | None:
 
 def _pattern_in_genai(vocabulary: Vocabulary, _: Encode) -> str | None:
     known = (*LOADED_BY_GENAI, CHARACTERS, WORDS, None)
-    return "" if vocabulary.pattern not in known and _has_long_tokens(vocabulary) else None
+    unknown = vocabulary.pattern not in known and vocabulary.steps is None
+    return "" if unknown and _has_long_tokens(vocabulary) else None
 
 
-def _order_in_genai(vocabulary: Vocabulary, encode: Encode) -> str | None:
-    if _metaspace(vocabulary, encode) is None or vocabulary.algorithm != "merge":
+def _order_in_genai(vocabulary: Vocabulary, _: Encode) -> str | None:
+    if _metaspace(vocabulary, _) is None or vocabulary.algorithm != "merge":
         return None
     tokens = set(vocabulary.tokens)
     return next((text for text in (f" {digit}" for digit in range(10)) if text.encode() in tokens), None)
@@ -107,14 +113,19 @@ def _no_modifiers(vocabulary: Vocabulary, _: Encode) -> str | None:
 
 
 def _with_pattern(
-    vocabulary: Vocabulary, encode: Encode, *, change: Callable[[str], str], of: tuple[str, ...] = ()
+    vocabulary: Vocabulary, encode_piece: Encode, *, change: Callable[[str], str], of: tuple[str, ...] = ()
 ) -> str | None:
     """A text that a pattern splits otherwise as a reader understands it; `of` are the patterns that it takes so."""
     pattern = vocabulary.pattern
     if pattern is None or vocabulary.steps is not None or (of and pattern not in of) or change(pattern) == pattern:
         return None
-    other = ReferenceEncoder(replace(vocabulary, pattern=change(pattern))).encode
+    encode, other = (_split_first(each, encode_piece) for each in (pattern, change(pattern)))
     return _differing(encode, other, _odd_texts(vocabulary))
+
+
+def _split_first(pattern: str, encode_piece: Encode) -> Encode:
+    split = Split(Regex(pattern), "removed", invert=True)
+    return lambda text: [i for piece, _ in split.pre_tokenize_str(text) for i in encode_piece(piece)]
 
 
 def with_spaces(characters: str, pattern: str) -> str:
@@ -131,7 +142,7 @@ def _ascii_contractions(pattern: str) -> str:
     return pattern.replace(_CONTRACTION, _ASCII_CONTRACTION)
 
 
-def _unsplit(vocabulary: Vocabulary, encode: Encode) -> str | None:
+def _unsplit(vocabulary: Vocabulary, encode_piece: Encode) -> str | None:
     """A text that differs where bytes are merged by score without being split first."""
     if vocabulary.steps is not None:
         return None
@@ -144,6 +155,7 @@ def _unsplit(vocabulary: Vocabulary, encode: Encode) -> str | None:
 
     words = list(_words(vocabulary))
     texts = (form.format(word) for form in ("{}", "a  {}", "{0}  {0}", "{0}'{0}", "{0}.{0}") for word in words)
+    encode = _split_first(vocabulary.pattern or ANYTHING, encode_piece)
     return _differing(encode, other, ["12345678", "é", "...", *_long_characters(vocabulary), *texts])
 
 
@@ -171,15 +183,15 @@ def _odd_texts(vocabulary: Vocabulary) -> Iterator[str]:
 def _words(vocabulary: Vocabulary) -> Iterator[str]:
     """The first text tokens of several letters."""
     texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
-    return islice((text for text in dict.fromkeys(texts) if len(text) > 1), MOST_WORDS)
+    return islice((text for text in texts if len(text) > 1), MOST_WORDS)
 
 
 def _has_long_tokens(vocabulary: Vocabulary) -> bool:
     return any(len(vocabulary.tokens[i]) > 1 for i in vocabulary.text_ids)
 
 
-def _always(_: Vocabulary, __: Encode) -> str | None:
-    return "a"
+def _other_than_llama(vocabulary: Vocabulary, _: Encode) -> str | None:
+    return None if set(vocabulary.kinds[slice(*LLAMA_BYTES)]) == {Kind.FALLBACK} else "a"
 
 
 _JSON_READERS = ("tokenizers", "transformers", "transformers.js", "ONNX Runtime GenAI")
@@ -190,7 +202,7 @@ RULES = (
     Rule(
         ("ONNX Runtime GenAI",),
         "huggingface",
-        "it loads few split patterns: those named qwen2, llama3, gpt2, cl100k and o200k",
+        "it is known to load only the split patterns named qwen2, llama3, gpt2, cl100k and o200k",
         _pattern_in_genai,
     ),
     Rule(_JSON_READERS, "huggingface", "a control token's name in text becomes the token: escape it", _control_name),
@@ -208,7 +220,7 @@ RULES = (
         partial(_with_pattern, change=_ascii_contractions),
     ),
     Rule(("ONNX Runtime GenAI",), "huggingface", "it ends a text at U+0000", _zero_byte),
-    Rule(("ONNX Runtime GenAI",), "huggingface", "its split into characters is for ASCII only", _byte_pattern),
+    Rule(("ONNX Runtime GenAI",), "huggingface", "its split into characters is for ASCII only", _characters_in_genai),
     Rule(("ONNX Runtime GenAI",), "huggingface", "it merges some pairs in another order", _order_in_genai),
     Rule(("ONNX Runtime GenAI",), "huggingface", "for its pattern, U+0085 is no space", _NO_NEXT_LINE),
     Rule(
@@ -238,6 +250,6 @@ RULES = (
         ("llama2.c",),
         "llama2c",
         "it puts a space before a text, does not split it, and expects Llama 2's ids of bytes",
-        _always,
+        _other_than_llama,
     ),
 )
