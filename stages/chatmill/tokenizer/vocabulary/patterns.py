@@ -1,7 +1,7 @@
 r"""The split patterns: regular expressions that cut text into pieces before it is tokenized.
 
-All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces. `qwen2`, `llama3`
-and `gpt2` load in every runtime. `cl100k` and `nanochat` are written without possessive quantifiers and `$`, and give
+All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces; what other runtimes
+make of them is in chatmill.tokenizer.exporting.readers. `cl100k` and `nanochat` are written without possessive quantifiers and `$`, and give
 the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not checked when used: to
 check an expression, use it as the parameter's value first.
 
