@@ -1,9 +1,9 @@
 r"""The split patterns: regular expressions that cut text into pieces before it is tokenized.
 
-All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces; what other runtimes
-make of them is in chatmill.tokenizer.exporting.readers. `cl100k` and `nanochat` are written without possessive quantifiers and `$`, and give
-the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not checked when used: to
-check an expression, use it as the parameter's value first.
+All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces; how other runtimes
+read them says chatmill.tokenizer.exporting.readers. `cl100k` and `nanochat` are written without possessive quantifiers
+and `$`, and give the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not
+checked when used: to check an expression, use it as the parameter's value first.
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """
