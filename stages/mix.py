@@ -20,6 +20,7 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from chatmill.datasets.split import SplitName, assign_split
+from chatmill.pipeline.manifest import check_file, write_file_manifest
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output, Section
@@ -227,7 +228,7 @@ def count_states(folder: Path) -> tuple[list[int], list[int]]:
 
 
 def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
-    """The prepared file of each source. Raises ValueError if one is missing, or if there are others."""
+    """The prepared file of each source. Raises ValueError if one is missing or changed, or if there are others."""
     expected = {f"{source}{end}" for source in sources for end in (".jsonl", ".rejects.jsonl")}
     for file in sorted(folder.glob("*.jsonl")):
         if file.name not in expected:
@@ -238,6 +239,8 @@ def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
     for file in files:
         if not file.exists():
             raise ValueError(f"{file} is missing: run dvc repro prepare@{file.stem}")
+        for written in (file, file.with_suffix(".rejects.jsonl")):
+            check_file(written, file.with_suffix(".manifest.json"))
     return files
 
 
@@ -253,6 +256,7 @@ def main(
     train: Output,
     validation: Output,
     test: Output,
+    manifest: Output,
     metrics: Output,
     *,
     prepare: Section,
@@ -290,6 +294,7 @@ def main(
                     f"no conversations remain for {name}: add data, or change mix.validation_share and mix.test_share"
                 )
         write_splits(files, folder, [test, validation, train])
+    write_file_manifest(manifest, [train, validation, test], kind="conversations")
     content = {
         "conversations": dict(zip(SPLITS, counts, strict=False)),
         "bytes": dict(zip(SPLITS, sizes, strict=False)),

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
+from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import progress
@@ -80,6 +81,7 @@ def main(
     path: Path,
     conversations: Output,
     rejects: Output,
+    manifest: Output,
     *,
     format: str,
     limit: PositiveInt | None = None,
@@ -116,3 +118,4 @@ def main(
         )
     if not written:
         raise ValueError(f"{path}: no conversations: add some, or remove prepare.{source} from params.yaml")
+    write_file_manifest(manifest, [conversations, rejects], kind="conversations")

@@ -91,6 +91,8 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/raw/external/other_tokenizer/.gitkeep", ["train_soft_tokenizer"]),
     ("data/raw/external/compare_tokenizers/.gitkeep", ["evaluate"]),
     ("data/prepared/visits.jsonl", ["prepare@visits", "mix"]),
+    ("data/prepared/visits.manifest.json", ["prepare@visits", "mix"]),
+    ("data/chat/manifest.json", ["mix"]),
     ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer"]),
     ("data/chat/validation.jsonl", ["mix", "encode"]),
     ("data/chat/test.jsonl", ["mix", "evaluate", "benchmark", "train_soft_tokenizer"]),

@@ -22,9 +22,10 @@ prepare: {{chats: {{path: chats.jsonl, format: {}}}}}
 mix: {{validation_share: 0.05, test_share: 0.05, near_duplicates: false}}
 """
 COMMANDS = {
-    "prepare": "chats.jsonl prepared/chats.jsonl prepared/chats.rejects.jsonl",
+    "prepare": "--path chats.jsonl --conversations prepared/chats.jsonl --rejects prepared/chats.rejects.jsonl "
+    "--manifest prepared/chats.manifest.json",
     "mix": "--prepared prepared --train chat/train.jsonl --validation chat/validation.jsonl --test chat/test.jsonl "
-    "--metrics metrics/mix.json",
+    "--manifest chat/manifest.json --metrics metrics/mix.json",
 }
 
 

@@ -68,9 +68,17 @@ def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validatio
     for name, file in sources.items():
         out = folder / "prepared" / f"{name}.jsonl"
         out.parent.mkdir(exist_ok=True)
-        prepare.main(file, out, out.with_suffix(".rejects.jsonl"), format=name, max_reject_rate=0.05)
+        written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
+        prepare.main(file, *written, format=name, max_reject_rate=0.05)
     shares = {"validation_share": validation_share, "test_share": 0.01, "near_duplicates": False}
-    mix.main(folder / "prepared", *chat, folder / "mix.json", prepare={name: {} for name in sources}, **shares)
+    mix.main(
+        folder / "prepared",
+        *chat,
+        folder / "manifest.json",
+        folder / "mix.json",
+        prepare={name: {} for name in sources},
+        **shares,
+    )
     sizes = {"vocab_size": vocab_size, "special_tokens": []}
     parameters = {"type": "bpe", **sizes}
     train_tokenizer.main(chat[0], Path("/"), folder / "tokenizer", parameters=parameters)

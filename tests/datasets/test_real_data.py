@@ -59,12 +59,14 @@ def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
     for name in ("train", "validation", "test"):
         out = prepared / f"{name}.jsonl"
         raw = DATA / f"dailydialog/dialogues_{name}.txt"
-        prepare.main(raw, out, out.with_suffix(".rejects.jsonl"), format="dailydialog")
+        written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
+        prepare.main(raw, *written, format="dailydialog")
         texts += [json.loads(line)["text"] for line in out.open(encoding="utf-8")]
-    outputs = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test", "metrics")]
+    names = ("train.jsonl", "validation.jsonl", "test.jsonl", "manifest.json", "metrics.json")
+    outputs = [tmp_path / name for name in names]
     sources = {name: {} for name in ("train", "validation", "test")}
     mix.main(prepared, *outputs, prepare=sources, validation_share=0.05, test_share=0.05, near_duplicates=False)
-    metrics = json.loads(outputs[3].read_text())
+    metrics = json.loads(outputs[4].read_text())
     assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
     assert sum(metrics["conversations"].values()) == len(set(texts))
     assert metrics["leaked"] > 0

@@ -92,7 +92,7 @@ def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     params = read_params(ROOT / "params.yaml")
     params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    command = [sys.executable, SOURCE / "prepare.py", "letters.jsonl", "letters.rejects.jsonl"]
+    command = [sys.executable, SOURCE / "prepare.py", "letters.jsonl", "letters.rejects.jsonl", "m.json"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert "benchmark.repeats: expected an integer above 0; params.yaml: unknown parameter benchmark.repeets" in (

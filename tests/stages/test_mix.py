@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import mix
 from chatmill.conversation.chatml import Message, Record, read_records, render
 from chatmill.datasets.split import assign_split
+from chatmill.pipeline.manifest import write_file_manifest
 from support.paths import SOURCE
 
 SHARES = {"validation_share": 0.2, "test_share": 0.2}
@@ -31,11 +32,13 @@ def write(folder, sources, rejects=()):
 
 
 def run(folder, sources, near_duplicates=False, **shares):
-    outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "metrics")}
+    outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "manifest", "metrics")}
+    outputs["manifest"] = folder / "manifest.json"
     mix.main(
         folder / "prepared", *outputs.values(), prepare=sources, near_duplicates=near_duplicates, **SHARES | shares
     )
     metrics = json.loads(outputs.pop("metrics").read_text())
+    outputs.pop("manifest")
     return {name: [record.text for record in read_records(file)] for name, file in outputs.items()}, metrics
 
 
@@ -199,8 +202,8 @@ def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
     (tmp_path / "params.yaml").write_text(
         "prepare: {a: {path: x, format: text}}\nmix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true}\n"
     )
-    files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "metrics/mix.json"]
-    names = ("--train", "--validation", "--test", "--metrics")
+    files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "chat/manifest.json", "metrics/mix.json"]
+    names = ("--train", "--validation", "--test", "--manifest", "--metrics")
     named = (part for pair in zip(names, files, strict=True) for part in pair)
     command = [sys.executable, SOURCE / "mix.py", "--prepared", "prepared", *named]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -227,3 +230,31 @@ def test_a_source_left_out_of_train_is_still_held_out(tmp_path):
     texts, metrics = mixed(tmp_path, sources, repeat={"b": 0})
     assert texts["train"] == [pair("filler of train")]
     assert (pair("b of test") in texts["test"], metrics["conversations"]["train"]) == (True, 1)
+
+
+def test_a_prepared_file_that_was_changed_is_refused(tmp_path):
+    write(tmp_path / "prepared", {"a": FILLED})
+    file = tmp_path / "prepared/a.jsonl"
+    write_file_manifest(file.with_suffix(".manifest.json"), [file], kind="conversations")
+    run(tmp_path, {"a": {}})
+    file.write_bytes(file.read_bytes().replace(b"train", b"trail", 1))
+    with pytest.raises(ValueError, match=f"^{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`$"):
+        run(tmp_path, {"a": {}})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"files": 1}', ""])
+def test_a_manifest_that_cannot_be_read_is_refused(tmp_path, content):
+    write(tmp_path / "prepared", {"a": FILLED})
+    manifest = tmp_path / "prepared/a.manifest.json"
+    manifest.write_text(content)
+    with pytest.raises(ValueError, match=f"^{manifest}: not a manifest: run `chatmill repair`, then `dvc repro`$"):
+        run(tmp_path, {"a": {}})
+
+
+def test_a_split_that_was_changed_is_refused_by_its_readers(tmp_path):
+    mixed(tmp_path, {"a": FILLED})
+    list(read_records(tmp_path / "train.jsonl"))
+    file = tmp_path / "train.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"train", b"trail", 1))
+    with pytest.raises(ValueError, match=f"^{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`$"):
+        next(read_records(file))

@@ -29,7 +29,8 @@ def chat(*texts, system=None):
 def run(tmp_path, lines, **parameters):
     raw = tmp_path / "raw.jsonl"
     raw.write_bytes(lines if isinstance(lines, bytes) else "".join(lines).encode("utf-8"))
-    prepare.main(raw, tmp_path / "chats.jsonl", tmp_path / "chats.rejects.jsonl", **{"format": "messages"} | parameters)
+    files = (tmp_path / f"chats.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
+    prepare.main(raw, *files, **{"format": "messages"} | parameters)
     return list(read_records(tmp_path / "chats.jsonl")), (tmp_path / "chats.rejects.jsonl").read_text().splitlines()
 
 
@@ -61,7 +62,8 @@ def test_conversations_that_open_alike_are_one_group_of_their_source(tmp_path):
 
 def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
     raw = ROOT / "data/raw/skills.yaml"
-    prepare.main(raw, tmp_path / "s.jsonl", tmp_path / "s.rejects.jsonl", format="skills", limit=50, seed=1)
+    files = (tmp_path / f"s.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
+    prepare.main(raw, *files, format="skills", limit=50, seed=1)
     records = list(read_records(tmp_path / "s.jsonl"))
     assert len(records) == 50
     assert all(record.group.startswith(("skills/", "held-back/skills/")) and record.skill for record in records)
@@ -138,7 +140,8 @@ def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
 # on the command line
 
 
-def stage(folder, *arguments):
+def stage(folder):
+    arguments = ("chats.jsonl", "chats.rejects.jsonl", "m.json")
     result = subprocess.run(
         [sys.executable, SOURCE / "prepare.py", *arguments],
         cwd=folder,
@@ -174,7 +177,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, section, content, pr
     (tmp_path / "params.yaml").write_text(f"prepare:\n  chats: {{path: raw.jsonl, {section.strip('{}')}}}\n")
     if content is not None:
         (tmp_path / "raw.jsonl").write_bytes(content)
-    code, [line] = stage(tmp_path, "chats.jsonl", "chats.rejects.jsonl")
+    code, [line] = stage(tmp_path)
     assert code == 1
     assert problem in line
     assert not list(tmp_path.glob("chats*"))
@@ -237,10 +240,11 @@ def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
     for source, entry in offered().items():
         raw = tmp_path / Path(entry.pop("path")).name
         raw.write_bytes((gzip.compress if raw.suffix == ".gz" else bytes)(REAL[source].encode()))
-        prepare.main(raw, prepared / f"{source}.jsonl", prepared / f"{source}.rejects.jsonl", **entry)
+        files = (prepared / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
+        prepare.main(raw, *files, **entry)
     chat = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")]
     shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
-    mix.main(prepared, *chat, tmp_path / "mix.json", prepare=offered(), **shares)
+    mix.main(prepared, *chat, tmp_path / "manifest.json", tmp_path / "mix.json", prepare=offered(), **shares)
     parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
     train_tokenizer.main(chat[0], ANY_FOLDER, tmp_path / "tokenizer", parameters=parameters)
     encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from chatmill.pipeline.manifest import MANIFEST_NAME, check_file
+
 BOS, IM_START, IM_END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
 CALL_START, CALL_END = "<|python_start|>", "<|python_end|>"
 OUTPUT_START, OUTPUT_END = "<|output_start|>", "<|output_end|>"
@@ -174,7 +176,11 @@ class Record:
 
 
 def read_records(file: Path) -> Iterator[Record]:
-    """The records of a file that `prepare` or `mix` wrote. Raises ValueError with file and line for other lines."""
+    """The records of a file that `prepare` or `mix` wrote.
+
+    Raises ValueError with file and line for other lines, or if the manifest in its folder lists another checksum.
+    """
+    check_file(file, file.with_name(MANIFEST_NAME))
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 MANIFEST_NAME = "manifest.json"
@@ -17,6 +18,25 @@ def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     files = {str(file.relative_to(folder)): _sha256(file) for file in paths}
     content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files}
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def write_file_manifest(manifest: Path, files: Iterable[Path], *, kind: str) -> None:
+    """Write a manifest of some files beside it, which have no tokenizer."""
+    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": "", "files": {f.name: _sha256(f) for f in files}}
+    manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def check_file(file: Path, manifest: Path) -> None:
+    """Raise ValueError if the manifest lists another checksum of the file; without a manifest, nothing is checked."""
+    if not manifest.exists():
+        return
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        expected = files.get(file.name)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{manifest}: not a manifest: run `chatmill repair`, then `dvc repro`") from error
+    if expected is not None and _sha256(file) != expected:
+        raise ValueError(f"{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`")
 
 
 def check_manifest(folder: Path) -> str | None:
