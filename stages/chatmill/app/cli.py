@@ -14,19 +14,21 @@ COMMANDS = {
     "compare": "compare models or experiments on the same prompts",
     "evaluate": "measure the bits per byte of models on conversations or texts",
     "export-tokenizer": "convert a tokenizer to every format that can express it",
+    "repair": "remove what is damaged or was left by killed commands, so that `dvc repro` restores it",
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",
     "soft-tokenizer": "compute embeddings from the bytes of tokens, and replace a model's tokenizer",
     "show": "show a text or a conversation token by token",
+    "verify": "check outputs, inputs, DVC's cache and remotes against dvc.lock and manifests",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. An error of the user is one line on stderr and exit code 1."""
+    """Run one command, and return its exit code. An error of the user is one line on stderr and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     open_closed_streams()
     try:
         options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
-        options.run(options)
+        code: int | None = options.run(options)
     except BrokenPipeError:  # as in `chatmill show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except USER_ERRORS as error:
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    else:
+        return code or 0
     return 0
 
 

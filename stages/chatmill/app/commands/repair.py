@@ -1,0 +1,52 @@
+"""Remove what is damaged or was left by killed commands, so that `dvc repro` or `dvc pull` restores it."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from chatmill.app.integrity.findings import REPAIR
+from chatmill.app.integrity.healing import clear_leftovers, forget_checksums, heal, restore_lock
+from chatmill.app.integrity.leftovers import exclusive
+from chatmill.app.integrity.project import open_project
+from chatmill.app.integrity.survey import survey
+from chatmill.app.terminal.printable import printable
+
+EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
+in the other place is used first. A broken dvc.lock is restored from git's HEAD. Inputs are
+never removed: the commands that restore them are printed. Remotes are not changed.
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `chatmill repair`."""
+    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a line for each repair, what remains to be done by hand, and the next command."""
+    done = False
+    for line in _repair(Path.cwd()):
+        done = True
+        print(printable(line).replace("\n", " "))
+    if not done:
+        print("nothing to repair")
+    return 0
+
+
+def _repair(folder: Path) -> Iterator[str]:
+    lines = []
+    with open_project(folder) as project, exclusive(project):
+        for line in (*clear_leftovers(project), *restore_lock(project)):
+            lines.append(line)
+            yield line
+        found = survey(project)
+        for line in heal(found):
+            lines.append(line)
+            yield line
+        remaining = [one for one in found.findings if one.remedy != REPAIR]
+        yield from (": ".join(one) for one in remaining)
+        pull = bool(project.remotes or project.unchecked_remotes)
+        if lines or remaining:
+            forget_checksums(project)
+    if lines:
+        yield f"next: {'`dvc pull`, if the run was pushed, then ' if pull else ''}`dvc repro`"

@@ -1,0 +1,69 @@
+"""Check all files of the project against dvc.lock, the manifests and the names of cached objects."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from chatmill.app.integrity.findings import REPAIR, Survey
+from chatmill.app.integrity.leftovers import RWLOCK, rwlock_problem, scratch_folders, unfinished_files
+from chatmill.app.integrity.project import Project, open_project
+from chatmill.app.integrity.survey import notices, survey
+from chatmill.app.terminal.printable import printable
+
+EPILOG = """Every file is read again: DVC trusts the time and size of a file that it has seen,
+and the mode of a cached one. `chatmill repair` removes or restores what is damaged.
+Exits with 0 if everything is in order, else with 1 after a line for each file.
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `chatmill verify`."""
+    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
+    command.add_argument(
+        "--remote", metavar="NAME", help="check this remote alone (default: all that are folders of this machine)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a line for each finding on stdout, and a summary on stderr; return 1 if there are any."""
+    start = time.monotonic()
+    with open_project(Path.cwd()) as project:
+        found = survey(project, _remotes(project, options.remote))
+        add_leftovers(found)
+        if options.remote is None:
+            for line in notices(project):
+                print(f"chatmill: {printable(line)}", file=sys.stderr)
+    for path, trouble, remedy in found.findings:
+        print(printable(f"{path}: {trouble}: {remedy}").replace("\n", " "))
+    _summarize(found, time.monotonic() - start)
+    return int(bool(found.findings))
+
+
+def _remotes(project: Project, name: str | None) -> list[str]:
+    if name is None:
+        return list(project.remotes)
+    if name in project.unchecked_remotes:
+        raise ValueError(f"--remote {name}: {project.unchecked_remotes[name]} is no folder of this machine")
+    if name not in project.remotes:
+        raise ValueError(f"--remote {name}: no such remote: expected one of {', '.join(project.remotes) or 'none'}")
+    return [name]
+
+
+def add_leftovers(found: Survey) -> None:
+    """Add what killed commands left."""
+    project = found.project
+    if trouble := rwlock_problem(project):
+        found.add(project.temporary / RWLOCK, trouble[0], REPAIR)
+    for file in unfinished_files(project):
+        found.add(file, "was left by an interrupted command", REPAIR)
+    for folder in scratch_folders(project):
+        found.add(folder, "was left by a stage that was ended", REPAIR)
+
+
+def _summarize(found: Survey, seconds: float) -> None:
+    size = sum(digest.size for digest in found.workspace.digests.values())
+    read = f"{len(found.workspace.digests):,} files, {size / 1e6:,.0f} MB in {seconds:.1f} s"
+    count = len(found.findings)
+    verdict = "all in order" if not count else f"{count} {'is' if count == 1 else 'are'} not in order"
+    print(f"chatmill: {read}: {verdict}", file=sys.stderr)

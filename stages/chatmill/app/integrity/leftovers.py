@@ -1,0 +1,109 @@
+"""What killed commands leave: entries of DVC's locks, temporary files, and scratch folders of stages."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from chatmill.app.integrity.project import Project
+from chatmill.app.integrity.stores import temporary_files
+from chatmill.pipeline.outputs import SCRATCH
+
+RWLOCK = "rwlock"
+_CLOCK_STEP = 1  # seconds by which the start of a process is uncertain
+
+
+def is_alive(pid: int, since: float) -> bool:
+    """Whether the process that left a file at this time still runs; a later one may have its number."""
+    try:
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= since + _CLOCK_STEP)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def scratch_folders(project: Project) -> list[Path]:
+    """The folders in which processes wrote outputs that have ended."""
+    folders = [*project.root.glob(f"{SCRATCH}/*"), *project.root.glob(f"data/**/{SCRATCH}/*")]
+    named = [folder for folder in folders if folder.is_dir() and folder.name.isdigit()]
+    return sorted(folder for folder in named if not is_alive(int(folder.name), folder.stat().st_mtime))
+
+
+def unfinished_files(project: Project) -> list[Path]:
+    """The files that interrupted commands left in a cache of this project alone."""
+    return temporary_files(project.cache) if project.cache.is_relative_to(project.root) else []
+
+
+def rwlock_problem(project: Project) -> tuple[str, dict[str, Any]] | None:
+    """What is wrong with the file in which DVC notes who reads and writes what, and its content without that."""
+    file = project.temporary / RWLOCK
+    if not file.exists():
+        return None
+    try:
+        content = _read_rwlock(file)
+    except ValueError:
+        return "is truncated or damaged", {}
+    living = _living(content, file.stat().st_mtime)
+    return (
+        None
+        if living == {kind: held for kind, held in content.items() if held}
+        else ("names processes that have ended", living)
+    )
+
+
+def _read_rwlock(file: Path) -> dict[str, Any]:
+    from dvc.rwlock import SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        content: dict[str, Any] = json.loads(file.read_bytes())
+        SCHEMA(content)
+    except (Invalid, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: {error}") from error
+    return content
+
+
+def _living(content: dict[str, Any], since: float) -> dict[str, Any]:
+    """The entries of processes that run."""
+    living: dict[str, Any] = {}
+    for path, holder in content.get("write", {}).items():
+        if is_alive(holder["pid"], since):
+            living.setdefault("write", {})[path] = holder
+    for path, holders in content.get("read", {}).items():
+        if alive := [holder for holder in holders if is_alive(holder["pid"], since)]:
+            living.setdefault("read", {})[path] = alive
+    return living
+
+
+def running(project: Project) -> str | None:
+    """The process that DVC's file names as reading or writing, if it runs."""
+    try:
+        file = project.temporary / RWLOCK
+        living = _living(_read_rwlock(file), file.stat().st_mtime)
+    except (ValueError, FileNotFoundError):
+        return None
+    holders = [*living.get("write", {}).values(), *(one for many in living.get("read", {}).values() for one in many)]
+    return f"process {holders[0]['pid']} ({holders[0]['cmd']})" if holders else None
+
+
+@contextmanager
+def exclusive(project: Project) -> Iterator[None]:
+    """Hold DVC's lock and those of all stages. Raises ValueError where a command or a stage runs."""
+    locks = sorted((project.root / SCRATCH / "locks").glob("*"))
+    with ExitStack() as held:
+        for file in (project.temporary / "lock", project.temporary / f"{RWLOCK}.lock", *locks):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(file.open("a"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"{file}: held by a running command: wait for its end, or end it") from error
+        if process := running(project):
+            raise ValueError(f"{project.temporary / RWLOCK}: {process} runs: wait for its end, or end it")
+        yield
