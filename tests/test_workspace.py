@@ -25,8 +25,10 @@ RUNS = [
     ["compare", "data/model", "data/export/onnx", "-p", "Hello", "--max-tokens", "2"],
     ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
     ["export-tokenizer", "data/tokenizer", "data/export/again"],
+    ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],
     ["soft-tokenizer", "--model", "data/model", "--steps", "2", "--features", "32"],
+    ["verify"],
 ]
 
 

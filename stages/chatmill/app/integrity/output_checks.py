@@ -10,12 +10,17 @@ def check_output(found: Survey, item: Item, stage: str) -> None:
     """Check an output in the workspace and its object in the cache."""
     workspace, state = found.workspace, found.workspace.state(item.path)
     if state is None:
-        in_cache = item.md5 in found.sound and _members(found, item) <= found.sound.keys()
-        found.add(item.path, "is missing: not checked out", "run `dvc checkout`" if in_cache else FETCH)
+        found.add(item.path, "is missing: not checked out", _remedy_of_missing(found, item))
     elif not workspace.agrees(item):
         _name_changes(found, item, state.md5, stage)
     if item.cached:
         _check_cached(found, item)
+
+
+def _remedy_of_missing(found: Survey, item: Item) -> str:
+    if not item.cached:
+        return "run `dvc repro`"
+    return "run `dvc checkout`" if {item.md5, *_members(found, item)} <= found.sound.keys() else FETCH
 
 
 def _members(found: Survey, item: Item) -> set[str]:

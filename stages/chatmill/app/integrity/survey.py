@@ -105,10 +105,11 @@ def _better_entry(result: Survey, stage: str, entry: dict[str, Any]) -> dict[str
     content = result.project.committed_lock
     committed: dict[str, Any] | None = read_lock(content).get(stage) if content else None
     outputs = {item.path: item.md5 for item in items(entry, "outs")}
+    own = outputs.keys() == result.project.outputs[stage].keys() and result.sound.keys() >= {*outputs.values()}
     candidates = [*filter(None, [committed]), *result.runs, workspace.with_sizes(entry)]
     for other in candidates if entry != committed else ():
         same = outputs == {item.path: item.md5 for item in items(other, "outs")}
-        if (same or not result.sound.keys() >= {*outputs.values()}) and workspace.explains(other, command):
+        if (same or not own) and workspace.explains(other, command):
             return other
     return None
 

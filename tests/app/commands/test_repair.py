@@ -1,0 +1,207 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from random import Random
+
+import psutil
+import pytest
+from dvc.repo import Repo
+
+from chatmill.app.cli import main
+from support import corruption
+from support.corruption import damage, dead_pid
+from support.small_project import in_cache, repro, write_project
+
+TEXT = b"some text\n" * 20
+DAMAGES = int(os.environ.get("CHATMILL_DAMAGES", "20"))  # planted in the real pipeline, 20 at a time
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return write_project(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def project(finished, tmp_path, monkeypatch):
+    """A copy of a finished project that DVC knows: it has read every file."""
+    shutil.copytree(finished, tmp_path / "project", symlinks=True)
+    monkeypatch.chdir(tmp_path / "project")
+    with Repo(".") as repo:
+        assert repo.status() == {}
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def repair(capsys):
+    def run():
+        assert main(["repair"]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def outputs(project):
+    return {str(file.relative_to(project)): file.read_bytes() for file in project.glob("data/**/[!.]*.*")}
+
+
+def test_a_sound_project_is_left_alone(project, repair):
+    before = {file: file.stat() for file in project.rglob("*") if file.is_file() and "tmp" not in file.parts}
+    assert repair() == ["nothing to repair"]
+    assert {file: file.stat() for file in before} == before
+
+
+def test_damage_that_dvc_believes_is_removed_and_made_again(project, repair, capsys):
+    before = outputs(project)
+    for file in (project / "data/copy.txt", in_cache(project, TEXT)):
+        damage(file, "flip", Random(1))
+    assert repro(project) == []
+    lines = repair()
+    assert lines[-1] == "next: `dvc repro`"
+    assert repro(project) == ["copy"]
+    assert outputs(project) == before
+    assert main(["verify"]) == 0
+
+
+def test_a_sound_copy_is_used_before_anything_is_made_again(project, repair):
+    before = outputs(project)
+    listing = next(project.glob(".dvc/cache/files/md5/*/*.dir"))
+    for file in (in_cache(project, b"b\n"), listing):
+        damage(file, "extend", Random(1))
+    damage(project / "data/copy.txt", "flip", Random(1))
+    assert [line.rpartition(": ")[2] for line in repair()[:3]] == [*["restored from the workspace"] * 2, "removed"]
+    assert main(["verify"]) == 1  # the removed output
+    with Repo(".") as repo:
+        repo.checkout()
+    assert outputs(project) == before
+    assert main(["verify"]) == 0
+
+
+def test_links_into_the_cache_are_healed(project, repair):
+    before = outputs(project)
+    for name, content in before.items():
+        (project / name).unlink()
+        os.link(in_cache(project, content), project / name)
+    for name in ("data/copy.txt", "data/fold/b.txt"):
+        damage(project / name, "flip", Random(2))
+    repair()
+    repro(project)
+    assert outputs(project) == before
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_a_lock_file_of_no_bytes_is_restored_or_made_again(project, repair, in_git):
+    before, lock = outputs(project), project / "dvc.lock"
+    content = lock.read_bytes()
+    if not in_git:
+        subprocess.run(["git", "rm", "-q", "--cached", "dvc.lock"], check=True)
+        subprocess.run(["git", "commit", "-qm", "No lock"], check=True)
+    lock.write_bytes(b"")
+    damage(project / "data/copy.txt", "flip", Random(1))
+    how = "restored from git's HEAD" if in_git else "removed, since git has no sound one"
+    assert f"dvc.lock: is empty: {how}" in repair()
+    assert lock.exists() == in_git
+    repro(project)
+    assert (outputs(project), lock.read_bytes()) == (before, content)
+
+
+def test_a_wrong_letter_of_the_lock_file_costs_no_output(project, repair):
+    before, lock = outputs(project), project / "dvc.lock"
+    content = lock.read_text()
+    for old, new in {"copy: 1": "copy: 2", "size: 200": "size: 201", "path: data/copy": "path: data/kopy"}.items():
+        lock.write_text(content.replace(old, new, 1))
+        assert "dvc.lock: the entry of copy is restored from its run" in repair()
+        assert (outputs(project), lock.read_text()) == (before, content)
+
+
+def test_data_that_no_stage_makes_is_never_removed(project, repair):
+    (project / "raw.txt").write_text("mine\n")
+    (project / "large.txt").write_text("also mine\n")
+    (project / "data/fold/notes.txt").write_text("mine as well\n")
+    stored = in_cache(project, b"large\n" * 20)
+    damage(stored, "flip", Random(1))
+    lines = repair()
+    assert [(project / name).read_text() for name in ("raw.txt", "large.txt", "data/fold/notes.txt")] == [
+        "mine\n",
+        "also mine\n",
+        "mine as well\n",
+    ]
+    assert (project / f".dvc/tmp/corrupt/{stored.parent.name}{stored.name}").stat().st_size == 120
+    assert any("`git checkout HEAD -- raw.txt` restores it" in line for line in lines)
+    assert any("`dvc checkout --force large.txt` restores it, `dvc add large.txt` records it" in line for line in lines)
+    assert any(line.startswith("data/fold/notes.txt: was not written by fold: move it") for line in lines)
+
+
+@pytest.mark.parametrize("text", ["", '{"write": {', "[]", '{"write": {"data": {"pid": %d, "cmd": "dvc repro"}}}'])
+def test_a_stale_lock_is_cleared(project, repair, text):
+    (project / ".dvc/tmp/rwlock").write_text(text % dead_pid() if "%" in text else text)
+    assert repair()[0].startswith(".dvc/tmp/rwlock: ")
+    assert json.loads((project / ".dvc/tmp/rwlock").read_text()) == {}
+
+
+def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_ones_not(project, repair):
+    with subprocess.Popen([sys.executable, "-c", ""]) as zombie:
+        while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE:
+            pass
+        folders = [project / f"data/fold/.cache/{pid}" for pid in (dead_pid(), zombie.pid, os.getpid())]
+        for folder in folders:
+            (folder / "half").mkdir(parents=True)
+        resume = project / ".cache/resume/f/1-0.pt"
+        resume.parent.mkdir(parents=True)
+        resume.touch()
+        repair()
+    assert [folder.exists() for folder in folders] == [False, False, True]
+    assert resume.exists()
+
+
+def test_a_folder_of_a_process_whose_number_was_given_anew_is_removed(project, repair):
+    folder = project / f"data/.cache/{os.getpid()}"
+    folder.mkdir(parents=True)
+    os.utime(folder, (1, 1))
+    repair()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", [".dvc/tmp/lock", ".cache/locks/mix-train"])
+def test_beside_a_running_command_nothing_is_touched(project, capsys, place):
+    damage(project / "data/copy.txt", "flip", Random(1))
+    (project / place).parent.mkdir(parents=True, exist_ok=True)
+    code = "file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_EX); print(1, flush=True); input()"
+    holder = [sys.executable, "-c", f"import fcntl, sys; {code}", place]
+    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert main(["repair"]) == 1
+        process.communicate(b"\n")
+    assert capsys.readouterr().err == (
+        f"chatmill: {project / place}: held by a running command: wait for its end, or end it\n"
+    )
+    assert (project / "data/copy.txt").exists()
+
+
+def test_beside_a_run_that_dvc_notes_nothing_is_touched(project, capsys):
+    content = json.dumps({"write": {"data/fold": {"pid": os.getpid(), "cmd": "dvc repro"}}})
+    (project / ".dvc/tmp/rwlock").write_text(content)
+    assert main(["repair"]) == 1
+    assert f"process {os.getpid()} (dvc repro) runs: wait for its end" in capsys.readouterr().err
+    assert (project / ".dvc/tmp/rwlock").read_text() == content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(max(1, DAMAGES // 20)))
+def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, seed, capsys):
+    """20 damages at a time; `CHATMILL_DAMAGES=200` plants as many as that."""
+    expected = corruption.contents(git_project.folder)
+    copy = type(git_project)(corruption.copy(git_project.folder, tmp_path / "copy"))
+    with chdir(copy.folder):
+        assert "up to date" in copy.dvc("status")
+        assert main(["verify"]) == 0
+        capsys.readouterr()
+        planted = corruption.plant(copy.folder, min(DAMAGES, 20), seed, pulled=False)
+        assert main(["verify"]) == 1
+        assert corruption.unreported(planted, capsys.readouterr().out.splitlines()) == []
+        assert main(["repair"]) == 0
+        copy.repro()
+        assert corruption.contents(copy.folder) == expected
+        assert main(["verify"]) == 0

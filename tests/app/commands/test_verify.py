@@ -1,0 +1,143 @@
+import json
+import os
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from chatmill.app.cli import main
+from support.corruption import damage, dead_pid
+from support.small_project import in_cache, write_project
+
+TEXT = b"some text\n" * 20
+REPAIR = "run `chatmill repair`, then `dvc repro`"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return write_project(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def project(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished, tmp_path / "project", symlinks=True)
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def verify(capsys):
+    def run(*arguments):
+        code = main(["verify", *arguments])
+        lines = capsys.readouterr().out.splitlines()
+        assert code == bool(lines)
+        return lines
+
+    return run
+
+
+def edit(file, old, new):
+    file.write_text(file.read_text().replace(old, new, 1))
+
+
+def test_a_sound_project_is_in_order_from_any_folder_in_it(project, verify, monkeypatch):
+    assert verify() == []
+    monkeypatch.chdir(project / "data/fold")
+    assert verify() == []
+
+
+def test_damage_that_dvc_does_not_see_is_named(project, verify):
+    damage(project / "data/fold/a.txt", "flip", Random(1))
+    damage(project / "data/fold/b.txt", "delete", Random(1))
+    damage(in_cache(project, TEXT), "truncate", Random(1))
+    assert verify() == [
+        f"{in_cache(project, TEXT[:34]).relative_to(project)}: is not the content that its name says: {REPAIR}",
+        f"data/fold/a.txt: is not what dvc.lock says fold wrote: {REPAIR}",
+        "data/fold/b.txt: is missing: run `dvc checkout` or `dvc repro`",
+    ]
+
+
+def test_every_kind_of_file_is_checked(project, verify):
+    listing = next(project.glob(".dvc/cache/files/md5/*/*.dir"))
+    run = next(project.glob(".dvc/cache/runs/*/*/*"))
+    for file in (listing, run, project / "data/sum.json", project / "large.txt", project / "raw.txt"):
+        file.chmod(0o644)
+        file.write_bytes(b"x")
+    (project / "params.yaml").write_text("copy: 2\n")
+    named = [line.split(": ")[0] for line in verify()]
+    files = [*(str(file.relative_to(project)) for file in (listing, run)), "data/sum.json", "large.txt", "raw.txt"]
+    assert [file for file in (*files, "params.yaml") if file not in named] == []
+
+
+def test_an_input_in_git_is_named_with_the_command_that_restores_it(project, verify):
+    (project / "raw.txt").write_text("other\n")
+    assert verify() == [
+        "raw.txt: is not what it was in the run of copy: `git checkout HEAD -- raw.txt` restores it; `dvc repro` runs "
+        "with it"
+    ]
+
+
+def test_outputs_that_are_not_checked_out_are_missing(project, verify):
+    shutil.rmtree(project / "data")
+    assert verify() == [
+        f"data/{name}: is missing: not checked out: {remedy}"
+        for name, remedy in (
+            ("copy.txt", "run `dvc checkout`"),
+            ("fold", "run `dvc checkout`"),
+            ("sum.json", "run `dvc repro`"),
+        )
+    ]
+
+
+def test_what_killed_commands_left_is_named(project, verify):
+    (project / ".dvc/tmp/rwlock").write_text('{"write": {')
+    scratch = project / f"data/.cache/{dead_pid()}"
+    scratch.mkdir(parents=True)
+    (project / ".dvc/cache/files/md5/00").mkdir(exist_ok=True)
+    (project / ".dvc/cache/files/md5/00/.x.tmp").touch()
+    named = [line.split(": ")[0] for line in verify()]
+    assert named == [".dvc/tmp/rwlock", ".dvc/cache/files/md5/00/.x.tmp", str(scratch.relative_to(project))]
+
+
+def test_what_a_living_process_holds_is_in_order(project, verify):
+    holder = {"pid": os.getpid(), "cmd": "dvc repro"}
+    (project / ".dvc/tmp/rwlock").write_text(json.dumps({"write": {"data": holder}, "read": {"raw.txt": [holder]}}))
+    (project / f"data/.cache/{os.getpid()}").mkdir(parents=True)
+    assert verify() == []
+
+
+def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
+    remote = project.with_name("remote")
+    shutil.copytree(project / ".dvc/cache/files", remote / "files")
+    (project / ".dvc/config").write_text(
+        f"['remote \"near\"']\n    url = {remote}\n['remote \"far\"']\n    url = s3://bucket/x\n"
+    )
+    assert verify("--remote", "near") == []
+    file = in_cache(project, TEXT)
+    copy = remote / file.relative_to(project / ".dvc/cache")
+    copy.chmod(0o644)
+    copy.write_bytes(b"other")
+    assert main(["verify"]) == 1
+    shown = capsys.readouterr()
+    problem = "is not the content that its name says"
+    assert shown.out == f"{copy}: {problem}: delete it, then `dvc push --remote near` from a sound cache\n"
+    assert "remote far (s3://bucket/x): not checked, since it is no folder of this machine" in shown.err
+    for name, message in {"none": "no such remote: expected one of near", "far": "s3://bucket/x is no folder"}.items():
+        assert main(["verify", "--remote", name]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_outside_a_project_it_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_link_to_the_cache_is_damaged_with_it(project, verify):
+    file, stored = Path("data/copy.txt"), in_cache(project, TEXT)
+    file.unlink()
+    os.link(stored, file)
+    stored.chmod(0o644)
+    stored.write_bytes(b"other")
+    assert [line.split(": ")[0] for line in verify()] == [str(stored.relative_to(project)), str(file)]

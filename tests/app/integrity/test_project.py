@@ -1,0 +1,35 @@
+import pytest
+
+from chatmill.app.integrity.project import lock_problem
+
+SOUND = """\
+schema: '2.0'
+stages:
+  copy:
+    cmd: cp a b
+    outs:
+    - path: b
+      hash: md5
+      md5: d41d8cd98f00b204e9800998ecf8427e
+      size: 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (SOUND, None),
+        ("schema: '2.0'\n", None),
+        ("", "is empty"),
+        ("\0" * 100, "is empty"),
+        (f"<<<<<<< HEAD\n{SOUND}", "has the markers of a merge conflict"),
+        (f"{SOUND}{{", "is not YAML"),
+        (SOUND.replace("2.0", "3.0"), "is not what DVC writes (invalid schema version for dictionary value"),
+        (SOUND.replace("cmd", "cmc"), "is not what DVC writes (extra keys not allowed"),
+        ("- 1", "is not what DVC writes (expected a dictionary"),
+        (SOUND.replace("hash: md5", "hash: md4"), "names an unknown checksum, md4"),
+    ],
+)
+def test_what_is_wrong_with_a_lock_file(text, problem):
+    found = lock_problem(text.encode())
+    assert found == problem or found.startswith(problem)
