@@ -188,6 +188,23 @@ def test_beside_a_run_that_dvc_notes_nothing_is_touched(project, capsys):
     assert (project / ".dvc/tmp/rwlock").read_text() == content
 
 
+def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):
+    remote = project.with_name("remote")
+    with Repo(".") as repo:
+        with repo.config.edit() as config:
+            config["remote"]["near"] = {"url": str(remote)}
+        repo.push(remote="near")
+        copy = remote / in_cache(project, b"b\n").relative_to(project / ".dvc/cache")
+        damage(copy, "flip", Random(1))
+    assert main(["repair"]) == 0
+    assert capsys.readouterr().out == "nothing to repair\n"
+    assert main(["repair", "--remote", "near"]) == 0
+    assert f"{copy}: damaged: removed, since the cache has it" in capsys.readouterr().out
+    with Repo(".") as repo:
+        repo.push(remote="near")
+    assert copy.read_bytes() == b"b\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(max(1, DAMAGES // 20)))
 def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, seed, capsys):

@@ -120,8 +120,17 @@ def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
     copy.write_bytes(b"other")
     assert main(["verify"]) == 1
     shown = capsys.readouterr()
-    problem = "is not the content that its name says"
-    assert shown.out == f"{copy}: {problem}: delete it, then `dvc push --remote near` from a sound cache\n"
+    remedy = "run `chatmill repair --remote near`, then `dvc push --remote near`"
+    listing = next(remote.glob("files/md5/*/*.dir"))
+    assert shown.out.splitlines() == [
+        f"{file}: {problem}: {remedy}"
+        for file, problem in sorted(
+            {
+                copy: "is not the content that its name says",
+                listing: "lists files that are damaged or missing there",
+            }.items()
+        )
+    ]
     assert "remote far (s3://bucket/x): not checked, since it is no folder of this machine" in shown.err
     for name, message in {"none": "no such remote: expected one of near", "far": "s3://bucket/x is no folder"}.items():
         assert main(["verify", "--remote", name]) == 1

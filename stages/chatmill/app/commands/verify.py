@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from chatmill.app.integrity.findings import REPAIR, Survey
-from chatmill.app.integrity.leftovers import RWLOCK, rwlock_problem, scratch_folders, unfinished_files
-from chatmill.app.integrity.project import Project, open_project
-from chatmill.app.integrity.survey import notices, survey
+from chatmill.app.integrity.leftovers import RWLOCK, running, rwlock_problem, scratch_folders, unfinished_files
+from chatmill.app.integrity.project import open_project
+from chatmill.app.integrity.survey import chosen_remotes, notices, survey
 from chatmill.app.terminal.printable import printable
 
 EPILOG = """Every file is read again: DVC trusts the time and size of a file that it has seen,
@@ -29,8 +29,10 @@ def run(options: argparse.Namespace) -> int:
     """Print a line for each finding on stdout, and a summary on stderr; return 1 if there are any."""
     start = time.monotonic()
     with open_project(Path.cwd()) as project:
-        found = survey(project, _remotes(project, options.remote))
+        found = survey(project, chosen_remotes(project, options.remote))
         add_leftovers(found)
+        if process := running(project):
+            print(f"chatmill: {printable(process)} runs: files that it writes may be named", file=sys.stderr)
         if options.remote is None:
             for line in notices(project):
                 print(f"chatmill: {printable(line)}", file=sys.stderr)
@@ -38,16 +40,6 @@ def run(options: argparse.Namespace) -> int:
         print(printable(f"{path}: {trouble}: {remedy}").replace("\n", " "))
     _summarize(found, time.monotonic() - start)
     return int(bool(found.findings))
-
-
-def _remotes(project: Project, name: str | None) -> list[str]:
-    if name is None:
-        return list(project.remotes)
-    if name in project.unchecked_remotes:
-        raise ValueError(f"--remote {name}: {project.unchecked_remotes[name]} is no folder of this machine")
-    if name not in project.remotes:
-        raise ValueError(f"--remote {name}: no such remote: expected one of {', '.join(project.remotes) or 'none'}")
-    return [name]
 
 
 def add_leftovers(found: Survey) -> None:

@@ -29,6 +29,7 @@ class Survey:
     findings: list[Finding] = field(default_factory=list)
     sound: dict[str, Path] = field(default_factory=dict)  # objects of the cache, by name
     bad_objects: list[StoredObject] = field(default_factory=list)
+    bad_remote: list[Path] = field(default_factory=list)  # damaged objects of remotes that the cache has
     bad_runs: list[Path] = field(default_factory=list)
     bad_outputs: list[Path] = field(default_factory=list)
     doubtful: list[Path] = field(default_factory=list)  # files of outputs that a stage may not have written

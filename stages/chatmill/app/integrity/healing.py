@@ -57,6 +57,9 @@ def heal(found: Survey) -> Iterator[str]:
         _restore_object(name, source, file)
         if name not in bad:
             yield f"{_shown(project, file)}: was missing: restored from the workspace"
+    for file in found.bad_remote:
+        file.unlink()
+        yield f"{_shown(project, file)}: damaged: removed, since the cache has it"
     for file in found.bad_runs:
         file.unlink()
         yield f"{_shown(project, file)}: damaged entry of the run cache: removed"

@@ -10,7 +10,7 @@ from typing import Any
 from chatmill.app.integrity.digests import digest_files
 from chatmill.app.integrity.findings import REPAIR, Survey
 from chatmill.app.integrity.output_checks import check_output, check_unrecorded, settle_doubts
-from chatmill.app.integrity.project import LOCK_FILE, Project, items, lock_problem, read_lock
+from chatmill.app.integrity.project import LOCK_FILE, Project, items, lock_problem, read_listing, read_lock
 from chatmill.app.integrity.stores import StoredObject, read_runs, stored_objects
 from chatmill.app.integrity.workspace import Workspace
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_file, check_manifest
@@ -58,11 +58,20 @@ def _check_cache(result: Survey, objects: list[StoredObject]) -> None:
 
 
 def _check_remote(result: Survey, name: str, objects: list[StoredObject]) -> None:
+    """Report damaged objects, and folders that lack files: DVC takes files for stored if the list of a folder is."""
+    digests = result.workspace.digests
+    sound = {one.name: one.file for one in objects if one.is_sound(digests[one.file])}
     for one in objects:
-        digest = result.workspace.digests[one.file]
-        if not one.is_sound(digest):
-            problem = digest.error or "is not the content that its name says"
-            result.add(one.file, problem, f"delete it, then `dvc push --remote {name}` from a sound cache")
+        problem = digests[one.file].error or "is not the content that its name says"
+        if one.name in sound:
+            if not one.name.endswith(".dir") or {*read_listing(one.file).values()} <= sound.keys():
+                continue
+            problem = "lists files that are damaged or missing there"
+        remedy = "this cache has no sound copy: push it from one that has"
+        if one.name in result.sound:
+            result.bad_remote.append(one.file)
+            remedy = f"run `chatmill repair --remote {name}`, then `dvc push --remote {name}`"
+        result.add(one.file, problem, remedy)
     for file in read_runs(result.project.remotes[name])[1]:
         result.add(file, "is a damaged entry of the run cache", "delete it")
 
@@ -139,7 +148,7 @@ def _check_manifests(result: Survey) -> None:
 def _error_of(check: Callable[[], Any]) -> str | None:
     try:
         check()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return str(error)
     return None
 
@@ -148,3 +157,14 @@ def notices(project: Project) -> Iterator[str]:
     """What is not checked, one line each."""
     for name, url in project.unchecked_remotes.items():
         yield f"remote {name} ({url}): not checked, since it is no folder of this machine"
+
+
+def chosen_remotes(project: Project, name: str | None) -> list[str]:
+    """The remotes to check: all that are folders, or the named one. Raises ValueError if that is none."""
+    if name is None:
+        return list(project.remotes)
+    if name in project.unchecked_remotes:
+        raise ValueError(f"--remote {name}: {project.unchecked_remotes[name]} is no folder of this machine")
+    if name not in project.remotes:
+        raise ValueError(f"--remote {name}: no such remote: expected one of {', '.join(project.remotes) or 'none'}")
+    return [name]
