@@ -54,8 +54,7 @@ def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path
     """Write the configuration and the tokenizer, which a chat needs beside the weights."""
     ignore = shutil.ignore_patterns("*.safetensors", manifest.MANIFEST_NAME)
     shutil.copytree(model, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config | TRANSFORMERS_JS, indent=1) + "
-", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config | TRANSFORMERS_JS, indent=1) + "\n", encoding="utf-8")
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:

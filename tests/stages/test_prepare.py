@@ -156,7 +156,7 @@ def stage(folder):
 def test_the_name_of_a_file_may_hold_anything(tmp_path, name):
     (tmp_path / name).write_text(chat("Hi", "Hello"))
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"prepare": {"chats": {"path": name, "format": "messages"}}}))
-    assert stage(tmp_path, "chats.jsonl", "chats.rejects.jsonl") == (0, [])
+    assert stage(tmp_path) == (0, [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""Every kind of published tokenizer, in small: equal ids where formats.json says so, or refused with the reason."""
+
+import json
+
+import pytest
+
+from chatmill.app.cli import main
+from chatmill.tokenizer.exporting.original import open_original
+from chatmill.tokenizer.exporting.parity import load_encoders
+from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
+from support import external_ranks, external_tokenizers
+from support.hard_texts import control_texts, make_texts
+
+BUILDERS = {
+    name.removeprefix("build_"): build
+    for module in (external_tokenizers, external_ranks)
+    for name, build in vars(module).items()
+    if name.startswith("build_")
+}
+REFUSED = {
+    "clip": "it marks the ends of words by '</w>'",
+    "words": "text is lost: use a tokenizer with byte fallback",
+    "no_model": "without a model: it is not a tokenizer.json",
+    "tekken": "Mistral's tekken.json, which is not supported",
+}
+FORMAT_OF = {
+    "tokenizer.bin": "binary",
+    "tokenizer.pkl": "tiktoken_pickle",
+    "tokenizer.tiktoken": "tiktoken",
+    "tokenizer.json": "huggingface",
+    "tokenizer.model": "sentencepiece",
+}
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [text for texts in make_texts(None).values() for text in texts[::40] if len(text) < 400]
+
+
+@pytest.mark.parametrize("kind", sorted(BUILDERS.keys() - REFUSED.keys()))
+def test_what_is_called_exact_gives_the_ids_of_the_original(kind, texts, tmp_path):
+    path = BUILDERS[kind](tmp_path).path
+    vocabulary = read_vocabulary(path)
+    assert main(["export-tokenizer", str(path), str(tmp_path / "out")]) == 0
+    formats = json.loads((tmp_path / "out/formats.json").read_text())
+    original = open_original(path, vocabulary)
+    names = [*vocabulary.special, *(token.content for token in vocabulary.added_tokens)]
+    texts = texts + control_texts(names, 300)
+    plain = dict(zip(texts, original.encode(texts), strict=True))
+    plain = {text: ids for text, ids in plain.items() if set(vocabulary.special.values()).isdisjoint(ids)}
+    exact = {name for name, format in FORMAT_OF.items() if formats[format].get("exact")}
+    assert "tokenizer.bin" in exact
+    for name, encode in load_encoders(tmp_path / "out").items():
+        assert name not in exact or list(plain.values()) == encode(list(plain)), name
+    if original.encode_with_special is not None:
+        expected = original.encode_with_special(texts)
+        for name, encode in load_encoders(tmp_path / "out", special=True).items():
+            assert name not in exact or expected == encode(texts), name
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_expressed_is_refused_with_the_reason(kind, tmp_path):
+    with pytest.raises(ValueError, match=REFUSED[kind]):
+        load(BUILDERS[kind](tmp_path).path)
