@@ -155,6 +155,7 @@ HOSTILE = {
     "8 GiB of memo": (b"\x80\x04}r\xff\xff\xff\xff.", "not a pickled"),
     "a name to fetch": (pickled("cl100k_base"), "its state is the name 'cl100k_base'"),
     "no state": (pickled(None), "no state"),
+    "bytes after its end": (pickled(encoding_state()) + b"\x80\x04", "2 bytes after its end"),
     "other fields": (pickled({"name": "x"}), "expected name, pat_str, mergeable_ranks, special_tokens"),
     "ranks of text": (pickled(encoding_state(mergeable_ranks={"a": 0})), "mergeable_ranks: expected a mapping"),
     "huge ids": (pickled(encoding_state(special_tokens={"<s>": 2**31 - 1})), "ids up to 2147483647 for 257 tokens"),

@@ -86,6 +86,8 @@ def _interpret(data: bytes) -> dict[str, Any]:
                 stack[-1].state = state
             case _:
                 raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
+    if position + 1 < len(data):  # the last opcode is STOP
+        raise ValueError(f"{len(data) - position - 1} bytes after its end")
     (result,) = stack
     return _checked(result.state)
 
