@@ -1,5 +1,7 @@
+import json
 import pickle
 import resource
+import struct
 import zipfile
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from chatmill.checkpoints import weights
 from chatmill.checkpoints.weights import read_weights
 
 
@@ -65,7 +68,7 @@ HOSTILE = {
         r"model\.norm\.weight has the shape \(1099511627776,\), but less data in the file",
     ),
     "short storage": (save_short_storage, "PyTorch cannot read it|more than the file holds"),
-    "two lists": (save_two_lists, "expected one data.pkl of at most 67,108,864 bytes"),
+    "two lists": (save_two_lists, "expected one data.pkl of at most 4,194,304 bytes"),
     "bare storage": (
         lambda file: save_calls(file, torch.UntypedStorage, 8 << 30),
         r"would call torch\.storage\.UntypedStorage",
@@ -75,7 +78,7 @@ HOSTILE = {
         lambda file: torch.save({"a": torch.zeros(4)}, file, _use_new_zipfile_serialization=False),
         r"not a checkpoint of PyTorch 1\.6 or later: save it again",
     ),
-    "no list": (lambda file: zipfile.ZipFile(file, "w").close(), "expected one data.pkl of at most 67,108,864 bytes"),
+    "no list": (lambda file: zipfile.ZipFile(file, "w").close(), "expected one data.pkl of at most 4,194,304 bytes"),
     "no weights": (lambda file: torch.save([torch.zeros(3)], file), "no weights in it, nor in its model, state_dict"),
 }
 
@@ -89,6 +92,45 @@ def test_a_hostile_checkpoint_is_refused(tmp_path, capfd, save, message):
         read_weights([file])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
     assert "called" not in capfd.readouterr().out
+
+
+def save_header(file, header):
+    content = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(content)) + content)
+
+
+TOO_LONG = r"model\.safetensors: not a safetensors file: a header of [\d,]+ bytes: expected at most 8,388,608$"
+EMPTY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+HEADERS = {
+    "200,000 tensors": (lambda file: save_header(file, dict.fromkeys(map(str, range(200_000)), EMPTY)), TOO_LONG),
+    "tensors of short names": (
+        lambda file: save_header(file, dict.fromkeys(map(str, range(70_000)), EMPTY)),
+        "over 65,536 tensors",
+    ),
+    "long names": (lambda file: save_header(file, {"a" * (8 << 20): EMPTY}), TOO_LONG),
+    "more than the file": (lambda file: file.write_bytes(struct.pack("<Q", 1 << 62) + b"{"), TOO_LONG),
+    "less than a length": (lambda file: file.write_bytes(b"abc"), "not a safetensors file"),
+}
+
+
+@pytest.mark.parametrize(("save", "message"), HEADERS.values(), ids=HEADERS)
+def test_a_header_that_is_too_long_is_refused_before_it_is_read(tmp_path, save, message):
+    file = tmp_path / "model.safetensors"
+    save(file)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=message):
+        read_weights([file])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def test_many_files_hold_no_more_tensors_than_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "MAX_TENSORS", 6)
+    files = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    for file in files:
+        save_header(file, {f"{file.stem}{i}": EMPTY for i in range(3)})
+    assert len(read_weights(files[:2])) == 6
+    with pytest.raises(ValueError, match=r"c\.safetensors: over 6 tensors: save the model in fewer"):
+        read_weights(files)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,6 +1,7 @@
 """Weights in files: safetensors, and those of torch.save. Tensors are memory-mapped: reading takes no memory yet.
 
-A checkpoint of torch.save is a zip: `data.pkl` lists the tensors, and `data/0`, `data/1` … hold their numbers. A
+A safetensors file begins with the length of its header (u64, little-endian) and the header, which lists the tensors in
+JSON. A checkpoint of torch.save is a zip: `data.pkl` lists the tensors, and `data/0`, `data/1` … hold their numbers. A
 malicious one may take more memory than there is, or run code; both are rejected before PyTorch reads it.
 """
 
@@ -23,7 +24,8 @@ Weights = dict[str, Tensor]
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 STATE_DICT_KEYS = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
-MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 26, 1 << 26
+MAX_TENSORS = 1 << 16  # in all files of a model; 200,000 empty ones took 530 MB
+MAX_HEADER_BYTES, MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 23, 1 << 22, 1 << 26  # lists of some 30,000 tensors and more
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 _SAFE_GLOBALS = re.compile(
@@ -55,19 +57,33 @@ def read_weights(files: Iterable[Path]) -> Weights:
     """All tensors in some files, by name. Raises ValueError where a file is damaged or has more than weights."""
     weights: Weights = {}
     for file in files:
-        found = _read_safetensors(file) if file.suffix == ".safetensors" else _read_checkpoint(file)
+        room = MAX_TENSORS - len(weights)
+        found = _read_safetensors(file, room) if file.suffix == ".safetensors" else _read_checkpoint(file)
         if twice := sorted(found.keys() & weights.keys()):
             raise ValueError(f"{file}: another file holds the same weights: {first_few(twice)}")
         weights |= found
     return weights
 
 
-def _read_safetensors(file: Path) -> Weights:
+def _read_safetensors(file: Path, room: int) -> Weights:
+    """The tensors of a file, if they are no more than `room`."""
     try:
+        _check_header(file, room)
         with safe_open(file, "pt", device="cpu") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file}: not a safetensors file: {error}") from error
+
+
+def _check_header(file: Path, room: int) -> None:
+    """Raise ValueError where the header of a safetensors file is too long, or may list more tensors than `room`."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            found = f"a header of {length:,} bytes"
+            raise ValueError(f"{file}: not a safetensors file: {found}: expected at most {MAX_HEADER_BYTES:,}")
+        if stream.read(length).count(b"{") > room + 2:  # one for each tensor, the metadata, and all of them
+            raise ValueError(f"{file}: over {MAX_TENSORS:,} tensors: save the model in fewer")
 
 
 def _read_checkpoint(file: Path) -> Weights:
@@ -139,4 +155,5 @@ def _shards(index: Path) -> list[str]:
 
 def first_few(names: list[str]) -> str:
     """The first few names, for a message."""
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    shown = [f"{name if name.isprintable() else ascii(name):.200}" for name in names[:3]]
+    return ", ".join(shown) + (" …" if len(names) > 3 else "")
