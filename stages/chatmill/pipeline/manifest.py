@@ -1,22 +1,33 @@
-"""The manifest of an artefact folder: the list of its files with their checksums.
+"""The manifest of an artefact folder: the list of its files with their checksums and sizes in bytes.
 
-{"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}}
+{"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}, "sizes": {"config.json": …}}
+
+Sizes may be missing, as in manifests of version 0.1.0. A manifest may come from anywhere, so nothing outside its folder
+is opened for it, except the objects of a DVC cache that the files of a folder may be links to.
 """
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
+MAX_BYTES = 1 << 20  # a list of some 9,000 files
+
+_REMEDY = "recreate the folder with dvc repro or dvc checkout"
+_CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC names the objects of its cache by their MD5
 
 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     """Write the manifest of a finished folder; `fingerprint` is that of its tokenizer."""
     paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
     files = {str(file.relative_to(folder)): _sha256(file) for file in paths}
-    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files}
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in paths}
+    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files, "sizes": sizes}
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -42,27 +53,56 @@ def check_file(file: Path, manifest: Path) -> None:
 def check_manifest(folder: Path) -> str | None:
     """The fingerprint in a folder's manifest, or None for a folder without one, such as an external model.
 
-    Raises ValueError where a file is missing or has changed.
+    Raises ValueError where a file is missing, has changed, or is not in the folder.
     """
     manifest = folder / MANIFEST_NAME
-    if not manifest.exists():
+    if not os.path.lexists(manifest):
         return None
+    data = _read(folder)
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-        version, files, fingerprint = content["format"], content["files"].items(), content["fingerprint"]
+        content = json.loads(data)
+        files, sizes = _object(content["files"]), _object(content.get("sizes", {}))
+        version, fingerprint = content["format"], content["fingerprint"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{manifest}: not a manifest: {error}") from error
     if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{manifest}: format: expected {FORMAT_VERSION}, got {version}: recreate the folder with dvc repro"
-        )
-    for name, expected in files:
-        file = folder / name
-        if not file.is_file():
-            raise ValueError(f"{file} is missing: recreate the folder with dvc repro or dvc checkout")
-        if _sha256(file) != expected:
-            raise ValueError(f"{file} is damaged or was edited: recreate the folder with dvc repro or dvc checkout")
+        raise ValueError(f"{manifest}: format: expected {FORMAT_VERSION}, got {version!r:.40}: {_REMEDY}")
+    for name, checksum in files.items():
+        file = _file_inside(folder, name)
+        changed = sizes.get(name, file.stat().st_size) != file.stat().st_size
+        if changed or _sha256(file) != checksum:
+            raise ValueError(f"{file} is damaged or was edited: {_REMEDY}")
     return str(fingerprint)
+
+
+def _read(folder: Path) -> bytes:
+    """The bytes of a manifest."""
+    with _file_inside(folder, MANIFEST_NAME).open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{folder / MANIFEST_NAME}: not a manifest: over {MAX_BYTES:,} bytes")
+    return data
+
+
+def _object(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise TypeError(f"expected an object, got {content!r:.40}")
+    return content
+
+
+def _file_inside(folder: Path, name: str) -> Path:
+    """The file of this name. Raises ValueError unless it is a regular one in the folder, or a link to DVC's cache."""
+    if not name.isprintable() or PurePath(name).is_absolute() or os.path.normpath(name) != name or name[:2] == "..":
+        raise ValueError(f"{folder / MANIFEST_NAME}: {name!r:.200}: expected the name of a file in its folder")
+    file = folder / name
+    if not os.path.lexists(file):
+        raise ValueError(f"{file} is missing: {_REMEDY}")
+    target = Path(os.path.realpath(file))
+    if not target.is_relative_to(os.path.realpath(folder)) and not _CACHED.search(target.as_posix()):
+        raise ValueError(f"{file} is a link to a file outside its folder: {_REMEDY}")
+    if not target.is_file():
+        raise ValueError(f"{file} is not a regular file: {_REMEDY}")
+    return file
 
 
 def _sha256(file: Path) -> str:

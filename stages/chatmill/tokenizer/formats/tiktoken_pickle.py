@@ -86,8 +86,9 @@ def _interpret(data: bytes) -> dict[str, Any]:
                 stack[-1].state = state
             case _:
                 raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
-    if position + 1 < len(data):  # the last opcode is STOP
-        raise ValueError(f"{len(data) - position - 1} bytes after its end")
+    end = (position or 0) + len(pickle.STOP)
+    if end < len(data):
+        raise ValueError(f"{len(data) - end} bytes after its end")
     (result,) = stack
     return _checked(result.state)
 
