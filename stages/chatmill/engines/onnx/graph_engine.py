@@ -3,6 +3,7 @@
 Shapes: B batch, T time (tokens given), P past, S = P + T, V vocabulary.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -91,7 +92,7 @@ class GraphEngine:
     def _context(self, context: int | None) -> int:
         """The requested context, or that of the metadata, as far as it fits into the graph's shapes."""
         trained_context = self._session.metadata.get("chatmill.context", "")
-        requested = context or (int(trained_context) if trained_context.isdecimal() else 0)
+        requested = context or (int(trained_context) if re.fullmatch(r"\d{1,9}", trained_context, re.ASCII) else 0)
         room = self._graph.context
         return min(requested or room or DEFAULT_CONTEXT, room or requested or DEFAULT_CONTEXT)
 
@@ -153,7 +154,7 @@ class GraphEngine:
         feed = {node.name: _value(node, role, run, self._graph) for node, role in roles}
         types = {node.name: node.type for node, _ in roles} | {cache.past: cache.type for cache in self._graph.caches}
         outputs = [self._graph.logits.name, *(cache.present for cache in self._graph.caches)]
-        return self._session.run(outputs, feed | past, types)
+        return self._session.run(outputs, feed | past, types, tokens=run.time)
 
     def _logits(self, logits: np.ndarray, run: RunInput) -> np.ndarray:
         """(B, T, V), or (B, V) of the last position -> those of the first row's tokens."""

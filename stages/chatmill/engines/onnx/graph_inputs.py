@@ -111,7 +111,7 @@ def _signature(name: str) -> tuple[str, ...]:
 
 def _find_logits(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> NodeArg:
     """The output `logits`, else the widest output (B, T, V) that is no present."""
-    if named := [node for node in outputs if node.name == "logits"]:
+    if named := [node for node in outputs if node.name == "logits" and node.shape]:
         return named[0]
     taken = {_signature(node.name) for node in pasts}
     found = [node for node in outputs if node.type in _FLOATS and len(node.shape) in (2, 3)]

@@ -11,11 +11,13 @@ from chatmill.engines.batching import CachedEngine, ChatBatch
 from chatmill.engines.engine import Engine
 from chatmill.engines.onnx.graph_engine import GraphEngine
 from chatmill.engines.onnx.graph_probe import probe
+from chatmill.engines.onnx.own_graph import is_own
 from chatmill.engines.onnx.session import Session
 from chatmill.engines.onnx.shared_caches import SharedCaches
-from chatmill.pipeline.manifest import MANIFEST_NAME as MANIFEST
 
 METADATA = {"chatmill.format", "chatmill.context", "chatmill.fingerprint", "chatmill.template"}  # of our graphs
+MAX_CONTEXT_DIGITS = 7
+_INPUTS = {"input_ids", "seqlens_k", "total_sequence_length", "logits_to_keep"}
 
 
 class SharedCacheEngine(CachedEngine):
@@ -44,11 +46,13 @@ def open_onnx_engine(
 
     Raises ValueError, with the reason, if the graph cannot be read or run.
     """
-    ours = (file.parent / MANIFEST).exists()
-    if not ours:
+    if not file.is_file():
+        raise ValueError(f"{file}: not a regular file: expected an ONNX graph")
+    own = is_own(file)
+    if not own:
         probe(file)
     session = Session(file, threads=threads, device=device)
-    if not ours or not has_shared_cache(session):
+    if not own or not has_shared_cache(session):
         return GraphEngine(session, name, context)
     if session.device != "cpu":
         raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
@@ -57,11 +61,19 @@ def open_onnx_engine(
 
 def has_shared_cache(session: Session) -> bool:
     """Whether a graph is the `shared` one of chatmill.onnx_export.graphs, with all that its engine reads from it."""
-    nodes = {node.name: node.shape for node in session.session.get_inputs()}
-    sizes = [shape[axis] for name, shape in nodes.items() if name.startswith("past_key_values.") for axis in (1, 3)]
+    inputs = {node.name: node.shape for node in session.session.get_inputs()}
+    outputs = {node.name: node.shape for node in session.session.get_outputs()}
+    pasts = {name: shape for name, shape in inputs.items() if name.startswith("past_key_values.") and len(shape) == 4}
+    presents = [name.replace("past_key_values", "present") for name in pasts]
+    sizes = [*outputs.get("logits", [])[-1:], *(shape[axis] for shape in pasts.values() for axis in (1, 3))]
+    context = session.metadata.get("chatmill.context", "")
     return (
-        "logits_to_keep" in nodes
+        inputs.keys() == {*_INPUTS, *pasts}
+        and next(iter(outputs)) == "logits"
+        and outputs.keys() == {"logits", *presents}
         and session.metadata.keys() >= METADATA
-        and session.metadata["chatmill.context"].isdecimal()
+        and context.isdecimal()
+        and len(context) <= MAX_CONTEXT_DIGITS
+        and len(sizes) == 1 + 2 * len(pasts)
         and all(isinstance(size, int) for size in sizes)
     )

@@ -5,6 +5,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ ERRORS = (
 )
 _BFLOAT16 = 16  # its number in ONNX; as NumPy has none, it is represented by the upper half of a float32
 _TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
+SECONDS = 10  # for a run, one more for each four tokens, and one for each 50 MB of weights
 SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which is 1.3 to 1.8 times as fast
     "allow_spinning": "1",
     "spin_duration_us": "1000",
@@ -40,7 +42,7 @@ class Session:
     """An open graph. Its inputs and outputs are NumPy arrays."""
 
     def __init__(self, file: Path, *, threads: int | None = None, device: str = "cpu") -> None:
-        self.file = file
+        self.file, self._runner = file, ThreadPoolExecutor(1)
         providers = _providers(device)
         self.num_bytes = sum(part.stat().st_size for part in graph_files(file))
         self.session = self._open(threads or default_threads(), providers)
@@ -73,19 +75,30 @@ class Session:
         return np.zeros(shape, _dtype(kind))
 
     def run(
-        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
+        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str], *, tokens: int = 1
     ) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """The outputs by name, for so many tokens to read.
 
-        Raises ValueError in one line where the graph does not run with these tensors, MemoryError where they are too
-        large.
+        Raises ValueError in one line where the graph does not run with these tensors, or for too long, and MemoryError
+        where they are too large.
         """
         try:
             values = {name: _to_value(array, types[name]) for name, array in feed.items()}
-            results = self.session.run_with_ort_values(outputs, values)
+            results = self._run_within(SECONDS + tokens // 4 + self.num_bytes // 50_000_000, outputs, values)
             return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
         except ERRORS as error:
             raise self.failure(error) from error
+
+    def _run_within(self, seconds: int, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
+        """Run in another thread, so that a loop of the graph ends after a time, or with Ctrl-C."""
+        options = onnxruntime.RunOptions()
+        run = self._runner.submit(self.session.run_with_ort_values, outputs, values, options)
+        try:
+            return run.result(seconds)
+        except TimeoutError as error:
+            raise ValueError(f"{self.file}: running it takes more than the limit of {seconds} s") from error
+        finally:
+            options.terminate = True
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
         """Run with the bound inputs and outputs; errors are those of `run`."""
