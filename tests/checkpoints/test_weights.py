@@ -1,7 +1,9 @@
 import json
+import os
 import pickle
 import resource
 import struct
+import sys
 import zipfile
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from chatmill.checkpoints import weights
-from chatmill.checkpoints.weights import read_weights
+from chatmill.checkpoints.weights import read_weights, weight_files
 
 
 class Calls:
@@ -131,6 +133,16 @@ def test_many_files_hold_no_more_tensors_than_one(tmp_path, monkeypatch):
     assert len(read_weights(files[:2])) == 6
     with pytest.raises(ValueError, match=r"c\.safetensors: over 6 tensors: save the model in fewer"):
         read_weights(files)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+def test_what_is_no_regular_file_is_not_opened(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name}: not a regular file: expected weights"):
+        weight_files(tmp_path / name)
+    with pytest.raises(ValueError, match=r"not a regular file|found none: name one"):
+        weight_files(tmp_path)
 
 
 @settings(max_examples=200, deadline=None)

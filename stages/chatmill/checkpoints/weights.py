@@ -36,7 +36,7 @@ _UNREADABLE = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, In
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files that hold the weights of a folder, or of the file named. Raises ValueError where one is missing."""
+    """The files that hold the weights of a folder, or of the file named. Raises ValueError where one is no file."""
     if path.is_dir():
         usual = [path / name for name in WHOLE if (path / name).is_file()]
         others = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("tok"))
@@ -45,6 +45,8 @@ def weight_files(path: Path) -> list[Path]:
             names = ", ".join(file.name for file in others) or "none"
             raise ValueError(f"{path}: expected one file of weights, as {', '.join(WHOLE)}: found {names}: name one")
         path = chosen[0]
+    if not path.is_file():
+        raise ValueError(f"{path}: not a regular file: expected weights")
     if not path.name.endswith(".index.json"):
         return [path]
     shards = [path.with_name(name) for name in _shards(path)]

@@ -1,6 +1,8 @@
 """Our graphs prove themselves to be ours; none that is changed into a hostile one does."""
 
+import os
 import resource
+import sys
 from copy import deepcopy
 from dataclasses import replace
 
@@ -205,6 +207,13 @@ def test_a_graph_over_a_limit_is_not_ours(tmp_path, monkeypatch, limit):
     write(GRAPHS["onnx_hf"], tmp_path / "model.onnx")
     monkeypatch.setattr(own_graph, limit, 0)
     assert not is_own(tmp_path / "model.onnx")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs")
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(ValueError, match=r"model\.onnx: not a regular file: expected an ONNX graph"):
+        open_onnx_engine(tmp_path / "model.onnx", name="onnx", threads=1)
 
 
 def test_a_manifest_proves_nothing(tmp_path, monkeypatch):
