@@ -5,7 +5,6 @@ JSON. A checkpoint of torch.save is a zip: `data.pkl` lists the tensors, and `da
 malicious one may take more memory than there is, or run code; both are rejected before PyTorch reads it.
 """
 
-import json
 import pickle
 import pickletools
 import re
@@ -19,13 +18,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from chatmill.pipeline.bounded_files import read_json
+
 Weights = dict[str, Tensor]
 
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 STATE_DICT_KEYS = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
 MAX_TENSORS = 1 << 16  # in all files of a model; 200,000 empty ones took 530 MB
-MAX_HEADER_BYTES, MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 23, 1 << 22, 1 << 26  # lists of some 30,000 tensors and more
+MAX_HEADER_BYTES, MAX_PICKLE_BYTES, MAX_INDEX_BYTES = 1 << 23, 1 << 22, 1 << 23  # lists of some 30,000 tensors and more
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 _SAFE_GLOBALS = re.compile(
@@ -145,12 +146,10 @@ def _check_pickle(data: bytes) -> None:
 def _shards(index: Path) -> list[str]:
     """The names of the files that an index lists."""
     try:
-        if index.stat().st_size > MAX_INDEX_BYTES:
-            raise ValueError(f"over {MAX_INDEX_BYTES:,} bytes")
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(read_json(index, MAX_INDEX_BYTES)["weight_map"].values()))
         if not names or any(Path(name).name != name or Path(name).suffix not in SUFFIXES for name in names):
             raise ValueError("expected names of files beside it")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index}: not an index of files of weights: {error}") from error
     return names
 

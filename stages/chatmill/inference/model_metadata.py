@@ -4,14 +4,15 @@ The files are Hugging Face's config.json, generation_config.json, tokenizer_conf
 tokenizer.json, and ONNX Runtime GenAI's genai_config.json; each may be missing.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chatmill.pipeline.bounded_files import MAX_JSON_BYTES, read_bounded, read_json
+
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 TOKENIZERS_WITH_BOS = ("LlamaTokenizer", "GemmaTokenizer", "CodeLlamaTokenizer")  # unless their files say otherwise
-MAX_BYTES = 1 << 28
+MAX_BYTES = 1 << 22
 
 
 class ModelMetadata(NamedTuple):
@@ -85,7 +86,10 @@ def _template(folder: Path, tokenizer: dict[str, Any]) -> str:
     """The chat template beside a model; of several, the one named default."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8", errors="replace")
+        try:
+            return read_bounded(file, MAX_BYTES).decode(errors="replace")
+        except ValueError as error:
+            raise ValueError(f"{file}: not a chat template: {error}") from error
     template = tokenizer.get("chat_template") or ""
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
@@ -106,12 +110,10 @@ def _integers(*values: Any) -> Iterator[int]:
 def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
-    if file.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{file}: over {MAX_BYTES:,} bytes: too large to describe a model")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not JSON: {error}") from error
+        content = read_json(file, MAX_JSON_BYTES if file.name == "tokenizer.json" else MAX_BYTES)
+    except ValueError as error:
+        raise ValueError(f"{file}: not JSON that describes a model: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{file}: expected a JSON object")
     return content

@@ -1,6 +1,5 @@
 """Load a chat model from a checkpoint: a Hugging Face folder, or one file of weights beside its config.json."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,11 @@ from chatmill.checkpoints.architectures import UnsupportedArchitecture, read_con
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
 from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
+from chatmill.pipeline.bounded_files import read_json
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-MAX_CONFIG_BYTES = 1 << 24
+MAX_CONFIG_BYTES = 1 << 22
 
 _WRAPPERS = re.compile(r"^(module\.)+|_orig_mod\.")  # what DistributedDataParallel and torch.compile add to names
 
@@ -122,10 +122,8 @@ def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MAX_CONFIG_BYTES:
-            raise ValueError(f"over {MAX_CONFIG_BYTES:,} bytes")
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = read_json(file, MAX_CONFIG_BYTES)
+    except ValueError as error:
         raise ValueError(f"{file}: not a model configuration: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{file}: not a model configuration: expected an object")

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
+from chatmill.pipeline.bounded_files import read_json
+
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 MAX_BYTES = 1 << 20  # a list of some 9,000 files
@@ -58,12 +60,12 @@ def check_manifest(folder: Path) -> str | None:
     manifest = folder / MANIFEST_NAME
     if not os.path.lexists(manifest):
         return None
-    data = _read(folder)
+    _file_inside(folder, MANIFEST_NAME)
     try:
-        content = json.loads(data)
+        content = read_json(manifest, MAX_BYTES)
         files, sizes = _object(content["files"]), _object(content.get("sizes", {}))
         version, fingerprint = content["format"], content["fingerprint"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{manifest}: not a manifest: {error}") from error
     if version != FORMAT_VERSION:
         raise ValueError(f"{manifest}: format: expected {FORMAT_VERSION}, got {version!r:.40}: {_REMEDY}")
@@ -73,15 +75,6 @@ def check_manifest(folder: Path) -> str | None:
         if changed or _sha256(file) != checksum:
             raise ValueError(f"{file} is damaged or was edited: {_REMEDY}")
     return str(fingerprint)
-
-
-def _read(folder: Path) -> bytes:
-    """The bytes of a manifest."""
-    with _file_inside(folder, MANIFEST_NAME).open("rb") as stream:
-        data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{folder / MANIFEST_NAME}: not a manifest: over {MAX_BYTES:,} bytes")
-    return data
 
 
 def _object(content: Any) -> dict[str, Any]:

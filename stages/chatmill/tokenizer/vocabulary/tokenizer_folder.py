@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.pipeline.bounded_files import read_json
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, to_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, write_tokenizer_json
@@ -29,6 +30,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 
 TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
 FORMAT = 1
+MAX_DESCRIPTION_BYTES = 1 << 22
 
 
 def check_special_tokens(names: Sequence[str]) -> None:
@@ -93,7 +95,7 @@ def read_folder(folder: Path) -> Vocabulary:
     check_manifest(folder)
     file = folder / DESCRIPTION
     try:
-        description = json.loads(file.read_text(encoding="utf-8"))
+        description = read_json(file, MAX_DESCRIPTION_BYTES)
         type, expected = description["type"], description["fingerprint"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: not chatmill's description of a tokenizer: {error}") from error
