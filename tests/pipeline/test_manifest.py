@@ -1,14 +1,15 @@
-"""Manifests list the files of a folder; nothing else is opened for them."""
+"""Manifests list the files of a folder, and nothing else is opened for them; files are read up to a limit."""
 
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.manifest import MAX_JSON_VALUES, check_manifest, read_bounded, read_json, write_manifest
 from support.paths import SOURCE
 
 TEXT = b"some text"
@@ -139,3 +140,44 @@ def test_a_manifest_that_is_no_regular_file_is_refused(folder):
     os.mkfifo(folder / "manifest.json")
     with pytest.raises(ValueError, match=r"manifest\.json is not a regular file"):
         check_manifest(folder)
+
+
+def test_a_file_within_the_limit_is_read(tmp_path):
+    (tmp_path / "a.json").write_text('{"ä": [1, 2]}')
+    assert read_json(tmp_path / "a.json") == {"ä": [1, 2]}
+    assert read_bounded(tmp_path / "a.json", 14) == '{"ä": [1, 2]}'.encode()
+    with pytest.raises(ValueError, match=r"^over 13 bytes$"):
+        read_bounded(tmp_path / "a.json", 13)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such files")
+def test_an_endless_file_that_seems_empty_is_refused(tmp_path):
+    (tmp_path / "config.json").symlink_to("/proc/self/pagemap")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"^over 1,000 bytes$|^cannot be read: "):
+        read_json(tmp_path / "config.json", 1000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KiB
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs")
+def test_no_regular_file_is_opened(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for file in (tmp_path / "fifo", tmp_path / "missing", tmp_path, tmp_path / "zero"):
+        with pytest.raises(ValueError, match=r"^not a regular file$"):
+            read_json(file)
+
+
+JSON_CONTENTS = {
+    "many values": ("[" + "0," * MAX_JSON_VALUES + "0]", "over 4,194,304 values"),
+    "deep": ("[" * 100_000, "nested too deeply"),
+    "a long number": ("9" * 5000, "4300"),
+    "no text": ("\xff", "decode"),
+    "half": ("{", "column 2"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), JSON_CONTENTS.values(), ids=JSON_CONTENTS)
+def test_what_is_no_json_of_a_common_size_is_refused(tmp_path, content, message):
+    (tmp_path / "a.json").write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=message):
+        read_json(tmp_path / "a.json")

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from chatmill.pipeline.bounded_files import read_json
+from chatmill.pipeline.manifest import read_json
 
 Weights = dict[str, Tensor]
 

@@ -12,7 +12,7 @@ from chatmill.checkpoints.architectures import UnsupportedArchitecture, read_con
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
 from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
-from chatmill.pipeline.bounded_files import read_json
+from chatmill.pipeline.manifest import read_json
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"

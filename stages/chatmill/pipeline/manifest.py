@@ -1,9 +1,11 @@
-"""The manifest of an artefact folder: the list of its files with their checksums and sizes in bytes.
+"""Artefact folders that may come from anywhere: their manifest, and reading their files within a limit of memory.
+
+A manifest is the list of the folder's files with their checksums and sizes in bytes:
 
 {"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}, "sizes": {"config.json": …}}
 
-Sizes may be missing, as in manifests of version 0.1.0. A manifest may come from anywhere, so nothing outside its folder
-is opened for it, except the objects of a DVC cache that the files of a folder may be links to.
+Sizes may be missing, as in manifests of version 0.1.0. Nothing outside the folder is opened for it, except the objects
+of a DVC cache that the files of a folder may be links to.
 """
 
 import hashlib
@@ -14,11 +16,10 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
-from chatmill.pipeline.bounded_files import read_json
-
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 MAX_BYTES = 1 << 20  # a list of some 9,000 files
+MAX_JSON_BYTES, MAX_JSON_VALUES = 1 << 26, 1 << 22  # twice as much as the largest tokenizer.json known
 
 _REMEDY = "recreate the folder with dvc repro or dvc checkout"
 _CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC names the objects of its cache by their MD5
@@ -75,6 +76,31 @@ def check_manifest(folder: Path) -> str | None:
         if changed or _sha256(file) != checksum:
             raise ValueError(f"{file} is damaged or was edited: {_REMEDY}")
     return str(fingerprint)
+
+
+def read_bounded(file: Path, max_bytes: int) -> bytes:
+    """The content of a file. Raises ValueError where it is no regular file, or has more bytes, whatever its size."""
+    if not file.is_file():
+        raise ValueError("not a regular file")
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(max_bytes + 1)  # some files of the system are endless and seem to be empty
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from error
+    if len(data) > max_bytes:
+        raise ValueError(f"over {max_bytes:,} bytes")
+    return data
+
+
+def read_json(file: Path, max_bytes: int = MAX_JSON_BYTES, **options: Any) -> Any:
+    """The content of a JSON file; the options are those of json.loads. Raises ValueError where it cannot be read."""
+    data = read_bounded(file, max_bytes)
+    if data.count(b",") >= MAX_JSON_VALUES:
+        raise ValueError(f"over {MAX_JSON_VALUES:,} values")
+    try:
+        return json.loads(data.decode(), **options)
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
 
 
 def _object(content: Any) -> dict[str, Any]:

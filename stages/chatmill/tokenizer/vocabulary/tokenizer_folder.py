@@ -14,8 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS
-from chatmill.pipeline.bounded_files import read_json
-from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, to_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, write_tokenizer_json
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
