@@ -2,7 +2,7 @@
 
 Engines that can do this are `SupportsBatching`; any other serves one chat after another.
 
-Shapes: B chats of a step, V vocabulary.
+Shapes: B chats of a step, T time (tokens given), V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,8 @@ from chatmill.engines.engine import Engine, check_append, check_rewind
 
 class Caches(Protocol):
     """The key-value caches of several sequences, one in each row; the caller knows their lengths."""
+
+    continues: bool  # whether `run` can read ids after others
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
         """Read ids after the first `past` tokens of a row: logits (V,) of the next token."""
@@ -48,6 +50,18 @@ class CachedEngine:
         self.length += len(ids)
         return logits
 
+    def append_all(self, ids: Sequence[int]) -> np.ndarray:
+        """Read ids after those in the cache: logits (T, V) after each. Unless it `continues`, they are not cached."""
+        check_append(self, ids)
+        logits = self._caches.run(self.row, ids, self.length, keep=len(ids))
+        self.length += len(ids) if self.continues else 0
+        return logits
+
+    @property
+    def continues(self) -> bool:
+        """Whether `append_all` can read a sequence in several calls."""
+        return self._caches.continues
+
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
         check_rewind(self, length)
@@ -56,8 +70,9 @@ class CachedEngine:
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
-        check_append(self, ids)
-        return self._caches.run(self.row, ids, 0, keep=len(ids))
+        logits = self.append_all(ids)
+        self.rewind(0)
+        return logits
 
 
 class BatchedChat(CachedEngine):
@@ -130,6 +145,8 @@ class SupportsBatching(Protocol):
 
 class SingleRowCaches:
     """The cache of an engine that holds one chat, as caches of one row."""
+
+    continues = False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

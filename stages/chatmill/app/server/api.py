@@ -14,7 +14,7 @@ from starlette.types import Send
 
 from chatmill.app.server import request_models, responses
 from chatmill.app.server.api_errors import ApiError, QueueFull, SchedulerStopped, to_api_error
-from chatmill.app.server.cancellable_response import CancellableResponse, send_response
+from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableResponse, send_response
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob, TokenLogprob
 from chatmill.app.server.models import Model, Models, model_not_found
 from chatmill.app.server.prompts import Prompt, chat_prompt, check_ids, text_prompt, tokenize_prompt, too_long
@@ -96,13 +96,16 @@ async def token_logprobs(models: Models, request: Request) -> Response:
     submit(model, job)
 
     async def respond(send: Send) -> None:
+        logprobs: list[TokenLogprob] = []
         try:
-            results = await job.results.get_all()
+            while latest := await job.results.get_all():
+                logprobs += latest
+                await job.results.wait_closed(PING_SECONDS)
         finally:
             model.scheduler.cancel(job)
         if job.error:
             raise to_api_error(job.error)
-        await send_response(send, json_response({"tokens": token_entries(parameters.ids, results[0], model)}))
+        await send_response(send, json_response({"tokens": token_entries(parameters.ids, logprobs, model)}))
 
     return CancellableResponse(respond)
 

@@ -80,7 +80,10 @@ class Job(Protocol):
         """Start the job; the first `cached_tokens` ids are in the cache already."""
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None, /) -> None:
-        """Continue with logits (V,), or (T, V) if all are needed; `likeliest` is their argmax, if that is known."""
+        """Continue with logits (V,) after all pending ids; `likeliest` is their argmax, if that is known.
+
+        If all logits are needed, they are (T, V), after each of the first T pending ids.
+        """
 
     def finish(self, error: Exception | None = None) -> None:
         """End the job and close its results."""
@@ -159,28 +162,32 @@ class CompletionJob:
 
 
 class LogprobsJob:
-    """A job that computes the log probabilities of all tokens of a text, as one result."""
+    """A job that computes the log probabilities of all tokens of a text, except the first."""
 
     needs_all_logits = True
 
     def __init__(self, ids: list[int], num_logprobs: int, time_limit: float) -> None:
-        self.prompt_ids = self.pending = self.all_ids = ids
-        self.done = self.cancelled = False
+        self.prompt_ids = self.all_ids = ids
+        self.pending, self.cancelled = ids[:], False
         self.error: Exception | None = None
-        self.results: ResultQueue[list[TokenLogprob]] = ResultQueue()
+        self.results: ResultQueue[TokenLogprob] = ResultQueue()
         self.times = Timestamps(perf_counter())
         self.deadline = self.times.submitted_at + time_limit
         self._num_logprobs = num_logprobs
+
+    @property
+    def done(self) -> bool:
+        """Whether the logits of all ids are processed."""
+        return not self.pending
 
     def start(self, cached_tokens: int) -> None:
         """Do nothing: the logits of all tokens are needed, so none is read from the cache."""
 
     def process_logits(self, logits: np.ndarray, _: int | None = None) -> None:
-        """Compute the log probability of each id but the first, from logits (T, V)."""
-        self.results.put(
-            [token_logprob(row, i, self._num_logprobs) for row, i in zip(logits, self.prompt_ids[1:], strict=False)]
-        )
-        self.done = True
+        """Compute the log probability of the id after each of the first pending ones, from logits (T, V)."""
+        for row, token in zip(logits, self.pending[1 : len(logits) + 1], strict=False):
+            self.results.put(token_logprob(row, token, self._num_logprobs))
+        del self.pending[: len(logits)]
 
     def finish(self, error: Exception | None = None) -> None:
         """End the job and close its results."""

@@ -1,5 +1,8 @@
 """One thread runs a model for all requests: prompts are prefilled one at a time, answers are decoded in a batch.
 
+A prompt is prefilled in chunks of about 50 ms. Between two of them the answers get their next tokens, and a cancelled
+request ends. The sizes of chunks are powers of two. They change logits by less than 1e-5, as batches do.
+
 The ids of a chat stay in the KV cache of its slot until another chat needs the slot, so that for the next question of
 the same chat only the new ids are prefilled.
 """
@@ -19,7 +22,8 @@ from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import common_prefix_length
 from chatmill.pipeline.user_errors import USER_ERRORS
 
-PREFILL_CHUNK = 256  # tokens of a prompt that are prefilled between two decoding steps
+CHUNK_SECONDS = 0.05  # for a chunk of a prompt, which is prefilled between two decoding steps
+MIN_CHUNK, MAX_CHUNK = 8, 256  # tokens; a longer chunk is no faster
 SHORT_PREFILL = 8  # so few pending tokens, as of a tool's output, are fed one by one in the decoding batch
 MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 
@@ -34,6 +38,20 @@ class Slot:
     def cache_gain(self, ids: list[int]) -> int:
         """How many tokens this slot saves for a prompt: cached ones that are reused less cached ones that are lost."""
         return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
+
+
+class ChunkSize:
+    """How many tokens of a prompt to prefill at once: the most that take about CHUNK_SECONDS."""
+
+    def __init__(self) -> None:
+        self.tokens = min(4 * MIN_CHUNK, MAX_CHUNK)
+
+    def adapt(self, tokens: int, seconds: float) -> None:
+        """Choose the next size by the time that a chunk took."""
+        if seconds > CHUNK_SECONDS:
+            self.tokens = max(MIN_CHUNK, self.tokens // 2)
+        elif seconds < CHUNK_SECONDS / 3 and tokens == self.tokens:
+            self.tokens = min(MAX_CHUNK, self.tokens * 2)
 
 
 class RunningJob(NamedTuple):
@@ -51,6 +69,7 @@ class Scheduler:
         self._max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
         self._slots: list[Slot] = []
         self._running: list[RunningJob] = []
+        self._chunk_size = ChunkSize()
         self._waiting: deque[Job] = deque()
         self._changed = Condition()  # protects the waiting jobs and the flags of the next line
         self._has_changed = self._stopped = False
@@ -81,7 +100,7 @@ class Scheduler:
             self._notify()
 
     def cancel(self, job: Job) -> None:
-        """Cancel a job, which ends before its next token."""
+        """Cancel a job, which ends before its next token or chunk."""
         with self._changed:
             job.cancelled = True
             self._notify()
@@ -175,17 +194,19 @@ class Scheduler:
     def _run_one(self, running: RunningJob) -> None:
         """Run the pending ids of a job, or a chunk of them."""
         slot, job = running
-        pending = job.pending
-        chunk = pending[:PREFILL_CHUNK]
+        whole = job.needs_all_logits and not slot.chat.continues
+        chunk = job.pending if whole else job.pending[: self._chunk_size.tokens]
+        started = perf_counter()
         try:
-            logits = slot.chat.sequence_logits(job.prompt_ids) if job.needs_all_logits else slot.chat.append(chunk)
+            logits = slot.chat.append_all(chunk) if job.needs_all_logits else slot.chat.append(chunk)
         except USER_ERRORS as error:
             self._finish(running, error)
             return
-        if job.needs_all_logits or len(chunk) == len(pending):
+        self._chunk_size.adapt(len(chunk), perf_counter() - started)
+        if job.needs_all_logits or len(chunk) == len(job.pending):
             self._process_logits(running, logits)
         else:
-            del pending[: len(chunk)]
+            del job.pending[: len(chunk)]
 
     def _run_batch(self, batch: list[RunningJob]) -> None:
         """Run one pending id of each job of a batch."""

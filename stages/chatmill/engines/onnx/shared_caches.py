@@ -30,6 +30,8 @@ class DecodeStep(NamedTuple):
 class SharedCaches:
     """The graph, with (R, K, L, D) keys and values of each layer; the caller knows how much of a row is filled."""
 
+    continues = True
+
     def __init__(self, session: Session, rows: int) -> None:
         self._session, graph = session, session.session
         self.context = int(session.metadata["chatmill.context"])

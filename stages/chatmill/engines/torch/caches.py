@@ -35,6 +35,8 @@ class CacheView(NamedTuple):
 class TorchCaches:
     """The model, with (R, K, L, D) keys and values of each layer. L grows by doubling, for all rows alike."""
 
+    continues = True
+
     def __init__(self, model: ChatModel, rows: int, device: str) -> None:
         """Raises ValueError for a model with chunks or a sliding window."""
         config = model.config
