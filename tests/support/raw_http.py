@@ -159,7 +159,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def serving_in_thread(
-    loaded: LoadedModel, *, key: str | None = None, origins: Sequence[str] = (), verbose: bool = False, buffer: int = 0
+    loaded: LoadedModel,
+    *,
+    key: str | None = None,
+    origins: Sequence[str] = (),
+    proxies: Sequence[str] = (),
+    verbose: bool = False,
+    buffer: int = 0,
 ) -> Iterator["LocalServer"]:
     """Run a server in a thread of this process. `buffer`: size of the socket's send buffer; 0: the default."""
     models = Models(["tiny"], OPTIONS)
@@ -168,7 +174,7 @@ def serving_in_thread(
         if buffer:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
         app = create_app(models, Runs(Path.cwd()), LOCAL_HOSTS, origins, key)
-        server = Server(app, models, grace=0, verbose=verbose)
+        server = Server(app, models, grace=0, verbose=verbose, proxies=proxies)
         thread = Thread(target=asyncio.run, args=(server.serve([bound]),))
         thread.start()
         bound.listen()  # until the thread accepts connections, they wait

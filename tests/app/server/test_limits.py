@@ -1,10 +1,14 @@
+import asyncio
 import json
 import socket
+from contextlib import ExitStack
+from time import sleep
 
 import pytest
+from uvicorn.protocols.http import h11_impl
 
 from chatmill.app.server import api, http_protocol
-from chatmill.app.server.security import MAX_BODY_BYTES
+from chatmill.app.server.security import MAX_BODY_BYTES, client_network
 from chatmill.inference.model_loading import load_model
 from support.raw_http import CHAT, CHUNKED, HELLO, Connection, ask, request, serving_in_thread, wait_until, write_served
 
@@ -41,8 +45,24 @@ def test_a_body_of_the_longest_is_read(port):
 
 def test_a_body_that_does_not_come_is_waited_for_some_time(port, monkeypatch):
     monkeypatch.setattr(api, "BODY_SECONDS", 0.2)
-    assert ask(port, "POST", CHAT, Content_Length="10").status == 408
-    assert ask(port, "POST", CHAT, **CHUNKED).status == 408
+    for length in ({"Content_Length": "10"}, CHUNKED):
+        with Connection(port) as line:
+            line.send(request(port, "POST", CHAT, **length))
+            reply = line.read_response()
+            assert (reply.status, reply.headers["connection"]) == (408, "close")
+            assert line.read_response() is None
+
+
+@pytest.mark.parametrize(("rate", "status"), [(1, 200), (1 << 30, 408)])
+def test_a_body_that_comes_slowly_may_take_longer_the_longer_it_is(port, monkeypatch, rate, status):
+    monkeypatch.setattr(api, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(api, "BODY_RATE", rate)
+    whole = request(port, "POST", "/tokenize", body={"prompt": "Hello"})
+    with Connection(port) as line:
+        for start in range(0, len(whole), 2):
+            line.send(whole[start : start + 2])
+            sleep(0.04 if start > len(whole) - 20 else 0)
+        assert line.read_response().status == status
 
 
 @pytest.mark.parametrize("beginning", [b"", b"G", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
@@ -64,10 +84,19 @@ def test_headers_that_come_byte_by_byte_are_no_reason_to_wait_longer(port, monke
 def test_what_is_left_of_a_body_after_its_answer_is_not_read_for_ever(port, monkeypatch):
     monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.3)
     with Connection(port) as line:
-        line.send(request(port, "POST", "/nowhere", **CHUNKED))
+        line.send(request(port, "POST", "/nowhere", Content_Length="9000"))
         assert line.read_response().status == 404
         line.socket.settimeout(0.02)
-        assert sent_until_closed(line, b"1\r\na\r\n") > 0
+        assert sent_until_closed(line, b"a") > 0
+
+
+def test_what_never_comes_of_a_body_after_its_answer_is_not_waited_for(port, monkeypatch):
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.2)
+    with Connection(port) as line:
+        line.send(request(port, "POST", "/nowhere", Content_Length="9000"))
+        assert line.read_response().status == 404
+        line.socket.settimeout(15)  # half the time that an idle connection has
+        assert line.read_response() is None
 
 
 def sent_until_closed(line, data):
@@ -101,15 +130,62 @@ def test_a_body_that_is_no_http_is_refused_once(loaded, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_past_the_most_connections_the_next_is_told_to_come_again(loaded, monkeypatch):
+LONG = {"prompt": "x", "max_tokens": 600}
+HALVES = {  # what holds a connection, and the status when it is closed
+    "nothing": (b"", 503),
+    "half of the headers": (b"GET / HTTP/1.1\r\nHost", 503),
+    "half of a body": (request(0, "POST", CHAT, Host="localhost", Content_Length="10") + b"{", 503),
+    "an answered request": (request(0, "GET", "/health", Host="localhost"), 200),
+}
+
+
+@pytest.mark.parametrize(("beginning", "status"), HALVES.values(), ids=HALVES)
+def test_past_the_most_connections_the_one_that_waited_longest_makes_room(loaded, monkeypatch, beginning, status):
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 2)
-    with serving_in_thread(loaded) as here, Connection(here.port), Connection(here.port) as second:
-        wait_until(lambda: here.connections == 2)
-        refused = ask(here.port, "GET", "/health")
-        second.close()
+    with serving_in_thread(loaded) as here, Connection(here.port) as first:
+        first.send(beginning)
         wait_until(lambda: here.connections == 1)
-        assert ask(here.port, "GET", "/health").status == 200
+        with Connection(here.port):
+            wait_until(lambda: here.connections == 2)
+            assert ask(here.port, "GET", "/health").status == 200
+            assert first.read_response().status == status
+            assert first.read_response() is None
+
+
+def test_where_all_connections_are_answered_the_next_is_told_to_come_again(loaded, monkeypatch):
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 1)
+    with serving_in_thread(loaded) as here, Connection(here.port) as first:
+        scheduler = asyncio.run(here.models.get("tiny")).scheduler
+        first.send(request(here.port, "POST", "/v1/completions", body=LONG))
+        wait_until(lambda: not scheduler.idle)
+        refused = ask(here.port, "GET", "/health")
+        assert first.read_response().status == 200
     assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+
+
+@pytest.mark.parametrize(("proxies", "remaining"), [([], 1), (["198.51.100.7"], 4)])
+def test_one_address_has_a_share_of_the_connections_unless_it_is_a_proxy(loaded, monkeypatch, proxies, remaining):
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS_OF_ADDRESS", 2)
+    monkeypatch.setattr(h11_impl, "get_remote_addr", lambda _: ("198.51.100.7", 1))
+    with serving_in_thread(loaded, proxies=proxies) as here, ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(Connection(here.port))
+        assert ask(here.port, "GET", "/health").status == 200  # accepted after the others
+        wait_until(lambda: here.connections == remaining)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("", ""),
+    ],
+)
+def test_a_client_has_an_address_or_the_network_of_one(host, network):
+    assert client_network(host) == network
 
 
 def test_small_answers_are_not_held_back(loaded):

@@ -4,10 +4,12 @@ import argparse
 import os
 import socket
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 
 from chatmill.app.experiments import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
+from chatmill.app.server.http_protocol import MAX_CONNECTIONS_OF_ADDRESS
 from chatmill.app.server.models import Model, Models, ServingOptions
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
@@ -57,6 +59,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="another site whose pages may send requests; may be repeated",
     )
     add(
+        "--proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help=f"IP address of a reverse proxy, which may open more than {MAX_CONNECTIONS_OF_ADDRESS} connections; "
+        "may be repeated (this machine always may)",
+    )
+    add(
         "--api-key",
         default=os.environ.get(API_KEY_VARIABLE),
         metavar="KEY",
@@ -92,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
             notify(f"{model.name}: {describe_model(model)}")
         app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None)
         print(f"chatmill: {address(bound)}", flush=True)
-        Server(app, models, grace=options.grace, verbose=options.verbose).run([bound])
+        Server(app, models, grace=options.grace, verbose=options.verbose, proxies=options.proxy).run([bound])
 
 
 def check(options: argparse.Namespace) -> None:
@@ -108,6 +118,11 @@ def check(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected 0 to 86400 seconds")
     if options.threads is not None:
         check_positive("--threads", options.threads, MAX_THREADS)
+    for proxy in options.proxy:
+        try:
+            ip_address(proxy)
+        except ValueError as error:
+            raise ValueError(f"--proxy {proxy}: expected an IP address, such as 192.0.2.7") from error
     if not is_loopback(options.host) and not options.api_key:
         raise ValueError(
             f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"

@@ -18,7 +18,7 @@ from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableRe
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob, TokenLogprob
 from chatmill.app.server.models import Model, Models, model_not_found
 from chatmill.app.server.prompts import Prompt, chat_prompt, check_ids, text_prompt, tokenize_prompt, too_long
-from chatmill.app.server.security import BODY_SECONDS, MAX_BODY_BYTES, too_large
+from chatmill.app.server.security import BODY_RATE, BODY_SECONDS, MAX_BODY_BYTES, too_large
 from chatmill.app.server.streaming import CompletionWriter, json_response
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
@@ -131,15 +131,17 @@ async def show_model(models: Models, request: Request) -> Response:
 
 async def read_body(request: Request) -> bytes:
     """The body of a request. Raises ApiError if it is too long or arrives too slowly."""
-    body = bytearray()
+    body, started = bytearray(), asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS) as limit:
             async for chunk in request.stream():
                 body += chunk
+                limit.reschedule(started + BODY_SECONDS + len(body) / BODY_RATE)
                 if len(body) > MAX_BODY_BYTES:
                     raise too_large()
     except TimeoutError as error:
-        raise ApiError(408, f"the body did not arrive within {BODY_SECONDS} seconds") from error
+        message = f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds, or {BODY_RATE:,} bytes/s"
+        raise ApiError(408, message) from error
     return bytes(body)
 
 

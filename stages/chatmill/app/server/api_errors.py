@@ -38,6 +38,7 @@ class ApiError(Exception):
         """The error as an HTTP response."""
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
         headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        headers |= {"Connection": "close"} if self.status == 408 else {}
         return JSONResponse(self.as_dict(), self.status, headers)
 
     def as_json(self) -> bytes:

@@ -4,8 +4,11 @@ import asyncio
 import logging
 import socket
 import traceback
+from collections.abc import Collection
 from copy import deepcopy
+from functools import partial
 from types import TracebackType
+from typing import cast
 
 import uvicorn
 import uvicorn.logging
@@ -19,7 +22,7 @@ from chatmill.app.server import api, assets, runs
 from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
 from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.models import Models
-from chatmill.app.server.security import MAX_HEADER_BYTES, SecurityMiddleware
+from chatmill.app.server.security import SecurityMiddleware
 
 KEEP_ALIVE_SECONDS = 30  # after which an idle connection is closed
 
@@ -60,16 +63,18 @@ class RedactingFormatter(uvicorn.logging.DefaultFormatter):
 class Server(uvicorn.Server):
     """Uvicorn with a graceful shutdown: running answers get `grace` seconds, then they are ended."""
 
-    def __init__(self, app: ASGIApp, models: Models, *, grace: float, verbose: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, models: Models, *, grace: float, verbose: bool, proxies: Collection[str] = ()
+    ) -> None:
+        """`proxies` are the addresses of reverse proxies, whose connections are those of many clients."""
         log_config = deepcopy(uvicorn.config.LOGGING_CONFIG)
         log_config["formatters"]["default"]["()"] = RedactingFormatter
         config = uvicorn.Config(
             app,
-            http=LimitedProtocol,
+            http=cast(type[asyncio.Protocol], partial(LimitedProtocol, proxies=proxies)),
             ws="none",
             proxy_headers=False,
             lifespan="off",
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(grace) + 5,
             log_config=log_config,

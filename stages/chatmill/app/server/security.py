@@ -3,7 +3,7 @@
 import hmac
 import os
 from collections.abc import Collection, Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chatmill.app.server.api_errors import ApiError
 
 MAX_BODY_BYTES = 2 << 20  # of a request's body
-BODY_SECONDS = 30  # for it to arrive
+BODY_SECONDS = 10  # for it to arrive, and one more for each BODY_RATE bytes that have arrived
+BODY_RATE = 16_384  # bytes per second
 MAX_HEADER_BYTES = 32_768  # of a request's line and headers
 PUBLIC_PATHS = ("/", "/runs", "/health")  # need no key, as they show nothing of the models
 SECURITY_HEADERS = {
@@ -47,7 +48,7 @@ class SecurityMiddleware:
             return
         headers = Headers(scope=scope)
         allowed = self._allowed_origin(headers)
-        guarded = _with_headers(send, _cors(allowed))
+        guarded = _with_headers(send, _cors(allowed) | _closing(headers))
         try:
             self._check(scope, headers)
         except ApiError as error:
@@ -110,6 +111,17 @@ def too_large() -> ApiError:
     return ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
 
 
+def client_network(host: str) -> str:
+    """The addresses of which one client may have all: an IPv4 address, or the 64 bits of an IPv6 network."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
+    return str(address)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a host."""
     try:
@@ -134,6 +146,11 @@ def _cors(origin: str | None) -> dict[str, str]:
         "Vary": "Origin",
         "Cross-Origin-Resource-Policy": "cross-origin",
     }
+
+
+def _closing(headers: Headers) -> dict[str, str]:
+    """The header that ends a connection after a body in chunks, whose last line h11 reads leniently."""
+    return {"Connection": "close"} if "transfer-encoding" in headers else {}
 
 
 def _with_headers(send: Send, more: Mapping[str, str]) -> Send:
