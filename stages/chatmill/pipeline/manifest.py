@@ -45,7 +45,7 @@ def check_file(file: Path, manifest: Path) -> None:
     if not manifest.exists():
         return
     try:
-        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        files = read_json(manifest, MAX_BYTES)["files"]
         expected = files.get(file.name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{manifest}: not a manifest: run `chatmill repair`, then `dvc repro`") from error

@@ -20,7 +20,7 @@ from tokenizers.pre_tokenizers import Split
 from chatmill.tokenizer.exporting.format_names import ExportFormat
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE
+from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
 Encode = Callable[[str], list[int]]

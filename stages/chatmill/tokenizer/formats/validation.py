@@ -8,10 +8,12 @@ from functools import lru_cache
 
 import regex
 
+from chatmill.tokenizer.vocabulary.pattern_cost import check_time
 from chatmill.tokenizer.vocabulary.patterns import (
     PATTERN_SAMPLE,
     PATTERNS,
     bounded,
+    known_patterns,
     oniguruma_pretokens,
     tiktoken_pretokens,
     unbounded_atoms,
@@ -144,6 +146,11 @@ def check_expression(pattern: str) -> None:
         oniguruma_pretokens(pattern)
     except Exception as error:  # tokenizers raises no narrower one
         raise ValueError(f"its pattern {pattern!r:.80} is not a regular expression: {error}") from error
+    if pattern not in known_patterns():
+        try:
+            check_time(pattern)
+        except ValueError as error:
+            raise ValueError(f"its pattern {pattern!r:.80} is refused: {error}") from error
     if max(map(len, unbounded_atoms(pattern)), default=0) > MAX_UNBOUNDED_QUANTIFIERS:
         raise ValueError(
             f"its pattern {pattern!r:.80} has over {MAX_UNBOUNDED_QUANTIFIERS} unbounded quantifiers in one alternative"

@@ -3,7 +3,8 @@ r"""The split patterns: regular expressions that cut text into pieces before it 
 All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces; how other runtimes
 read them says chatmill.tokenizer.exporting.readers. `cl100k` and `nanochat` are written without possessive quantifiers
 and `$`, and give the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not
-checked when used: to check an expression, use it as the parameter's value first.
+checked when used: to check an expression, use it as the parameter's value first. It is refused if its time may grow
+faster than the text (pattern_cost.py).
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """
@@ -16,6 +17,8 @@ import tiktoken
 from pydantic import AfterValidator, Field
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
+
+from chatmill.tokenizer.vocabulary.pattern_cost import check_time
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -52,13 +55,18 @@ _ATOM = re.compile(
 def resolve(pattern: str) -> str:
     """The pattern of that name, or the expression itself, extended so that it matches every character.
 
-    Raises ValueError if it is neither, or if the engines disagree about it.
+    Raises ValueError if it is neither, if it may take very long, or if the engines disagree about it.
     """
     if pattern in PATTERNS:
         return PATTERNS[pattern]
     if re.fullmatch(r"\w*", pattern):
         raise ValueError(f"expected {', '.join(PATTERNS)} or a regular expression")
     pattern = pattern.removesuffix(f"|{CHARACTERS}") + f"|{CHARACTERS}"
+    try:
+        regex.compile(pattern)
+    except regex.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    check_time(pattern)
     try:
         pieces = [match[0] for match in regex.finditer(pattern, PATTERN_SAMPLE)]
         others = {"tiktoken": tiktoken_pretokens, "Oniguruma": oniguruma_pretokens} if all(pieces) else {}
@@ -70,6 +78,11 @@ def resolve(pattern: str) -> str:
     if differing:
         raise ValueError(f"{differing[0]} and `regex` split text differently by it: use classes such as \\p{{L}}")
     return pattern
+
+
+def known_patterns() -> set[str]:
+    """The expressions that need no check."""
+    return {WORDS, CHARACTERS, ANYTHING, *PATTERNS.values(), *map(bounded, PATTERNS.values())}
 
 
 Pattern = Annotated[str, AfterValidator(resolve), Field(validate_default=True)]

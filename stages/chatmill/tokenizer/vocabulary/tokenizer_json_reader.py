@@ -4,7 +4,6 @@ External files may have other components around the model, if chatmill.tokenizer
 anything else is refused.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, to_special_handling
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import from_tokenizers_json
@@ -51,7 +51,7 @@ def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
     Every added token becomes a control token. Raises ValueError for unsupported files.
     """
     try:
-        return from_json(json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys), type)
+        return from_json(read_json(file, object_pairs_hook=reject_duplicate_keys), type)
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         raise ValueError(f"{file}: not a tokenizer.json that chatmill can read: {error!r:.200}") from error
     except ValueError as error:
