@@ -269,6 +269,16 @@ def test_large_numbers_are_as_good_as_the_largest_that_matter(port, name, number
     assert ask(port, "POST", "/v1/completions", body=given + f', "{name}": {number}}}'.encode()).status == 200
 
 
+@pytest.mark.parametrize(
+    "options", ["{%s}", '{"stream_options": {%s}, "messages": [{"role": "user", "content": "a"}]}']
+)
+def test_of_very_many_unknown_parameters_the_first_is_named(port, options):
+    names = ",".join(f'"unknown{number}":1' for number in range(90_000))
+    error = ask(port, "POST", CHAT, body=(options % f'"messages":[],{names}').encode()).error
+    assert error["param"] in ("messages", "stream_options")
+    assert len(error["message"]) < 100
+
+
 def test_ids_past_the_vocabulary_are_refused(port):
     for path, name in {"/tokens": "ids", "/detokenize": "tokens", "/v1/completions": "prompt"}.items():
         body = f'{{"{name}": [{"9" * 4000}]}}'.encode()

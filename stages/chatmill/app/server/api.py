@@ -23,6 +23,7 @@ from chatmill.app.server.streaming import CompletionWriter, json_response
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
 MAX_INLINE_BYTES = 4096  # of a body; a longer one is encoded in a thread
+MAX_INLINE_JSON = 65_536  # bytes of a body; a longer one is parsed in a thread
 Result = TypeVar("Result")
 
 
@@ -45,7 +46,7 @@ def routes(models: Models) -> list[Route]:
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
     body = await read_body(request)
-    parameters = request_models.parse_request(request_models.ChatRequest, body)
+    parameters = await parse(models, request_models.ChatRequest, body)
     model = await models.get(parameters.model)
     config = generation_config(
         models, parameters, parameters.max_completion_tokens or parameters.max_tokens, parameters.num_logprobs
@@ -60,7 +61,7 @@ async def create_chat_completion(models: Models, request: Request) -> Response:
 async def create_completion(models: Models, request: Request) -> Response:
     """Continue a text."""
     body = await read_body(request)
-    parameters = request_models.parse_request(request_models.CompletionRequest, body)
+    parameters = await parse(models, request_models.CompletionRequest, body)
     model = await models.get(parameters.model)
     config = generation_config(models, parameters, parameters.max_tokens, parameters.logprobs)
     prompt = await encode_without_blocking(body, text_prompt, model, parameters)
@@ -71,7 +72,7 @@ async def create_completion(models: Models, request: Request) -> Response:
 async def tokenize(models: Models, request: Request) -> Response:
     """The ids of a text or of a conversation."""
     body = await read_body(request)
-    parameters = request_models.parse_request(request_models.TokenizeRequest, body)
+    parameters = await parse(models, request_models.TokenizeRequest, body)
     model = await models.get(parameters.model)
     ids = await encode_without_blocking(body, tokenize_prompt, model, parameters)
     return json_response({"tokens": ids, "count": len(ids), "max_model_len": model.context})
@@ -79,7 +80,7 @@ async def tokenize(models: Models, request: Request) -> Response:
 
 async def detokenize(models: Models, request: Request) -> Response:
     """The text of ids."""
-    parameters = request_models.parse_request(request_models.DetokenizeRequest, await read_body(request))
+    parameters = await parse(models, request_models.DetokenizeRequest, await read_body(request))
     model = await models.get(parameters.model)
     check_ids(model, parameters.tokens, model.loaded.tokenizer.vocab_size, "tokens")
     return json_response({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
@@ -87,7 +88,7 @@ async def detokenize(models: Models, request: Request) -> Response:
 
 async def token_logprobs(models: Models, request: Request) -> Response:
     """Each token of a text, its log probability and the likeliest tokens at its position."""
-    parameters = request_models.parse_request(request_models.TokensRequest, await read_body(request))
+    parameters = await parse(models, request_models.TokensRequest, await read_body(request))
     model = await models.get(parameters.model)
     check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
     if len(parameters.ids) > model.context:
@@ -143,6 +144,16 @@ async def read_body(request: Request) -> bytes:
         message = f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds, or {BODY_RATE:,} bytes/s"
         raise ApiError(408, message) from error
     return bytes(body)
+
+
+async def parse(
+    models: Models, request_type: type[request_models.RequestType], body: bytes
+) -> request_models.RequestType:
+    """Parse a request; large ones one at a time in a thread, as parsing blocks all threads."""
+    if len(body) < MAX_INLINE_JSON:
+        return request_models.parse_request(request_type, body)
+    async with models.parsing:
+        return await asyncio.to_thread(request_models.parse_request, request_type, body)
 
 
 async def encode_without_blocking(body: bytes, encode: Callable[..., Result], *arguments: object) -> Result:

@@ -52,6 +52,7 @@ class Models:
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
+        self.parsing = asyncio.Semaphore(1)  # of large requests
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
