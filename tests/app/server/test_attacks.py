@@ -5,6 +5,7 @@ import json
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import cycle, islice
 
@@ -346,3 +347,31 @@ def test_clients_that_take_nothing_leave_the_others_their_rows(here):
     for line in lines:
         line.close()
     wait_until(lambda: here.connections == 0)
+
+
+HALF = {"Content_Length": "100000"}  # of a body, of which one byte is sent
+
+
+def test_six_hundred_half_bodies_shut_nobody_out(here):
+    with ExitStack() as stack:
+        for _ in range(600):
+            stack.enter_context(Connection(here.port)).send(request(here.port, "POST", CHAT, **HALF) + b"{")
+            if len(here.server.server_state.connections) % 100 == 0:
+                assert ask(here.port, "GET", "/health").status == 200
+        assert ask(here.port, "POST", CHAT, body=HELLO).status == 200
+    wait_until(lambda: here.connections == 0)
+
+
+def test_a_large_request_is_refused_or_answered_while_others_go_on(here):
+    bodies = [
+        b'{"messages": [' + b'{"role": "user", "content": "a"}, ' * 50_000 + b"{}]}",
+        b"{" + b",".join(b'"k%d": 1' % number for number in range(150_000)) + b"}",
+        json.dumps({"prompt": "etaoin" * 160_000, "max_tokens": 1}).encode(),
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        replies = [
+            pool.submit(ask, here.port, "POST", path, body=body) for path in (CHAT, "/tokenize") for body in bodies
+        ]
+        assert ask(here.port, "GET", "/health").status == 200
+        statuses = {found.result().status for found in replies}
+    assert statuses <= {200, 400}
