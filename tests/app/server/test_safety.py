@@ -163,6 +163,11 @@ def test_others_are_not_let_in_without_a_key(monkeypatch, capsys, host):
         assert "CHATMILL_API_KEY" in capsys.readouterr().err
 
 
+def test_a_proxy_is_an_address(capsys):
+    assert main(["serve", "--proxy", "example.org"]) == 1
+    assert "--proxy example.org: expected an IP address, such as 192.0.2.7" in capsys.readouterr().err
+
+
 def kinds_of_answers(port):
     """A request for each kind of response, by status or path."""
     return {
