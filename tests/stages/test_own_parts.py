@@ -24,7 +24,14 @@ from support.tiny import CONFIG, VOCABULARY, random_model, write_model
 
 CHUNKED = replace(CONFIG, chunking=Chunking())
 TALK = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
-EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 1, "engine_prompts": 1, "compare_tokenizers": []}
+EVALUATE = {
+    "max_tokens": 4,
+    "threads": 1,
+    "skill_prompts": 1,
+    "engine_prompts": 1,
+    "stride": None,
+    "compare_tokenizers": [],
+}
 BENCHMARK = {"prompt_tokens": [8, 40], "new_tokens": 4, "repeats": 2, "threads": 1}
 
 

@@ -19,4 +19,4 @@ def test_whom_the_umask_lets_read_can_read_every_file(tmp_path, umask, mode):
     finally:
         os.umask(former)
     for folder in (tmp_path / "a", tmp_path / "b"):
-        assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {mode}
+        assert {file.stat().st_mode & 0o777 for file in folder.rglob("*") if file.is_file()} == {mode}

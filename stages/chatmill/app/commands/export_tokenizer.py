@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     if texts:
         added = set(vocabulary.special) - set(original.special)
         reference = open_original(options.tokenizer, original)
-        for line in compare_exports(reference, options.out, texts, vocabulary.special, added):
+        for line in compare_exports(reference, options.out, texts, original.special_names, added):
             print(line)
 
 

@@ -21,7 +21,7 @@ from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
 from chatmill.tokenizer.vocabulary import sentencepiece_model
-from chatmill.tokenizer.vocabulary.added_tokens import flags_of
+from chatmill.tokenizer.vocabulary.added_tokens import assumed_special, flags_of
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
@@ -56,7 +56,7 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
     match format:
         case "binary":
             write_binary(vocabulary, out / "tokenizer.bin")
-            return _written("tokenizer.bin") | {"sequential_readers": _sequential(vocabulary)}
+            return _written("tokenizer.bin") | _as_text(vocabulary) | {"sequential_readers": _sequential(vocabulary)}
         case "llama2c":
             write_llama2c(vocabulary, out / "tokenizer.llama2c.bin")
             return {"files": ["tokenizer.llama2c.bin"]} | _sequential(vocabulary)
@@ -98,12 +98,22 @@ def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], lis
     return {"reason": reason} | ({} if example is None else {"example": example})
 
 
+def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Whether names of control tokens in text, which chatmill takes for text, are so in the original."""
+    flags = flags_of(vocabulary.special_handling)
+    found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
+    if found is None:
+        return {}
+    reason = f"the original always takes {found!r} in text for the token, which is text here"
+    return _exact(reason) | {"example": found}
+
+
 def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether tiktoken finds special tokens in text as the original does, which may strip the blanks around them."""
     for name, flags in flags_of(vocabulary.special_handling).items():
         if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
             return _exact(f"tiktoken ignores the {flag} of special tokens") | {"example": f"a {name} b"}
-    return {}
+    return _as_text(vocabulary)
 
 
 def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -120,6 +130,9 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether `tokenizers` gives the same ids for text without names of control tokens."""
+    if assumed := assumed_special(vocabulary.special_handling):
+        reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
+        return _exact(reason) | {"example": assumed[0]}
     if vocabulary.spelling != "marked" or (vocabulary.steps or "").startswith('{"tokenizers"'):
         return _exact()
     if vocabulary.steps is None:

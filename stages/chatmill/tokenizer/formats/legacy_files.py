@@ -7,6 +7,7 @@ vocab.txt                  one entry per line: `the`, `##ing`, `[CLS]`
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ def read_vocab_and_merges(file: Path) -> Vocabulary:
         model = {"type": "BPE", "vocab": vocab, "merges": merges}
         pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
         steps = {"normalizer": None, "pre_tokenizer": pre_tokenizer}
-        return from_json({"model": model, "added_tokens": controls} | steps)
+        vocabulary = from_json({"model": model, "added_tokens": controls} | steps)
+        if len(controls) < 2:
+            return vocabulary
+        return replace(vocabulary, special_handling=json.dumps({"assumed": [token["content"] for token in controls]}))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file}: not a vocabulary with merges in {merges_file.name}: {error!r:.200}") from error
     except ValueError as error:

@@ -21,7 +21,7 @@ from chatmill.tokenizer.vocabulary.patterns import (
 from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor
 from chatmill.tokenizer.vocabulary.steps import patterns_of
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, check_lengths
+from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary, check_lengths
 
 MAX_PATTERN = 2000  # characters
 MAX_UNBOUNDED_QUANTIFIERS = 3  # `+` and `*` in one alternative: with more, a long run of spaces takes very long
@@ -72,7 +72,7 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
             key = id_to_piece(vocabulary, i) if is_text else (token, kind)
         except UnicodeDecodeError as error:
             raise ValueError(f"its token {i}, {token!r:.80}, is not UTF-8") from error
-        if kind >= Kind.CONTROL and len(token.decode()) == 1:
+        if kind not in TEXT_KINDS and len(token.decode()) == 1:
             raise ValueError(f"the name of its token {i}, {token!r}, is a single character, which text may contain")
         if seen.setdefault(key, i) != i:
             raise ValueError(f"its tokens {seen[key]} and {i} are the same, {token!r:.80}")
@@ -99,10 +99,11 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
         if len(single[kind]) < 256:
-            missing = next(byte for byte in [*range(0x20, 256), *range(0x20)] if bytes([byte]) not in single[kind])
+            texts = [*map(chr, range(0x20, 0x7F)), "é", "中", "🙂", *map(chr, range(256))]
+            lost = [text for text in texts if any(bytes([byte]) not in single[kind] for byte in text.encode())]
+            example = f", such as {lost[0]!r}" if lost else ""
             raise ValueError(
-                f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot encode every text, such as "
-                f"{chr(missing)!r}"
+                f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot encode every text{example}"
             )
 
 

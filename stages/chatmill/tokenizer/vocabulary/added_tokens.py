@@ -4,6 +4,8 @@ tokenizer.json lists them with flags. A vocabulary keeps the flags that differ f
 post-processor, as JSON:
 
     {"added_tokens": {"<|end|>": {"rstrip": true}}, "post_processor": {"type": "RobertaProcessing", …}}
+
+`"assumed": ["<s>", "<mask>"]` names tokens of a file that does not say which are special.
 """
 
 import json
@@ -52,6 +54,11 @@ def post_processor_of(special_handling: str | None) -> dict[str, Any] | None:
     """The post-processor, as in tokenizer.json."""
     found: dict[str, Any] | None = _content(special_handling).get("post_processor")
     return found
+
+
+def assumed_special(special_handling: str | None) -> list[str]:
+    """The tokens that are special by their names alone, as the file does not say which are."""
+    return list(_content(special_handling).get("assumed", []))
 
 
 def without_post_processor(special_handling: str | None) -> str | None:

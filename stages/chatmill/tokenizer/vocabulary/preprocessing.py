@@ -111,6 +111,12 @@ def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
     if not (charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces):
         return None
     _check_charsmap(charsmap)
+    return normalizer_steps(normalizer)
+
+
+def normalizer_steps(normalizer: NormalizerSpec) -> str:
+    """The steps of a SentencePiece model, also if they only replace spaces by U+2581."""
+    charsmap = normalizer.precompiled_charsmap
     content = SentencePieceNormalizer(
         charsmap=base64.b64encode(charsmap).decode(),
         dummy_prefix=normalizer.add_dummy_prefix,
@@ -146,7 +152,7 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
     if content["charsmap"]:
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": content["charsmap"]})
     if content["remove_extra_whitespaces"]:
-        normalizers += [replace_step(Regex="^ +| +$", content=""), replace_step(Regex=" {2,}", content=" ")]
+        normalizers += [replace_step(Regex=r"\A +| +\z", content=""), replace_step(Regex=" {2,}", content=" ")]
     if content["dummy_prefix"]:
         normalizers.append({"type": "Prepend", "prepend": METASPACE})
     normalizers.append(replace_step(String=" ", content=METASPACE))

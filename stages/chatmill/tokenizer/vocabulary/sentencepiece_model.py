@@ -5,13 +5,14 @@ first unused one is SentencePiece's unknown piece, which never occurs, because e
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.vocabulary.added_tokens import AddedToken
-from chatmill.tokenizer.vocabulary.preprocessing import from_normalizer_spec, to_normalizer_spec
+from chatmill.tokenizer.vocabulary.preprocessing import from_normalizer_spec, normalizer_steps, to_normalizer_spec
 from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, sentencepiece_entry
 from chatmill.tokenizer.vocabulary.vocabulary import (
@@ -84,11 +85,17 @@ def unknown_id(vocabulary: Vocabulary) -> int:
 def read_sentencepiece_model(file: Path) -> Vocabulary:
     """The vocabulary of a model file. Raises ValueError if it is damaged or not supported."""
     try:
-        return from_model_proto(ModelProto.FromString(file.read_bytes()))
+        model = ModelProto.FromString(file.read_bytes())
+        vocabulary = from_model_proto(model)
     except DecodeError as error:
         raise ValueError(f"{file}: not a SentencePiece model: {error}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
+    if (
+        vocabulary.steps is None and not vocabulary.has_unused_names
+    ):  # another program's, which takes U+2581 for a space
+        return replace(vocabulary, steps=normalizer_steps(model.normalizer_spec))
+    return vocabulary
 
 
 def from_model_proto(model: ModelProto) -> Vocabulary:

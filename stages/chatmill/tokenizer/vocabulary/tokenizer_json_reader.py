@@ -120,6 +120,8 @@ def _sentencepiece(
     scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
     if exact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
         steps = from_tokenizers_json(content, exact)
+    elif not any(token.startswith(UNUSED_PREFIX.encode()) for token, _ in entries.values()):
+        steps = from_tokenizers_json(content)  # another program's, which takes U+2581 for a space
     special = _special_handling(content)
     if unknown is not None and not entries[unknown][0].startswith(UNUSED_PREFIX.encode()):
         entries[unknown] = entries[unknown][0], Kind.UNKNOWN

@@ -102,6 +102,17 @@ class Vocabulary:
         return {self.tokens[i].decode(): i for i, kind in enumerate(self.kinds) if kind == Kind.CONTROL}
 
     @cached_property
+    def has_unused_names(self) -> bool:
+        """Whether chatmill has added unused ids."""
+        return any(token.startswith(UNUSED_PREFIX.encode()) for token in self.tokens)
+
+    @cached_property
+    def special_names(self) -> dict[str, int]:
+        """Name to id of each control token, and of the unknown token."""
+        kinds = enumerate(self.kinds)
+        return {self.tokens[i].decode(): i for i, kind in kinds if kind in (Kind.CONTROL, Kind.UNKNOWN)}
+
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 of canonical JSON of the content; the same for every file format."""
         entries = [
