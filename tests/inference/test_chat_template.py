@@ -203,3 +203,16 @@ def test_a_damaged_file_is_named(content, tmp_path):
 def test_a_file_of_another_shape_is_refused_in_one_sentence(file, content, tmp_path):
     with pytest.raises(ValueError, match=r"its JSON files do not describe a model"):
         write(tmp_path, **{file: content})
+
+
+def test_whitespace_that_control_tokens_take_is_left_out():
+    after = dict.fromkeys(CONTROLS["phi3"], {"rstrip": True})
+    assert text(external("phi3", flags=after).prompt(SECOND)) == WRITTEN["phi3"].replace(">\n", ">")
+    before = {"<|end|>": {"lstrip": True}}
+    spaced = [Message.from_text("user", "Q \n ")]
+    assert text(external("phi3", flags=before).prompt(spaced)) == "<|user|>\nQ<|end|>\n<|assistant|>\n"
+
+
+def test_the_next_turn_lacks_the_whitespace_that_the_end_of_the_answer_takes():
+    flags = dict.fromkeys(CONTROLS["phi3"], {"rstrip": True})
+    assert text(external("phi3", flags=flags).next_turn(SECOND[-1])) == "<|user|>R<|end|><|assistant|>"

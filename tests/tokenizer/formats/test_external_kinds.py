@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers import Tokenizer
 
 from chatmill.app.cli import main
 from chatmill.tokenizer.exporting.original import open_original
@@ -66,3 +67,14 @@ def test_what_is_called_exact_gives_the_ids_of_the_original(kind, texts, tmp_pat
 def test_what_cannot_be_expressed_is_refused_with_the_reason(kind, tmp_path):
     with pytest.raises(ValueError, match=REFUSED[kind]):
         load(BUILDERS[kind](tmp_path).path)
+
+
+def test_what_is_put_around_a_text_is_exported(tmp_path):
+    path = BUILDERS["roberta"](tmp_path).path
+    assert main(["export-tokenizer", str(path), str(tmp_path / "out"), "--formats", "huggingface"]) == 0
+    exported, original = (Tokenizer.from_file(str(file)) for file in (tmp_path / "out/tokenizer.json", path))
+    assert (
+        exported.encode("the cat").ids
+        == original.encode("the cat").ids
+        != original.encode("the cat", add_special_tokens=False).ids
+    )
