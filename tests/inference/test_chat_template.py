@@ -206,7 +206,7 @@ def test_a_file_of_another_shape_is_refused_in_one_sentence(file, content, tmp_p
 
 
 def test_whitespace_that_control_tokens_take_is_left_out():
-    after = dict.fromkeys(CONTROLS["phi3"], {"rstrip": True})
+    after = {key: {"rstrip": True} for key in CONTROLS["phi3"]}
     assert text(external("phi3", flags=after).prompt(SECOND)) == WRITTEN["phi3"].replace(">\n", ">")
     before = {"<|end|>": {"lstrip": True}}
     spaced = [Message.from_text("user", "Q \n ")]
@@ -214,5 +214,5 @@ def test_whitespace_that_control_tokens_take_is_left_out():
 
 
 def test_the_next_turn_lacks_the_whitespace_that_the_end_of_the_answer_takes():
-    flags = dict.fromkeys(CONTROLS["phi3"], {"rstrip": True})
+    flags = {key: {"rstrip": True} for key in CONTROLS["phi3"]}
     assert text(external("phi3", flags=flags).next_turn(SECOND[-1])) == "<|user|>R<|end|><|assistant|>"
