@@ -1,5 +1,5 @@
 // @ts-check
-/** How the JavaScript of the pages is checked, beside its types. */
+/** How the JavaScript of the pages and of the benchmarks is checked, beside the pages' types. */
 
 import js from "@eslint/js";
 import globals from "globals";
@@ -30,5 +30,10 @@ export default [
     },
   },
   { files: ["**/theme.js"], languageOptions: { sourceType: "script" } },
+  {
+    files: ["tests/benchmarks/*.js"], // programs of Node.js, without a page
+    languageOptions: { globals: globals.node },
+    rules: { "no-restricted-properties": "off" },
+  },
   { files: ["**/*.test.js"], languageOptions: { globals: globals.node }, rules: { "max-lines-per-function": "off" } },
 ];
