@@ -63,6 +63,14 @@ def test_what_is_called_exact_gives_the_ids_of_the_original(kind, texts, tmp_pat
             assert name not in exact or expected == encode(texts), name
 
 
+@pytest.mark.parametrize("kind", ["blanks", "phi3", "user_defined", "versioned_model"])
+def test_text_that_is_found_before_the_rest_is_split_counts_as_text(kind, tmp_path):
+    tokenizer = load(BUILDERS[kind](tmp_path).path)
+    assert tokenizer.vocabulary.added_tokens
+    assert sum(tokenizer.is_text) == tokenizer.num_text
+    assert all(tokenizer.is_text[token.id] for token in tokenizer.vocabulary.added_tokens)
+
+
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_expressed_is_refused_with_the_reason(kind, tmp_path):
     with pytest.raises(ValueError, match=REFUSED[kind]):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from chatmill.conversation.chatml import Conversation
 from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, spans
 from chatmill.tokenizer.encoding.backends import choose_backend
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
 MAX_RUN = 100_000  # equal characters, or whitespace; tiktoken overflows its stack at about a million
 CONTROL_PREFIX = "<|"  # begins every control token's name, and nothing else in escaped text
@@ -55,7 +55,7 @@ class ChatTokenizer:
     @cached_property
     def is_text(self) -> NDArray[np.bool]:
         """(V,) bool: whether text can produce each id."""
-        return np.array([kind < Kind.CONTROL for kind in self.vocabulary.kinds])
+        return np.array([kind in TEXT_KINDS for kind in self.vocabulary.kinds])
 
     @property
     def special(self) -> dict[str, int]:
