@@ -8,9 +8,11 @@ from tokenizers import Tokenizer
 from chatmill.app.cli import main
 from chatmill.tokenizer.exporting.original import open_original
 from chatmill.tokenizer.exporting.parity import load_encoders, names_found
-from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
+from chatmill.tokenizer.formats.tokenizer_loading import load, make_lossless, read_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder
 from support import external_ranks, external_tokenizers
+from support.external_tokenizers import Built
 from support.hard_texts import control_texts, make_texts
 
 BUILDERS = {
@@ -69,6 +71,16 @@ def test_text_that_is_found_before_the_rest_is_split_counts_as_text(kind, tmp_pa
     assert tokenizer.vocabulary.added_tokens
     assert sum(tokenizer.is_text) == tokenizer.num_text
     assert all(tokenizer.is_text[token.id] for token in tokenizer.vocabulary.added_tokens)
+
+
+@pytest.mark.parametrize("kind", ["blanks", "roberta", "user_defined", "user_defined_unigram", "versioned_model"])
+def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp_path):
+    pieces = {"user_defined_symbols": ["<sep>", "\u2581\u2581", "[REF]"], "model_type": "unigram"}
+    chosen = external_tokenizers.VERBATIM | pieces | {"add_dummy_prefix": False}
+    build = BUILDERS.get(kind, lambda folder: Built(external_tokenizers.train_model(folder, **chosen), None))
+    vocabulary = add_special_tokens(make_lossless(read_vocabulary(build(tmp_path).path)), [])
+    write_folder(vocabulary, tmp_path / "tokenizer")
+    assert read_folder(tmp_path / "tokenizer").fingerprint == vocabulary.fingerprint
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -15,7 +15,11 @@ from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
-from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, to_model_proto
+from chatmill.tokenizer.vocabulary.sentencepiece_model import (
+    read_sentencepiece_model,
+    sentencepiece_unsupported_reason,
+    to_model_proto,
+)
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, write_tokenizer_json
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
@@ -99,6 +103,9 @@ def read_folder(folder: Path) -> Vocabulary:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: not chatmill's description of a tokenizer: {error}") from error
     vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON, type)
+    model = folder / SENTENCEPIECE_MODEL
+    if vocabulary.fingerprint != expected and model.exists():  # tokenizer.json does not name user-defined pieces
+        vocabulary = read_sentencepiece_model(model)
     if vocabulary.fingerprint != expected:
         raise ValueError(f"{folder / TOKENIZER_JSON} is not the tokenizer that {file} describes: make the folder anew")
     return vocabulary

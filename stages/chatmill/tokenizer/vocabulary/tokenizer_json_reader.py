@@ -5,7 +5,7 @@ anything else is refused.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -116,7 +116,7 @@ def _sentencepiece(
 ) -> Vocabulary:
     _check_sentencepiece(content, ids, scores)
     steps, exact = None, [] if scores is None or scores == list(map(float32, scores)) else scores
-    entries = _with_added_tokens(ids, {i: sentencepiece_entry(piece) for piece, i in ids.items()}, content)
+    entries = _entries(ids, sentencepiece_entry, content)
     scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
     if exact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
         steps = from_tokenizers_json(content, exact)
@@ -137,7 +137,8 @@ def _sentencepiece(
 def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
     """Raise ValueError for settings that chatmill's encoder and files cannot express."""
     model, fallback = content["model"], bool(content["model"].get("byte_fallback"))
-    if any(" " in piece for piece in ids):
+    added = {token["content"] for token in content.get("added_tokens", [])}
+    if any(" " in piece for piece in ids.keys() - added):
         raise ValueError("a piece contains a space, which is written as U+2581")
     bytes_of = [i for piece, i in ids.items() if sentencepiece_entry(piece)[1] == Kind.FALLBACK]
     if bytes_of and not fallback:
@@ -157,9 +158,7 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     if normalizer is not None or splits:
         pre_tokenizer = {"type": "Sequence", "pretokenizers": splits} if splits else None
         steps = from_tokenizers_json({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer})
-    entries = _with_added_tokens(
-        model["vocab"], {i: byte_level_entry(piece) for piece, i in model["vocab"].items()}, content
-    )
+    entries = _entries(model["vocab"], byte_level_entry, content)
     tokens, kinds = _in_order(entries)
     merges = _merges(model, model["vocab"])
     if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
@@ -206,9 +205,7 @@ def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
     model = content["model"]
     if (longest := model["max_input_chars_per_word"]) != MAX_INPUT_CHARS_PER_WORD:
         raise ValueError(f"its max_input_chars_per_word: expected {MAX_INPUT_CHARS_PER_WORD}, got {longest!r:.40}")
-    entries = _with_added_tokens(
-        model["vocab"], {i: plain_entry(piece) for piece, i in model["vocab"].items()}, content
-    )
+    entries = _entries(model["vocab"], plain_entry, content)
     unknown = model["vocab"][model["unk_token"]]
     entries[unknown] = model["unk_token"].encode(), Kind.UNKNOWN
     tokens, kinds = _in_order(entries)
@@ -229,8 +226,10 @@ def _numbered(pieces: Sequence[str]) -> dict[str, int]:
     return ids
 
 
-def _with_added_tokens(ids: dict[str, int], entries: dict[int, Entry], content: dict[str, Any]) -> dict[int, Entry]:
-    """The text entries by id, with the added tokens. Raises ValueError if two share an id."""
+def _entries(ids: dict[str, int], entry_of: Callable[[str], Entry], content: dict[str, Any]) -> dict[int, Entry]:
+    """The model's pieces and the added tokens by id. Raises ValueError if two share an id."""
+    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+    entries = {i: entry_of(piece) for piece, i in ids.items() if added.get(piece) != i}
     by_id: dict[int, str] = {}
     for piece, i in ids.items():
         if type(i) is not int or by_id.setdefault(i, piece) != piece:
