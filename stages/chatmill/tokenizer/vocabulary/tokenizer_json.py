@@ -8,6 +8,8 @@ and unused tokens are special added tokens. chatmill.tokenizer.vocabulary.tokeni
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
     TEXT_KINDS,
     Kind,
+    MergePair,
     Vocabulary,
+    merges_by_rank,
 )
 
 BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
@@ -96,6 +100,8 @@ SENTENCEPIECE_STEPS = {
 
 def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     kinds = enumerate(vocabulary.kinds)
+    # Added tokens that the model lacks get the ids after its own
+    last = max((i for i in vocabulary.text_ids if vocabulary.kinds[i] != Kind.ADDED), default=-1)
     pieces = [
         id_to_piece(vocabulary, i) if special or kind in TEXT_KINDS else f"{UNREACHABLE_PREFIX}{i}" for i, kind in kinds
     ]
@@ -103,11 +109,10 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     if vocabulary.algorithm == "viterbi":
         unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
         scores = vocabulary.scores if vocabulary.steps is None else exact_scores(vocabulary.steps, vocabulary.scores)
-        last = len(pieces) if vocabulary.steps is None else 1 + max(*vocabulary.text_ids, unknown)
-        scored = [list(entry) for entry in zip(pieces, scores, strict=True)][:last]
+        scored = [list(entry) for entry in zip(pieces, scores, strict=True)]
+        scored = scored if vocabulary.steps is None else scored[: 1 + max(last, unknown)]
         fallback = Kind.FALLBACK in vocabulary.kinds
         return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": fallback}
-    last = max(vocabulary.text_ids, default=-1)  # added tokens that the model lacks get the ids after it
     ids = {piece: i for i, piece in enumerate(pieces) if i <= last}
     if vocabulary.algorithm == "wordpiece":
         plain = vocabulary.spelling == "plain"
@@ -132,13 +137,31 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=1)
 def unmerged(vocabulary: Vocabulary) -> list[int]:
-    """The ids of byte-level tokens that no merge makes: only looking up a complete piece gives them."""
+    """The ids of byte-level tokens that merging their own bytes does not give: only looking up a piece gives them."""
     if vocabulary.algorithm != "merge" or vocabulary.spelling != "bytes":
         return []
-    merged = {vocabulary.tokens[left] + vocabulary.tokens[right] for left, right in vocabulary.merges}
-    normal = (i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL)
-    return [i for i in normal if len(vocabulary.tokens[i]) > 1 and vocabulary.tokens[i] not in merged]
+    tokens = vocabulary.tokens
+    ids = {tokens[i]: i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL}
+    if merges_by_rank(ids) == vocabulary.merges:
+        merged = {tokens[left] + tokens[right] for left, right in vocabulary.merges}
+        return [i for token, i in ids.items() if len(token) > 1 and token not in merged]
+    ranks = {pair: rank for rank, pair in enumerate(vocabulary.merges)}
+    return [i for token, i in ids.items() if not _merges_to_one(token, ids, ranks)]
+
+
+def _merges_to_one(token: bytes, ids: dict[bytes, int], ranks: dict[MergePair, int]) -> bool:
+    parts = [ids.get(token[k : k + 1], -1) for k in range(len(token))]
+    texts = [token[k : k + 1] for k in range(len(token))]
+    while len(parts) > 1:
+        best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
+        if best not in ranks:
+            return False
+        place = [*pairwise(parts)].index(best)
+        texts[place : place + 2] = [texts[place] + texts[place + 1]]
+        parts[place : place + 2] = [ids[texts[place]]]
+    return True
 
 
 def id_to_piece(vocabulary: Vocabulary, i: int) -> str:

@@ -5,9 +5,8 @@ anything else is refused.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     check_lengths,
     drop_unreachable_merges,
     float32,
-    merges_by_rank,
     rank_scores,
     unused_names,
 )
@@ -177,28 +175,9 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
 def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary in which tokens that merging never gives are unused: they are not looked up as complete pieces."""
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
-    for i, name in zip(list(_unreached(vocabulary)), unused_names(set(tokens)), strict=False):
+    for i, name in zip(unmerged(vocabulary), unused_names(set(tokens)), strict=False):
         tokens[i], kinds[i] = name, Kind.UNUSED
     return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds))
-
-
-def _unreached(vocabulary: Vocabulary) -> Iterator[int]:
-    """The ids of tokens that merging their own bytes does not give."""
-    tokens = vocabulary.tokens
-    ids = {tokens[i]: i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL}
-    if merges_by_rank(ids) == vocabulary.merges:
-        yield from unmerged(vocabulary)
-        return
-    ranks = {pair: rank for rank, pair in enumerate(vocabulary.merges)}
-    for i in ids.values():
-        parts = [ids.get(tokens[i][k : k + 1], i) for k in range(len(tokens[i]))]
-        while len(parts) > 1:
-            best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
-            if best not in ranks:
-                yield i
-                break
-            place = [*pairwise(parts)].index(best)
-            parts[place : place + 2] = [ids[tokens[best[0]] + tokens[best[1]]]]
 
 
 def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
