@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
 from chatmill.app.cli import main
@@ -115,6 +116,25 @@ def test_a_token_that_is_only_found_by_looking_up_is_found_although_some_merge_m
     assert {name: encode(["zqz"]) for name, encode in exact.items()} == {name: [[258]] for name in exact}
     assert "tokenizer.json" in exact
     assert not json.loads((tmp_path / "out/formats.json").read_text())["llama2c"]["exact"]
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_any_user_defined_piece_is_found(model_type, tmp_path):
+    pieces = {"user_defined_symbols": ["a", "\u2581\u2581", "<sep>"], "model_type": model_type}
+    path = external_tokenizers.train_model(tmp_path, **external_tokenizers.VERBATIM | pieces)
+    assert main(["export-tokenizer", str(path), str(tmp_path / "out")]) == 0
+    texts = ["a", "aaa", "cat", "   ", "the     cat", " \n   a    "]
+    original = SentencePieceProcessor(model_file=str(path)).encode(texts)
+    readers = load_encoders(tmp_path / "out")
+    assert original == readers["tokenizer.bin"](texts) == readers["tokenizer.model"](texts)
+
+
+def test_a_user_defined_piece_with_a_blank_is_refused(tmp_path):
+    pieces = {"user_defined_symbols": ["the cat"], "model_type": "bpe"}
+    path = external_tokenizers.train_model(tmp_path, **external_tokenizers.VERBATIM | pieces)
+    assert 3 not in SentencePieceProcessor(model_file=str(path)).encode("the cat")
+    with pytest.raises(ValueError, match="its piece 'the cat' contains a space, which is written as U"):
+        load(path)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

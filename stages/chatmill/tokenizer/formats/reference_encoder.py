@@ -56,7 +56,8 @@ class ReferenceEncoder:
         self._least, highest = min(scores, default=0.0), max([*scores, SMALLEST_FLOAT32])
         self._candidates = {token: (index, self._scores[index]) for token, index in self._normal.items()}
         for token, index in ids[Kind.ADDED].items() if scored else ():
-            self._candidates[token] = (index, len(token) * highest - 0.1)
+            length = len(token.replace(b" ", METASPACE.encode()))
+            self._candidates[token] = (index, float32(length * highest - 0.1))
         self._round_score = self._steps.round_score if self._steps else float32
         self._merges = {
             pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])

@@ -189,8 +189,8 @@ def _sentencepiece(content: dict[str, Any], protected: Iterable[str]) -> Callabl
     spec = to_normalizer_spec(json.dumps({"sentencepiece": content}))
     _check_charsmap(spec.precompiled_charsmap)
     model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
-    model.pieces.add(piece="<unk>", score=0, type=ModelProto.SentencePiece.UNKNOWN)
-    model.pieces.add(piece="a", score=0)
+    model.pieces.add(piece="\uffff", score=0, type=ModelProto.SentencePiece.UNKNOWN)
+    model.pieces.add(piece="\ufffe", score=0)  # these two are noncharacters, which no user-defined piece is
     for piece in protected:
         model.pieces.add(piece=piece, score=0, type=ModelProto.SentencePiece.USER_DEFINED)
     try:

@@ -129,10 +129,10 @@ def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     if not isinstance(piece.piece, str):
         raise ValueError(f"its piece {piece.piece!r:.80} is not UTF-8")
     kind = _KINDS[piece.type]
+    if kind in (Kind.NORMAL, Kind.ADDED) and " " in piece.piece:
+        raise ValueError(f"its piece {piece.piece!r:.80} contains a space, which is written as U+2581")
     if kind == Kind.ADDED:
         return piece.piece.replace(METASPACE, " ").encode(), kind
-    if kind == Kind.NORMAL and " " in piece.piece:
-        raise ValueError(f"its piece {piece.piece!r:.80} contains a space, which is written as U+2581")
     if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED_PREFIX):
         kind = Kind.UNUSED
     return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
