@@ -84,6 +84,16 @@ def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp
     assert read_folder(tmp_path / "tokenizer").fingerprint == vocabulary.fingerprint
 
 
+def test_text_found_before_the_rest_keeps_its_id_after_control_tokens(tmp_path):
+    content = external_tokenizers.byte_level(special=["<|endoftext|>"])
+    first = len(content["model"]["vocab"])
+    content["added_tokens"] += [external_tokenizers.added(first, "<|end of turn|>")]
+    content["added_tokens"] += [external_tokenizers.added(first + 1, "tea ", special=False)]
+    tokenizer = load(external_tokenizers.built(tmp_path, content).path)
+    assert tokenizer.encode("tea ") == [first + 1]
+    assert tokenizer.decode(tokenizer.encode("a tea <|end of turn|>")) == "a tea <|end of turn|>"
+
+
 def export_exact(content, folder):
     """The original and its exports that formats.json calls exact, as encoders of one text."""
     original = external_tokenizers.built(folder, content)
@@ -135,6 +145,17 @@ def test_a_user_defined_piece_with_a_blank_is_refused(tmp_path):
     assert 3 not in SentencePieceProcessor(model_file=str(path)).encode("the cat")
     with pytest.raises(ValueError, match="its piece 'the cat' contains a space, which is written as U"):
         load(path)
+
+
+def test_lengths_to_which_texts_are_cut_or_padded_are_not_part_of_the_comparison(tmp_path):
+    content = external_tokenizers.byte_level()
+    content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    pad = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
+    content["padding"] = {"strategy": {"Fixed": 9}} | pad
+    path = external_tokenizers.built(tmp_path, content).path
+    vocabulary = read_vocabulary(path)
+    text = "the cat talks 12 times"
+    assert open_original(path, vocabulary).encode([text]) == [load(path).encode(text)]
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -65,6 +65,8 @@ def _tiktoken(encoding: tiktoken.Encoding) -> Original:
 def _tokenizers(file: Path, *, special: bool) -> Encode:
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.encode_special_tokens = not special
+    tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
+    tokenizer.no_padding()
     return _batch(tokenizer)
 
 

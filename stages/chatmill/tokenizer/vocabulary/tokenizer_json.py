@@ -100,8 +100,8 @@ SENTENCEPIECE_STEPS = {
 
 def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     kinds = enumerate(vocabulary.kinds)
-    # Added tokens that the model lacks get the ids after its own
-    last = max((i for i in vocabulary.text_ids if vocabulary.kinds[i] != Kind.ADDED), default=-1)
+    # Added tokens that the model lacks get the ids after its own, without a gap: all are listed only with `special`
+    last = max((i for i in vocabulary.text_ids if not special or vocabulary.kinds[i] != Kind.ADDED), default=-1)
     pieces = [
         id_to_piece(vocabulary, i) if special or kind in TEXT_KINDS else f"{UNREACHABLE_PREFIX}{i}" for i, kind in kinds
     ]
