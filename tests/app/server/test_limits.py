@@ -163,11 +163,22 @@ def test_where_all_connections_are_answered_the_next_is_told_to_come_again(loade
     assert (refused.status, refused.headers["retry-after"]) == (503, "2")
 
 
-@pytest.mark.parametrize(("proxies", "remaining"), [([], 1), (["198.51.100.7"], 4)])
-def test_one_address_has_a_share_of_the_connections_unless_it_is_a_proxy(loaded, monkeypatch, proxies, remaining):
+@pytest.mark.parametrize(
+    ("address", "proxy", "remaining"),
+    [
+        ("198.51.100.7", "192.0.2.7", 1),
+        ("198.51.100.7", "198.51.100.7", 4),
+        ("::ffff:198.51.100.7", "198.51.100.7", 4),
+        ("2001:db8::7", "2001:DB8:0::7", 4),
+        ("::ffff:127.0.0.1", "192.0.2.7", 4),
+    ],
+)
+def test_one_address_has_a_share_of_the_connections_unless_it_is_a_proxy_or_this_machine(
+    loaded, monkeypatch, address, proxy, remaining
+):
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS_OF_ADDRESS", 2)
-    monkeypatch.setattr(h11_impl, "get_remote_addr", lambda _: ("198.51.100.7", 1))
-    with serving_in_thread(loaded, proxies=proxies) as here, ExitStack() as stack:
+    monkeypatch.setattr(h11_impl, "get_remote_addr", lambda _: (address, 1))
+    with serving_in_thread(loaded, proxies=[proxy]) as here, ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(Connection(here.port))
         assert ask(here.port, "GET", "/health").status == 200  # accepted after the others

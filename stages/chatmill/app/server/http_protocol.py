@@ -8,7 +8,13 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chatmill.app.server.api_errors import ApiError
-from chatmill.app.server.security import MAX_HEADER_BYTES, SECURITY_HEADERS, client_network, is_loopback
+from chatmill.app.server.security import (
+    MAX_HEADER_BYTES,
+    SECURITY_HEADERS,
+    canonical_address,
+    client_network,
+    is_loopback,
+)
 from chatmill.app.server.strict_connection import StrictConnection
 
 MAX_CONNECTIONS = 512
@@ -24,7 +30,7 @@ class LimitedProtocol(H11Protocol):
         """`proxies` are the addresses whose connections are those of many clients."""
         super().__init__(*arguments, **options)
         self.conn = StrictConnection(h11.SERVER, MAX_HEADER_BYTES)
-        self._proxies, self._network = proxies, ""
+        self._proxies, self._network = {canonical_address(proxy) for proxy in proxies}, ""
         self._waiting_since = self.loop.time()  # for a request
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -33,7 +39,7 @@ class LimitedProtocol(H11Protocol):
         """Accept a connection; if too many are open, close the one that has waited longest for its client."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # pause writing as soon as the client reads too slowly
-        host = self.client[0] if self.client else ""
+        host = canonical_address(self.client[0]) if self.client else ""
         self._network = "" if is_loopback(host) or host in self._proxies else client_network(host)
         if self._make_room():
             self._start_header_timer()

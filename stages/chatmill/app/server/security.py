@@ -111,21 +111,26 @@ def too_large() -> ApiError:
     return ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
 
 
-def client_network(host: str) -> str:
-    """The addresses of which one client may have all: an IPv4 address, or the 64 bits of an IPv6 network."""
+def canonical_address(host: str) -> str:
+    """The one spelling of an IP address; IPv4 also where it is mapped to IPv6. Names stay as they are."""
     try:
-        address = ip_address(host.partition("%")[0])
+        address = ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
         return host
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
-    return str(address)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+def client_network(host: str) -> str:
+    """The addresses of which one client may have all: an IPv4 address, or the 64 bits of an IPv6 network."""
+    address = canonical_address(host)
+    return str(IPv6Address(int(IPv6Address(address)) >> 64 << 64)) if ":" in address else address
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a host."""
     try:
-        return ip_address(host.strip("[]")).is_loopback
+        return ip_address(canonical_address(host)).is_loopback
     except ValueError:
         return host == "localhost"
 
