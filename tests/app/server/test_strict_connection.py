@@ -57,6 +57,22 @@ def test_ambiguous_headers_are_refused_and_what_follows_is_not_answered(port, he
 
 
 @pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"X: 1\r\n 2\r\n", "a header is continued on another line, or its name is malformed"),
+        (b"Content-Length: 1\r\nContent-Length: 1\r\n", "more than one Content-Length or Transfer-Encoding"),
+        (b"Content-Length: -1\r\n", "Content-Length is not a number"),
+        (b"X: 1\n", "a line ends without CR LF"),
+        (b"Host: localhost\r\n", "Found multiple Host: headers"),  # h11's own words
+    ],
+)
+def test_the_error_says_why_a_request_is_refused(port, head, reason):
+    with Connection(port) as line:
+        line.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n")
+        assert reason in line.read_response("GET").error["message"]
+
+
+@pytest.mark.parametrize(
     "head",
     [
         b"GET /health HTTP/1.1\nHost: localhost\n\n",

@@ -29,7 +29,7 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, *arguments: Any, proxies: Collection[str] = (), **options: Any) -> None:
         """`proxies` are the addresses whose connections are those of many clients."""
         super().__init__(*arguments, **options)
-        self.conn = StrictConnection(h11.SERVER, MAX_HEADER_BYTES)
+        self.conn: StrictConnection = StrictConnection(h11.SERVER, MAX_HEADER_BYTES)
         self._proxies, self._network = {canonical_address(proxy) for proxy in proxies}, ""
         self._waiting_since = self.loop.time()  # for a request
         self._header_timer: asyncio.TimerHandle | None = None
@@ -78,9 +78,8 @@ class LimitedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer malformed HTTP."""
-        self._send_error(
-            ApiError(400, f"{msg.rstrip('.')}: expected HTTP with headers of at most {MAX_HEADER_BYTES:,} bytes")
-        )
+        expected = f"expected HTTP with headers of at most {MAX_HEADER_BYTES:,} bytes"
+        self._send_error(ApiError(400, f"{msg.rstrip('.')}: {self.conn.refusal:.200}: {expected}"))
 
     def _make_room(self) -> bool:
         """Close a connection if there are too many, of all or of this client; return False if none can be closed."""

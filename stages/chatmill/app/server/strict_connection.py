@@ -15,13 +15,22 @@ HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 class StrictConnection(h11.Connection):
     """The server's side of a connection."""
 
+    refusal = ""  # why the last request was refused
+
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """The next part of a request. Raises RemoteProtocolError if it is malformed or ambiguous."""
-        if self.their_state is h11.IDLE:
-            data = self.trailing_data[0]
-            if (end := HEAD_END.search(data)) and (reason := ambiguity(data[: end.end()])):
-                raise h11.RemoteProtocolError(reason)
-        return super().next_event()
+        try:
+            self._check_head()
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.refusal = str(error)
+            raise
+
+    def _check_head(self) -> None:
+        """Raise RemoteProtocolError if the headers of the next request have arrived and are ambiguous."""
+        data = self.trailing_data[0] if self.their_state is h11.IDLE else b""
+        if (end := HEAD_END.search(data)) and (reason := ambiguity(data[: end.end()])):
+            raise h11.RemoteProtocolError(reason)
 
 
 def ambiguity(head: bytes) -> str | None:
