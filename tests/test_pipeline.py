@@ -8,10 +8,12 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -261,6 +263,21 @@ def test_git_has_the_summary_and_ignores_every_other_output():
     command = ["git", "check-ignore", "--no-index", *paths]
     ignored = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
     assert {*paths} - {*ignored} == {SUMMARY}
+
+
+def test_dvc_finds_data_that_is_added_to_the_inputs(tmp_path):
+    """It does not look into a folder that git ignores as a whole, and neither pushes nor pulls what is tracked there."""
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    added = tmp_path / "data/raw/external/initial/model.bin"
+    added.parent.mkdir(parents=True)
+    added.write_text("weights")
+    with chdir(tmp_path):
+        Repo.init(".").close()
+        with Repo(".") as repo:
+            repo.add(str(added))
+        with Repo(".") as repo:
+            assert [out.fs_path for out in repo.index.outs] == [str(added)]
 
 
 def test_every_artifact_is_an_output():
