@@ -266,7 +266,7 @@ def test_git_has_the_summary_and_ignores_every_other_output():
 
 
 def test_dvc_finds_data_that_is_added_to_the_inputs(tmp_path):
-    """It does not look into a folder that git ignores as a whole, and neither pushes nor pulls what is tracked there."""
+    """It does not look into a folder that git ignores as a whole, and neither pushes nor pulls what is there."""
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
     added = tmp_path / "data/raw/external/initial/model.bin"

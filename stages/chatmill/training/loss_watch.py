@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.packing import PackedDataset
 
 _HISTORY = 64  # steps that a loss is compared with
@@ -76,5 +76,5 @@ def describe_conversations(dataset: PackedDataset, rows: Sequence[np.ndarray], v
 def _first_words(dataset: PackedDataset, number: int, vocabulary: Vocabulary) -> str:
     begin, end = dataset.split.offsets[number : number + 2]
     ids = dataset.split.ids[begin : min(end, begin + _WORDS)]
-    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL)
+    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] in TEXT_KINDS)
     return " ".join(text.decode(errors="replace").split())[:_WORDS]

@@ -10,7 +10,7 @@ from chatmill.conversation.chatml import IM_END
 from chatmill.conversation.template import LossKind
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
 _LONGEST = 256  # tokens of a question: the last ones before its answer
 _ANSWER = 24  # tokens
@@ -44,5 +44,5 @@ def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -
 
 def _text(ids: Sequence[int], vocabulary: Vocabulary) -> str:
     """The text of ids in one line, without control tokens."""
-    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] < Kind.CONTROL).decode(errors="replace")
+    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] in TEXT_KINDS).decode(errors="replace")
     return " ".join(text.split())

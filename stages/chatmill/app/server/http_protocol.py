@@ -18,7 +18,7 @@ from chatmill.app.server.security import (
 from chatmill.app.server.strict_connection import StrictConnection
 
 MAX_CONNECTIONS = 512
-MAX_CONNECTIONS_OF_ADDRESS = 64  # unless it is this machine's, or a proxy's
+MAX_CONNECTIONS_OF_ADDRESS = 128  # unless it is this machine's, or a proxy's
 HEADER_SECONDS = 10  # in which the headers of a request must arrive
 WRITE_TIMEOUT_SECONDS = 30  # in which a client must read what was sent
 

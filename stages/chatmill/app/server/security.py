@@ -12,7 +12,7 @@ from chatmill.app.server.api_errors import ApiError
 
 MAX_BODY_BYTES = 2 << 20  # of a request's body
 BODY_SECONDS = 10  # for it to arrive, and one more for each BODY_RATE bytes that have arrived
-BODY_RATE = 16_384  # bytes per second
+BODY_RATE = 512  # bytes per second
 MAX_HEADER_BYTES = 32_768  # of a request's line and headers
 PUBLIC_PATHS = ("/", "/runs", "/health")  # need no key, as they show nothing of the models
 SECURITY_HEADERS = {

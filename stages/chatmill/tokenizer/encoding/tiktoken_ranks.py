@@ -11,6 +11,7 @@ import tiktoken
 
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
 from chatmill.tokenizer.vocabulary.vocabulary import (
+    TEXT_KINDS,
     UNUSED_PREFIX,
     Algorithm,
     Kind,
@@ -72,7 +73,7 @@ def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
 def special_tokens_of(vocabulary: Vocabulary) -> dict[str, int]:
     """Name to id of each control and unused token."""
     kinds = enumerate(vocabulary.kinds)
-    return {vocabulary.tokens[i].decode(): i for i, kind in kinds if kind >= Kind.CONTROL}
+    return {vocabulary.tokens[i].decode(): i for i, kind in kinds if kind not in TEXT_KINDS}
 
 
 def encoding_name(vocabulary: Vocabulary) -> str:

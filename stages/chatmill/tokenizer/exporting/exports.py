@@ -26,7 +26,7 @@ from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
+from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary, byte_pair_merge
 
 METASPACE_REASON = "U+2581 in text becomes a space; chatmill's own files preserve it"
 ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes: a few texts differ"
@@ -154,7 +154,7 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
     torch stores the file's name in its content, so the file is written under its final name.
     """
     tokens = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    lengths = [len(token) if kind < Kind.CONTROL else 0 for token, kind in tokens]
+    lengths = [len(token) if kind in TEXT_KINDS else 0 for token, kind in tokens]
     torch.save(torch.tensor(lengths, dtype=torch.int32), file)
 
 

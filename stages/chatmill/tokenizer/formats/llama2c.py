@@ -25,7 +25,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import to_normalizer_spec
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.tokenizer_json import unmerged
-from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, TEXT_KINDS, Vocabulary
 
 RECORD_HEADER = struct.Struct("<fI")  # score and length, before a token's bytes
 UNKNOWN_ID, CONTROL_NAMES, BYTE_IDS = 0, ("<s>", "</s>"), range(3, 259)  # ids in files made from a SentencePiece model
@@ -118,7 +118,7 @@ def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
             return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
     texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
     for name in (
-        token for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind >= Kind.CONTROL
+        token for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if kind not in TEXT_KINDS
     ):
         if any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):
             return f"merging by score differs: two text tokens make the name of the control token {name.decode()}"

@@ -58,7 +58,7 @@ def _added_tokens(vocabulary: Vocabulary, special: bool) -> Iterator[dict[str, A
     """The tokens that are found in text before the rest is split; without `special`, those that are not special."""
     flags = flags_of(vocabulary.special_handling)
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
-        if kind == Kind.ADDED or (special and kind >= Kind.CONTROL and not UNUSED_ENTRY.fullmatch(token.decode())):
+        if kind == Kind.ADDED or (special and kind not in TEXT_KINDS and not UNUSED_ENTRY.fullmatch(token.decode())):
             entry = {"id": i, "content": token.decode()} | dict.fromkeys(FLAGS, False)
             yield entry | {"special": kind != Kind.ADDED} | flags.get(token.decode(), {})
 
