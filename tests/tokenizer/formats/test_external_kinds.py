@@ -94,6 +94,18 @@ def test_text_found_before_the_rest_keeps_its_id_after_control_tokens(tmp_path):
     assert tokenizer.decode(tokenizer.encode("a tea <|end of turn|>")) == "a tea <|end of turn|>"
 
 
+def test_an_unused_entry_before_an_added_one_shifts_no_id(tmp_path):
+    content = external_tokenizers.byte_level()
+    first = len(content["model"]["vocab"])
+    names = ("[unused0]", "tea ")
+    content["added_tokens"] = [
+        external_tokenizers.added(first + i, name, special=False) for i, name in enumerate(names)
+    ]
+    original, exact = export_exact(content, tmp_path)
+    assert [encode(["tea "]) for encode in exact.values()] == [[[first + 1]] for _ in exact] and exact
+    assert original.encode("tea ") == [first + 1]
+
+
 def export_exact(content, folder):
     """The original and its exports that formats.json calls exact, as encoders of one text."""
     original = external_tokenizers.built(folder, content)

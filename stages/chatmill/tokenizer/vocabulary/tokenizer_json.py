@@ -101,7 +101,8 @@ SENTENCEPIECE_STEPS = {
 def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     kinds = enumerate(vocabulary.kinds)
     # Added tokens that the model lacks get the ids after its own, without a gap: all are listed only with `special`
-    last = max((i for i in vocabulary.text_ids if not special or vocabulary.kinds[i] != Kind.ADDED), default=-1)
+    listed = {entry["id"] for entry in _added_tokens(vocabulary, special)} if special else set()
+    last = max((i for i in _in_model(vocabulary) if i not in listed), default=-1)
     pieces = [
         id_to_piece(vocabulary, i) if special or kind in TEXT_KINDS else f"{UNREACHABLE_PREFIX}{i}" for i, kind in kinds
     ]
@@ -135,6 +136,13 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
         "vocab": ids,
         "merges": [[pieces[left], pieces[right]] for left, right in vocabulary.merges],
     }
+
+
+def _in_model(vocabulary: Vocabulary) -> Iterator[int]:
+    """The ids that are the model's: of text, and of unused entries that no list names."""
+    for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+        if kind in TEXT_KINDS or (kind == Kind.UNUSED and UNUSED_ENTRY.fullmatch(token.decode())):
+            yield i
 
 
 @lru_cache(maxsize=1)
