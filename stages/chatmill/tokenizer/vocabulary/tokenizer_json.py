@@ -141,7 +141,7 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
 def _in_model(vocabulary: Vocabulary) -> Iterator[int]:
     """The ids that are the model's: of text, and of unused entries that no list names."""
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
-        if kind in TEXT_KINDS or (kind == Kind.UNUSED and UNUSED_ENTRY.fullmatch(token.decode())):
+        if kind in TEXT_KINDS or (kind >= Kind.CONTROL and UNUSED_ENTRY.fullmatch(token.decode())):
             yield i
 
 
