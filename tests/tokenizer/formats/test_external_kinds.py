@@ -170,6 +170,25 @@ def test_lengths_to_which_texts_are_cut_or_padded_are_not_part_of_the_comparison
     assert open_original(path, vocabulary).encode([text]) == [load(path).encode(text)]
 
 
+def marked(folder, pre_tokenizer):
+    """A tokenizer.json that writes spaces as U+2581 before it splits the text, as Gemma's."""
+    content = json.loads(BUILDERS["phi3"](folder).path.read_bytes())
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    return external_tokenizers.built(folder, content | {"pre_tokenizer": pre_tokenizer, "added_tokens": []})
+
+
+def test_a_split_at_spaces_that_are_marked_before_it_changes_no_id(tmp_path):
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    original = marked(tmp_path, split)
+    text = "the cat  talks to a cat\n 12"
+    assert load(original.path).encode(text) == original.encode(text)
+
+
+def test_other_splits_of_text_with_marked_spaces_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="its preprocessing may change text"):
+        load(marked(tmp_path, {"type": "Digits", "individual_digits": True}).path)
+
+
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_expressed_is_refused_with_the_reason(kind, tmp_path):
     with pytest.raises(ValueError, match=REFUSED[kind]):

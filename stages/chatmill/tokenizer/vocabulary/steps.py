@@ -23,11 +23,16 @@ def drop_harmless_steps(steps: str | None) -> str | None:
     if library == "sentencepiece":
         remaining = content | {"dummy_prefix": False}
         return json.dumps({library: remaining}, sort_keys=True) if any(remaining.values()) else None
-    harmless = ({"type": "NFC"}, replace_step(String=" ", content=METASPACE), {"type": "Prepend", "prepend": METASPACE})
-    if any(step not in harmless for step in flat("normalizer", content["normalizer"])):
+    mark = replace_step(String=" ", content=METASPACE)
+    harmless = ({"type": "NFC"}, mark, {"type": "Prepend", "prepend": METASPACE})
+    normalizers = list(flat("normalizer", content["normalizer"]))
+    if any(step not in harmless for step in normalizers):
         return steps
-    if all(_marks_spaces_alone(step) for step in flat("pre_tokenizer", content["pre_tokenizer"])):
+    splits_at = flat("pre_tokenizer", content["pre_tokenizer"])
+    if all(_marks_spaces_alone(step) or (mark in normalizers and _splits_at_spaces(step)) for step in splits_at):
         return None
+    if mark in normalizers:
+        return steps
     splits = json.dumps({library: content | {"normalizer": None}}, sort_keys=True, ensure_ascii=False)
     return splits if splits_only(splits) else steps
 
@@ -49,6 +54,11 @@ def adds_prefix_space(steps: str | None) -> bool:
 def _marks_spaces_alone(step: dict[str, Any]) -> bool:
     """Whether a step only replaces spaces by U+2581, possibly after adding one at the start, and splits nothing."""
     return step["type"] == "Metaspace" and step.get("replacement") == METASPACE and step.get("split") is False
+
+
+def _splits_at_spaces(step: dict[str, Any]) -> bool:
+    """Whether a step splits at nothing but spaces, of which a text has none once they are marked."""
+    return step["type"] == "Split" and step.get("pattern") == {"String": " "} and step.get("invert") is False
 
 
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
