@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         found = survey(project, chosen_remotes(project, options.remote))
         add_leftovers(found)
         if process := running(project):
-            print(f"chatmill: {printable(process)} runs: files that it writes may be named", file=sys.stderr)
+            print(f"chatmill: {printable(process[1])} runs: files that it writes may be named", file=sys.stderr)
         if options.remote is None:
             for line in notices(project):
                 print(f"chatmill: {printable(line)}", file=sys.stderr)

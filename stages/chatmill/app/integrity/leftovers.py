@@ -29,8 +29,10 @@ def is_alive(pid: int, since: float) -> bool:
 
 
 def scratch_folders(project: Project) -> list[Path]:
-    """The folders in which processes wrote outputs that have ended."""
-    folders = [*project.root.glob(f"{SCRATCH}/*"), *project.root.glob(f"data/**/{SCRATCH}/*")]
+    """The folders in which processes wrote outputs that have ended: beside an output, or in one."""
+    outputs = {project.root / path for stage in project.outputs.values() for path in stage}
+    places = {project.root, *outputs, *(output.parent for output in outputs)}
+    folders = [folder for place in places for folder in place.glob(f"{SCRATCH}/*")]
     named = [folder for folder in folders if folder.is_dir() and folder.name.isdigit()]
     return sorted(folder for folder in named if not is_alive(int(folder.name), folder.stat().st_mtime))
 
@@ -81,15 +83,20 @@ def _living(content: dict[str, Any], since: float) -> dict[str, Any]:
     return living
 
 
-def running(project: Project) -> str | None:
-    """The process that DVC's file names as reading or writing, if it runs."""
-    try:
-        file = project.temporary / RWLOCK
-        living = _living(_read_rwlock(file), file.stat().st_mtime)
-    except (ValueError, FileNotFoundError):
-        return None
-    holders = [*living.get("write", {}).values(), *(one for many in living.get("read", {}).values() for one in many)]
-    return f"process {holders[0]['pid']} ({holders[0]['cmd']})" if holders else None
+def running(project: Project) -> tuple[Path, str] | None:
+    """A process that reads or writes in the project or in the folder of an experiment, and DVC's file that names it."""
+    for file in (project.temporary / RWLOCK, *project.temporary.glob(f"exps/*/*/.dvc/tmp/{RWLOCK}")):
+        try:
+            living = _living(_read_rwlock(file), file.stat().st_mtime)
+        except (ValueError, FileNotFoundError):
+            continue
+        holders = [
+            *living.get("write", {}).values(),
+            *(one for many in living.get("read", {}).values() for one in many),
+        ]
+        if holders:
+            return file, f"process {holders[0]['pid']} ({holders[0]['cmd']})"
+    return None
 
 
 @contextmanager
@@ -104,6 +111,6 @@ def exclusive(project: Project) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ValueError(f"{file}: held by a running command: wait for its end, or end it") from error
-        if process := running(project):
-            raise ValueError(f"{project.temporary / RWLOCK}: {process} runs: wait for its end, or end it")
+        if found := running(project):
+            raise ValueError(f"{found[0]}: {found[1]} runs: wait for its end, or end it")
         yield
