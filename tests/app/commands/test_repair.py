@@ -91,6 +91,21 @@ def test_links_into_the_cache_are_healed(project, repair):
     assert outputs(project) == before
 
 
+def test_links_to_objects_that_are_gone_are_removed(project, repair):
+    before = outputs(project)
+    for name in ("data/copy.txt", "data/fold/b.txt", "large.txt"):
+        stored = in_cache(project, (project / name).read_bytes())
+        (project / name).unlink()
+        (project / name).symlink_to(stored)
+    in_cache(project, b"b\n").unlink()
+    damage(in_cache(project, b"large\n" * 20), "flip", Random(2))
+    assert "data/fold/b.txt: is a link to a missing object: removed" in repair()
+    assert not (project / "large.txt").is_symlink()
+    (project / "large.txt").write_bytes(b"large\n" * 20)
+    repro(project)
+    assert outputs(project) == before
+
+
 @pytest.mark.parametrize("in_git", [True, False])
 def test_a_lock_file_of_no_bytes_is_restored_or_made_again(project, repair, in_git):
     before, lock = outputs(project), project / "dvc.lock"
@@ -130,7 +145,7 @@ def test_data_that_no_stage_makes_is_never_removed(project, repair):
     ]
     assert (project / f".dvc/tmp/corrupt/{stored.parent.name}{stored.name}").stat().st_size == 120
     assert any("`git checkout HEAD -- raw.txt` restores it" in line for line in lines)
-    assert any("`dvc checkout --force large.txt` restores it, `dvc add large.txt` records it" in line for line in lines)
+    assert "large.txt: is not what its .dvc file says: `dvc add large.txt` records it, no sound copy is here" in lines
     assert any(line.startswith("data/fold/notes.txt: was not written by fold: move it") for line in lines)
 
 
@@ -139,6 +154,14 @@ def test_a_stale_lock_is_cleared(project, repair, text):
     (project / ".dvc/tmp/rwlock").write_text(text % dead_pid() if "%" in text else text)
     assert repair()[0].startswith(".dvc/tmp/rwlock: ")
     assert json.loads((project / ".dvc/tmp/rwlock").read_text()) == {}
+
+
+def test_a_numbered_folder_of_inputs_is_no_scratch_folder(project, repair):
+    own = project / "data/raw/.cache/2024/mine.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine\n")
+    assert repair() == ["nothing to repair"]
+    assert own.exists()
 
 
 def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_ones_not(project, repair):
@@ -186,6 +209,17 @@ def test_beside_a_run_that_dvc_notes_nothing_is_touched(project, capsys):
     assert main(["repair"]) == 1
     assert f"process {os.getpid()} (dvc repro) runs: wait for its end" in capsys.readouterr().err
     assert (project / ".dvc/tmp/rwlock").read_text() == content
+
+
+def test_beside_an_experiment_in_a_folder_of_its_own_nothing_is_touched(project, capsys):
+    folder = project / ".dvc/tmp/exps/standalone/tmp1/.dvc/tmp"
+    folder.mkdir(parents=True)
+    holder = {"pid": os.getpid(), "cmd": "dvc exp run"}
+    (folder / "rwlock").write_text(json.dumps({"write": {"data/fold": holder}}))
+    damage(project / "data/copy.txt", "flip", Random(1))
+    assert main(["repair"]) == 1
+    assert f"{folder / 'rwlock'}: process {os.getpid()} (dvc exp run) runs: wait" in capsys.readouterr().err
+    assert (project / "data/copy.txt").exists()
 
 
 def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):

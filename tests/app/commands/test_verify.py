@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from random import Random
 
@@ -8,7 +9,7 @@ import pytest
 
 from chatmill.app.cli import main
 from support.corruption import damage, dead_pid
-from support.small_project import in_cache, write_project
+from support.small_project import in_cache, repro, write_project
 
 TEXT = b"some text\n" * 20
 REPAIR = "run `chatmill repair`, then `dvc repro`"
@@ -88,6 +89,25 @@ def test_outputs_that_are_not_checked_out_are_missing(project, verify):
             ("sum.json", "run `dvc repro`"),
         )
     ]
+
+
+def test_a_command_restores_outputs_of_another_run_that_the_cache_has(project, verify):
+    edit(project / "params.yaml", "copy: 1", "copy: 2")
+    (project / "raw.txt").write_text("other text\n")
+    repro(project)
+    subprocess.run(["git", "checkout", "-q", "HEAD", "--", "dvc.lock", "params.yaml", "raw.txt"], check=True)
+    remedy = "it is of another run: run `dvc checkout`"
+    assert verify() == [
+        f"data/copy.txt: is not what dvc.lock says copy wrote: {remedy}",
+        f"data/fold/a.txt: is not what dvc.lock says fold wrote: {remedy}",
+    ]
+
+
+def test_data_that_no_stage_makes_is_not_said_to_be_made_by_one(project, verify):
+    (project / "large.txt").unlink()
+    assert verify() == ["large.txt: is missing: not checked out: run `dvc checkout`"]
+    in_cache(project, b"large\n" * 20).unlink()
+    assert verify() == ["large.txt: is missing: not checked out: `dvc pull` fetches it, if it was pushed"]
 
 
 def test_what_killed_commands_left_is_named(project, verify):

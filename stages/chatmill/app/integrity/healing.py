@@ -9,8 +9,8 @@ from pathlib import Path
 
 from chatmill.app.integrity.findings import Survey
 from chatmill.app.integrity.leftovers import RWLOCK, rwlock_problem, scratch_folders, unfinished_files
-from chatmill.app.integrity.project import LOCK_FILE, Project, lock_problem, write_lock
-from chatmill.app.integrity.stores import StoredObject, object_file
+from chatmill.app.integrity.project import LOCK_FILE, Project, items, lock_problem, write_lock
+from chatmill.app.integrity.stores import StoredObject, is_broken_link, object_file
 
 SET_ASIDE = "corrupt"  # the folder in .dvc/tmp for damaged files that no stage is known to have made
 _CACHE_MODE = 0o444
@@ -69,6 +69,18 @@ def heal(found: Survey) -> Iterator[str]:
     for file in found.doubtful:
         aside = _set_aside(project, file, file.relative_to(project.root))
         yield f"{_shown(project, file)}: no recorded run wrote this content: moved to {aside}"
+    for file in _broken_links(found):  # DVC fails at them
+        file.unlink()
+        yield f"{_shown(project, file)}: is a link to a missing object: removed"
+
+
+def _broken_links(found: Survey) -> list[Path]:
+    """The links of outputs and tracked data to objects that the cache does not have, or has no more."""
+    project = found.project
+    paths = {item.path for entry in found.entries.values() for item in items(entry, "outs")}
+    paths |= {source.path for source in project.sources}
+    files = (file for path in sorted(paths) for file in [project.root / path, *project.files(path).values()])
+    return [file for file in files if is_broken_link(file)]
 
 
 def _remove_object(found: Survey, one: StoredObject, recorded: set[str]) -> str:

@@ -4,12 +4,17 @@ from pathlib import Path
 
 from chatmill.app.integrity.findings import FETCH, REPAIR, Survey
 from chatmill.app.integrity.project import LOCK_FILE, Item, items, listing_bytes, read_listing
+from chatmill.app.integrity.stores import is_broken_link
+
+_BROKEN_LINK = "is a link to a missing object"
 
 
 def check_output(found: Survey, item: Item, stage: str) -> None:
     """Check an output in the workspace and its object in the cache."""
     workspace, state = found.workspace, found.workspace.state(item.path)
-    if state is None:
+    if is_broken_link(found.project.root / item.path):
+        found.add(item.path, _BROKEN_LINK, REPAIR)
+    elif state is None:
         found.add(item.path, "is missing: not checked out", _remedy_of_missing(found, item))
     elif not workspace.agrees(item):
         _name_changes(found, item, state.md5, stage)
@@ -20,7 +25,14 @@ def check_output(found: Survey, item: Item, stage: str) -> None:
 def _remedy_of_missing(found: Survey, item: Item) -> str:
     if not item.cached:
         return "run `dvc repro`"
-    return "run `dvc checkout`" if {item.md5, *_members(found, item)} <= found.sound.keys() else FETCH
+    if _is_cached(found, item):
+        return "run `dvc checkout`"
+    return "`dvc pull` fetches it, if it was pushed" if item.external else FETCH
+
+
+def _is_cached(found: Survey, item: Item) -> bool:
+    """Whether the cache has a sound copy of an output."""
+    return {item.md5, *_members(found, item)} <= found.sound.keys()
 
 
 def _members(found: Survey, item: Item) -> set[str]:
@@ -34,24 +46,34 @@ def _name_changes(found: Survey, item: Item, md5: str, stage: str) -> None:
     actual = found.workspace.md5s(item.path)
     listing = read_listing(found.sound[item.md5]) if md5.endswith(".dir") and item.md5 in found.sound else None
     if item.external:
-        remedy = f"`dvc checkout --force {item.path}` restores it, `dvc add {item.path}` records it"
+        remedy = f"`dvc add {item.path}` records it, "  # DVC's checkout removes it, even if there is no other copy
+        remedy += (
+            f"`dvc checkout --force {item.path}` restores it" if _is_cached(found, item) else "no sound copy is here"
+        )
         return found.add(item.path, "is not what its .dvc file says", remedy)
+    other = f"it is of another run: {_remedy_of_missing(found, item)}"
+    problem = f"is not what {LOCK_FILE} says {stage} wrote"
     if listing is None:
-        if "" in actual and actual[""] not in found.sound:
+        if "" in actual and actual[""] in found.sound:
+            return found.add(item.path, problem, other)
+        if "" in actual:
             found.bad_outputs.append(found.project.root / item.path)
-        elif "" not in actual:
+        else:
             found.doubtful += found.workspace.files(item.path).values()
-        return found.add(item.path, f"is not what {LOCK_FILE} says {stage} wrote", REPAIR)
+        return found.add(item.path, problem, REPAIR)
     for name in sorted(listing.keys() | actual.keys()):
         file = Path(item.path, name)
-        if name not in actual:
+        if is_broken_link(found.project.root / file):
+            found.add(file, _BROKEN_LINK, REPAIR)
+        elif name not in actual:
             found.add(file, "is missing", "run `dvc checkout` or `dvc repro`")
         elif name not in listing:
             found.add(file, f"was not written by {stage}", "move it elsewhere: `dvc repro` may remove it")
+        elif actual[name] != listing[name] and actual[name] in found.sound:
+            found.add(file, problem, other)
         elif actual[name] != listing[name]:
-            if actual[name] not in found.sound:
-                found.bad_outputs.append(found.project.root / file)
-            found.add(file, f"is not what {LOCK_FILE} says {stage} wrote", REPAIR)
+            found.bad_outputs.append(found.project.root / file)
+            found.add(file, problem, REPAIR)
     return None
 
 

@@ -51,6 +51,14 @@ def stored_objects(store: Path) -> Iterator[StoredObject]:
                 yield StoredObject(name, file, legacy)
 
 
+def is_broken_link(file: Path) -> bool:
+    """Whether a file is a link to an object of a cache that is not there."""
+    if not file.is_symlink() or file.exists():
+        return False
+    target = file.readlink()
+    return bool(_NAME.fullmatch(target.parent.name + target.name))
+
+
 def temporary_files(store: Path) -> list[Path]:
     """The files of a cache that an interrupted command left."""
     patterns = (f"files/md5/*/*{TEMPORARY}", f"[0-9a-f][0-9a-f]/*{TEMPORARY}", f"runs/*/*/*{TEMPORARY}")
