@@ -100,6 +100,9 @@ def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], lis
 
 def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether names of control tokens in text, which chatmill takes for text, are so in the original."""
+    if vocabulary.algorithm == "viterbi" and vocabulary.added_tokens:
+        example = vocabulary.added_tokens[0].content * 2
+        return _exact("a few texts with user-defined pieces differ from SentencePiece's unigram") | {"example": example}
     flags = flags_of(vocabulary.special_handling)
     found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
     if found is None:
@@ -130,6 +133,11 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether `tokenizers` gives the same ids for text without names of control tokens."""
+    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
+    if doubled := next((name for name in vocabulary.special if name.encode() in texts), None):
+        return _exact("a special token has the name of a token of text, and `tokenizers` finds one id") | {
+            "example": doubled
+        }
     if assumed := assumed_special(vocabulary.special_handling):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
         return _exact(reason) | {"example": assumed[0]}
