@@ -18,6 +18,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import to_tokenizers_json
 from chatmill.tokenizer.vocabulary.steps import METASPACE, exact_scores, flat
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
+    MAX_TOKEN_BYTES,
     TEXT_KINDS,
     Kind,
     MergePair,
@@ -151,7 +152,8 @@ def unmerged(vocabulary: Vocabulary) -> list[int]:
     if vocabulary.algorithm != "merge" or vocabulary.spelling != "bytes":
         return []
     tokens = vocabulary.tokens
-    ids = {tokens[i]: i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL}
+    normal = (i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL)
+    ids = {tokens[i]: i for i in normal if len(tokens[i]) <= MAX_TOKEN_BYTES}  # longer ones are refused when read
     if merges_by_rank(ids) == vocabulary.merges:
         merged = {tokens[left] + tokens[right] for left, right in vocabulary.merges}
         return [i for token, i in ids.items() if len(token) > 1 and token not in merged]
