@@ -57,7 +57,7 @@ def test_what_is_called_exact_gives_the_ids_of_the_original(kind, texts, tmp_pat
     plain = dict(zip(texts, original.encode(texts), strict=True))
     plain = {text: ids for text, ids in plain.items() if not names_found(vocabulary.special_names, text, ids)}
     exact = {name for name, format in FORMAT_OF.items() if formats[format].get("exact")}
-    assert exact
+    assert ("tokenizer.bin" in exact) == (kind != "phi3")  # whose </s> is always found in text
     for name, encode in load_encoders(tmp_path / "out").items():
         assert name not in exact or list(plain.values()) == encode(list(plain)), name
     if original.encode_with_special is not None:

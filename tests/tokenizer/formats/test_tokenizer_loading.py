@@ -352,6 +352,14 @@ REFUSED = {
 }
 
 
+def test_a_token_that_no_merge_makes_is_unused(tmp_path):
+    content = byte_bpe(["bc", "ab", "abc"], [["b", "c"], ["a", "b"], ["ab", "c"]])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    vocabulary = read_vocabulary(tmp_path)
+    assert vocabulary.kinds[258] == Kind.UNUSED
+    assert ReferenceEncoder(vocabulary).encode("abc") == [97, 256]  # bc is merged first, and then nothing makes abc
+
+
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_would_give_other_ids_is_refused(message, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(REFUSED[message]))

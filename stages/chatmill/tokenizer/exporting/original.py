@@ -35,7 +35,7 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
     file = tokenizer_file(path)
     match detect_format(file):
         case "tokenizer_json":
-            return Original("tokenizers", _tokenizers(file, special=False), _tokenizers(file, special=True))
+            return Original("tokenizers", open_tokenizers(file, special=False), open_tokenizers(file, special=True))
         case "ranks":
             ranks = read_ranks(file)
             name, pattern, special = read_description(file, ranks)
@@ -57,12 +57,16 @@ def _own(vocabulary: Vocabulary) -> Original:
 
 
 def _tiktoken(encoding: tiktoken.Encoding) -> Original:
-    return Original(
-        "tiktoken", encoding.encode_ordinary_batch, lambda texts: encoding.encode_batch(texts, allowed_special="all")
-    )
+    return Original("tiktoken", encoding.encode_ordinary_batch, find_special(encoding))
 
 
-def _tokenizers(file: Path, *, special: bool) -> Encode:
+def find_special(encoding: tiktoken.Encoding) -> Encode:
+    """An encoding of tiktoken that takes the names of special tokens in text for the tokens."""
+    return lambda texts: encoding.encode_batch(texts, allowed_special="all")
+
+
+def open_tokenizers(file: Path, *, special: bool) -> Encode:
+    """A tokenizer.json in `tokenizers`; with `special`, the names of special tokens in text are the tokens."""
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.encode_special_tokens = not special
     tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer

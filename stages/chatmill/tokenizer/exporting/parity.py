@@ -4,13 +4,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
-from tiktoken import Encoding
-from tokenizers import Tokenizer
 
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 from chatmill.tokenizer.encoding.tiktoken_ranks import to_tiktoken_encoding
-from chatmill.tokenizer.exporting.original import Encode, Original
+from chatmill.tokenizer.exporting.original import Encode, Original, find_special, open_tokenizers
 from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tiktoken_files import read_tiktoken
 from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle
@@ -39,14 +37,14 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
         "tokenizer.bin": _binary,
         "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
         "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
-        "tokenizer.json": lambda file: _tokenizers(file, special=False),
+        "tokenizer.json": lambda file: open_tokenizers(file, special=False),
         "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
     }
     if special:
         readers = {
-            "tokenizer.pkl": lambda file: _special_batch(to_tiktoken_encoding(read_tiktoken_pickle(file))),
-            "tokenizer.tiktoken": lambda file: _special_batch(to_tiktoken_encoding(read_tiktoken(file))),
-            "tokenizer.json": lambda file: _tokenizers(file, special=True),
+            "tokenizer.pkl": lambda file: find_special(to_tiktoken_encoding(read_tiktoken_pickle(file))),
+            "tokenizer.tiktoken": lambda file: find_special(to_tiktoken_encoding(read_tiktoken(file))),
+            "tokenizer.json": lambda file: open_tokenizers(file, special=True),
         }
     return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}
 
@@ -54,16 +52,6 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
 def _binary(file: Path) -> Encode:
     binary = open_binary(file)
     return lambda texts: [binary.encode(text) for text in progress(texts, file.name, unit=" texts")]
-
-
-def _special_batch(encoding: Encoding) -> Encode:
-    return lambda texts: encoding.encode_batch(texts, allowed_special="all")
-
-
-def _tokenizers(file: Path, *, special: bool) -> Encode:
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.encode_special_tokens = not special
-    return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def compare_exports(

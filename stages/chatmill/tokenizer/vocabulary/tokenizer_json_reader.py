@@ -175,9 +175,12 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
 def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary in which tokens that merging never gives are unused: they are not looked up as complete pieces."""
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
+    lost = {tokens[i] for i in unmerged(vocabulary)}
     for i, name in zip(unmerged(vocabulary), unused_names(set(tokens)), strict=False):
         tokens[i], kinds[i] = name, Kind.UNUSED
-    return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds))
+    pairs = ((pair, [vocabulary.tokens[i] for i in pair]) for pair in vocabulary.merges)
+    merges = tuple(pair for pair, (left, right) in pairs if lost.isdisjoint((left, right, left + right)))
+    return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds), merges=merges)
 
 
 def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
