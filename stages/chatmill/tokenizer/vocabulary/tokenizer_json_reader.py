@@ -180,7 +180,8 @@ def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:
         tokens[i], kinds[i] = name, Kind.UNUSED
     pairs = ((pair, [vocabulary.tokens[i] for i in pair]) for pair in vocabulary.merges)
     merges = tuple(pair for pair, (left, right) in pairs if lost.isdisjoint((left, right, left + right)))
-    return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds), merges=merges)
+    scores = rank_scores(tokens, kinds, merges)
+    return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds), scores=scores, merges=merges)
 
 
 def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
