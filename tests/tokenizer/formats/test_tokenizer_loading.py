@@ -118,7 +118,10 @@ def export(name, folder, *options):
 def test_every_export_gives_the_ids_of_the_original(name, tmp_path, monkeypatch):
     formats = export(name, tmp_path / "out")
     encoders = load_encoders(tmp_path / "out")
+    vocabulary = read_vocabulary(TOKENIZERS / name)
     lines = real_lines(sample=SAMPLE)
+    if vocabulary.algorithm == "viterbi":  # in `tokenizers` Unigram takes names in text for the special tokens
+        lines = [line for line in lines if not any(special in line for special in vocabulary.special_names)]
     expected = original(name, monkeypatch, tmp_path)(lines)
     assert EXPORTS[name] <= set(encoders)
     for file, encode in encoders.items():
