@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_core import from_json
 
-from chatmill.datasets.split import SplitName, assign_split
+from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_generated, question_of
 from chatmill.pipeline.manifest import check_file, write_file_manifest
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
@@ -35,6 +35,7 @@ TRAIN, DUPLICATE, LEAKED = 2, 3, 4
 CHUNK_BYTES = 16_000_000  # of a prepared file that a process reads at a time
 SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
 MAX_SHARDS = 256
+HASHED = 4  # added to the split in a key where it follows from the hash of the question
 KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1")])
 
 BANDS, ROWS_PER_BAND, SHINGLE_WORDS = 14, 8, 3
@@ -68,14 +69,16 @@ class Digests(NamedTuple):
     splits: NDArray[np.uint8]  # (n,)
     sizes: NDArray[np.uint32]  # (n,)
     exact: NDArray[np.void]  # (n,)
+    question: NDArray[np.void]  # (n,)
     near: NDArray[np.void]  # (0,), or up to (n * BANDS,)
 
 
 def digest(part: FileRange, *, split_of: Callable[[str], SplitName], near_duplicates: bool) -> Digests:
     """The digests of a file range, with records numbered from 0. Raises ValueError for a line that is not a record."""
-    splits = bytearray()
+    splits, hashed = bytearray(), bytearray()
     sizes: list[int] = []
     exact: list[bytes] = []
+    questions: list[bytes] = []
     near: list[bytes] = []
     owners: list[int] = []
     for number, line in enumerate(part.lines()):
@@ -83,18 +86,26 @@ def digest(part: FileRange, *, split_of: Callable[[str], SplitName], near_duplic
             record = from_json(line)
             text, group = record["text"].encode(), record["group"]
             splits.append(SPLITS.index(split_of(group)))
+            questions.append(_hash(question_of(group, record["text"]).encode()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
             ) from error
+        hashed.append(0 if fixed_side(group) or is_generated(group) else HASHED)
         sizes.append(len(text))
         exact.append(_hash(text))
         if near_duplicates:
             near += minhash_keys(record["text"])
             owners += [number] * (len(near) - len(owners))
-    split_array = np.frombuffer(splits, np.uint8)
-    keys = _keys(exact, np.arange(len(exact)), split_array)
-    return Digests(split_array, np.array(sizes, np.uint32), keys, _keys(near, np.array(owners, np.int64), split_array))
+    split_array, records = np.frombuffer(splits, np.uint8), np.arange(len(splits))
+    order = split_array + np.frombuffer(hashed, np.uint8)
+    return Digests(
+        split_array,
+        np.array(sizes, np.uint32),
+        _keys(exact, records, order),
+        _keys(questions, records, order),
+        _keys(near, np.array(owners, np.int64), split_array),
+    )
 
 
 def _hash(data: bytes) -> bytes:
@@ -127,25 +138,26 @@ def minhash_keys(text: str) -> list[bytes]:
     return [_hash(bytes([band]) + rows.tobytes()) for band, rows in enumerate(minima.reshape(BANDS, ROWS_PER_BAND))]
 
 
-def mark_duplicates(shard: Path, *, states: Path, near: bool) -> None:
+def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
     """Set the state of each record in a shard of keys that duplicates another one.
 
-    Of equal texts the first one in test remains, or else in validation, or else in train. Of nearly equal texts, those
-    in train are dropped if another one is held out.
+    Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
+    or that was generated before all others. Of equal questions, those whose side follows from the question are dropped
+    if such a conversation is on another side. Of nearly equal texts, those in train are dropped if another one is held
+    out.
     """
     keys = np.fromfile(shard, KEY_DTYPE)
     keys = keys[np.lexsort((keys["record"], keys["split"], keys["low"], keys["high"]))]
     first = np.ones(len(keys), bool)
     first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
-    kept_split = keys["split"][first][np.cumsum(first) - 1]
-    leaked = (keys["split"] == TRAIN) & (kept_split != TRAIN)
+    split, is_hashed = keys["split"] % HASHED, keys["split"] >= HASHED
+    kept_split = split[first][np.cumsum(first) - 1]
     state = np.memmap(states, np.uint8, "r+")
-    if near:
-        records = keys["record"][leaked]
-        state[records[state[records] == TRAIN]] = LEAKED
-    else:
+    if kind == "exact":
         state[keys["record"][~first]] = DUPLICATE
-        state[keys["record"][leaked]] = LEAKED
+    leaked = is_hashed & (split != kept_split) if kind == "question" else (split == TRAIN) & (kept_split != TRAIN)
+    records = keys["record"][leaked]
+    state[records if kind == "exact" else records[state[records] < DUPLICATE]] = LEAKED
 
 
 @contextmanager
@@ -163,7 +175,8 @@ def find_duplicates(
 ) -> None:
     """Write three files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `repeats` (uint8)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
-    shards = {kind: _shards(folder, kind, times * total) for kind, times in (("exact", 1), ("near", BANDS))}
+    kinds = (("exact", 1), ("question", 1), ("near", BANDS))
+    shards = {kind: _shards(folder, kind, times * total) for kind, times in kinds}
     with process_pool(min(os.cpu_count() or 1, len(chunks) // 4)) as parallel_map:
         count = 0
         read = partial(digest, split_of=split_of, near_duplicates=near_duplicates)
@@ -180,7 +193,7 @@ def find_duplicates(
                     _append(shard, keys[keys["high"] % len(shards[kind]) == number])
             count += len(digests.splits)
         for kind in shards if count else ():
-            marked = parallel_map(partial(mark_duplicates, states=folder / "states", near=kind == "near"), shards[kind])
+            marked = parallel_map(partial(mark_duplicates, states=folder / "states", kind=kind), shards[kind])
             for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
                 pass
 
@@ -268,8 +281,8 @@ def main(
     """Write the conversations of each split, and the number of dropped ones by reason.
 
     The sources are read in the order of their names. `repeat` is the number of copies in train of each conversation of
-    a source, by default 1, and 0 leaves it out. `leaked` counts conversations that were dropped from train because a
-    copy is held out, and `duplicates` all other copies. Raises ValueError if a split is empty.
+    a source, by default 1, and 0 leaves it out. `leaked` counts conversations that were dropped because a copy, or the
+    same question, is on another side, and `duplicates` all other copies. Raises ValueError if a split is empty.
     """
     if validation_share + test_share >= 1:
         total = validation_share + test_share

@@ -1,6 +1,5 @@
 """Read one dataset in its own format and write its conversations."""
 
-import hashlib
 import re
 import shutil
 from collections import Counter
@@ -9,9 +8,10 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
-from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
+from chatmill.conversation.chatml import Conversation, Record, check_turns, render
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
+from chatmill.datasets.split import SplitName, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
@@ -22,17 +22,18 @@ from chatmill.pipeline.stage import stage
 MAX_MESSAGE_BYTES = 1_000_000
 MAX_RUN = 50_000  # equal characters, or whitespace; encode refuses 100,000, with what a template puts around a message
 _RUN = re.compile(r"\s{16,}|(.)\1{15,}", re.DOTALL)
-_ASSISTANT_HEADER = f"{IM_START}assistant\n"  # never occurs in content
 _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
 
 
-def records(raw: Path, source: str, *, format: str, limit: int | None, seed: int) -> Iterator[Record | Reject]:
+def records(
+    raw: Path, source: str, *, format: str, limit: int | None, seed: int, side: SplitName | None
+) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and a reject for each invalid entry."""
     for item in read_dataset(raw, format, limit=limit, seed=seed):
-        yield item if isinstance(item, Reject) else _record(item, source)
+        yield item if isinstance(item, Reject) else _record(item, source, side)
 
 
-def _record(item: Example, source: str) -> Record | Reject:
+def _record(item: Example, source: str, side: SplitName | None) -> Record | Reject:
     conversation = _up_to_last_answer(item.conversation)
     try:
         check_turns(conversation)
@@ -51,7 +52,8 @@ def _record(item: Example, source: str) -> Record | Reject:
     if len(text) > MAX_RUN and len(run := _longest_run(text)) > MAX_RUN:
         what = "whitespace characters" if run.isspace() else f"times {run[0]!r}"
         return Reject(item.place, "long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}")
-    return Record(source, item.group or f"{source}/{_opening(text)}", text, item.skill)
+    group = item.group or question_group(text)
+    return Record(source, on_side(group, side) if side else group, text, item.skill)
 
 
 def _up_to_last_answer(conversation: Conversation) -> Conversation:
@@ -71,11 +73,6 @@ def _longest_run(text: str) -> str:
     return max((match[0] for match in _RUN.finditer(text)), key=len, default="")
 
 
-def _opening(text: str) -> str:
-    """A name that conversations with the same messages before the first answer share."""
-    return hashlib.blake2b(text[: text.index(_ASSISTANT_HEADER)].encode(), digest_size=8).hexdigest()
-
-
 @stage(foreach="conversations")
 def main(
     path: Path,
@@ -87,15 +84,17 @@ def main(
     limit: PositiveInt | None = None,
     seed: NonNegativeInt = 0,
     max_reject_rate: Fraction = 0.0,
+    side: SplitName | None = None,
 ) -> None:
     """Write the records of a dataset, and one line for each entry that is rejected.
 
-    Raises ValueError if the share of rejects is above `max_reject_rate`, or if no conversation remains.
+    With `side` the complete source is in that split. Raises ValueError if the share of rejects is above
+    `max_reject_rate`, or if no conversation remains.
     """
     source = conversations.stem
     written, reasons, first = 0, Counter[str](), dict[str, Reject]()
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
-        entries = records(path, source, format=format, limit=limit, seed=seed)
+        entries = records(path, source, format=format, limit=limit, seed=seed, side=side)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
                 out.write(to_json(entry, exclude_none=True) + b"\n")

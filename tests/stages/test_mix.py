@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import mix
 from chatmill.conversation.chatml import Message, Record, read_records, render
-from chatmill.datasets.split import assign_split
+from chatmill.datasets.split import assign_split, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
 from support.paths import SOURCE
 
@@ -72,6 +72,51 @@ def test_of_copies_on_one_side_the_first_is_kept(tmp_path):
     remaining = [record.source for record in read_records(tmp_path / "train.jsonl") if record.text == pair("x")]
     assert remaining == ["a"]
     assert (metrics["leaked"], metrics["duplicates"]) == (0, 2)
+
+
+def questions(prefix, count=40):
+    """Records as prepare writes them, by what they ask."""
+    texts = [pair(f"{prefix} {i}?", f"{prefix} {i}!") for i in range(count)]
+    return [(question_group(text), text) for text in texts]
+
+
+def test_sources_that_share_questions_have_them_on_one_side(tmp_path):
+    others = [(group, text.replace("!", " indeed.")) for group, text in questions("q")]
+    texts, metrics = mixed(tmp_path, {"a": FILLED + questions("q"), "b": others})
+    asked = [{text.partition("<|im_end|>")[0] for text in texts[name]} for name in mix.SPLITS]
+    assert not asked[0] & asked[1] and not asked[0] & asked[2] and not asked[1] & asked[2]
+    assert (sum(map(len, texts.values())), metrics["leaked"]) == (83, 0)
+
+
+def test_a_source_that_repeats_conversations_moves_none(tmp_path):
+    generated = [(f"skills/units/{i}", pair(f"units {i}?")) for i in range(40)]
+    before, _ = mixed(tmp_path, {"m": FILLED + questions("q") + generated})
+    before = {key: sorted(texts) for key, texts in before.items()}
+    copies = questions("q") + [(question_group(text), text) for _, text in generated]
+    for name in ("a", "z"):
+        (folder := tmp_path / name).mkdir()
+        after, metrics = mixed(folder, {"m": FILLED + questions("q") + generated, name: copies})
+        assert {key: sorted(texts) for key, texts in after.items()} == before
+        assert metrics["duplicates"] + metrics["leaked"] == 80
+
+
+def test_a_question_of_a_fixed_side_is_asked_on_no_other(tmp_path):
+    held_out = [(on_side(group, "test"), text) for group, text in questions("q")]
+    answered_otherwise = [(group, text.replace("!", " indeed.")) for group, text in questions("q")]
+    texts, metrics = mixed(tmp_path, {"a": FILLED + held_out, "b": answered_otherwise})
+    assert len(texts["test"]) == 41 + sum(assign_split(group, **SHARES) == "test" for group, _ in answered_otherwise)
+    assert (len(texts["train"]), len(texts["validation"])) == (1, 1)
+    assert metrics["leaked"] == sum(assign_split(group, **SHARES) != "test" for group, _ in answered_otherwise)
+
+
+def test_a_generated_question_is_taken_from_other_sources(tmp_path):
+    generated = [(f"skills/units/{i}", pair(f"q {i}?", "generated")) for i in range(40)]
+    texts, _ = mixed(tmp_path, {"a": FILLED + questions("q"), "b": generated})
+    side = {text: assign_split(group, **SHARES) for group, text in generated}
+    assert all(text in texts[name] for text, name in side.items())
+    for _, text in questions("q"):
+        remains = next((name for name in mix.SPLITS if text in texts[name]), None)
+        assert remains in (None, side[text.replace(text.split("\n")[-2], "generated<|im_end|>")])
 
 
 def test_rejects_are_counted_by_source_and_reason(tmp_path):

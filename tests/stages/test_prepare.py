@@ -52,12 +52,19 @@ def test_what_follows_the_last_answer_is_left_out(tmp_path):
     assert [message.text for message in parse(record.text)] == ["Hi", "Hello"]
 
 
-def test_conversations_that_open_alike_are_one_group_of_their_source(tmp_path):
-    lines = [chat("Hi", "a"), chat("Hi", "b", "c", "d"), chat("Ho", "a"), chat("Hi", "a", system="Be kind.")]
-    groups = [record.group for record in run(tmp_path, lines)[0]]
-    assert groups[0] == groups[1]
+def test_conversations_that_ask_the_same_are_one_group(tmp_path):
+    alike = [chat("Hi you!", "a"), chat("hi  you", "b", "c", "d"), chat("Hi you", "a", system="Tools: calculator")]
+    others = [chat("Ho", "a"), chat("Hi you", "a", system="Be kind.")]
+    groups = [record.group for record in run(tmp_path, alike + others)[0]]
+    assert groups[0] == groups[1] == groups[2]
     assert len(set(groups)) == 3
-    assert all(re.fullmatch("chats/[0-9a-f]{16}", group) for group in groups)
+    assert all(re.fullmatch("questions/[0-9a-f]{16}", group) for group in groups)
+
+
+def test_a_source_is_on_one_side_as_a_whole(tmp_path):
+    hashed, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")])
+    records, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")], side="test")
+    assert [record.group for record in records] == [f"test/{record.group}" for record in hashed]
 
 
 def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
@@ -66,7 +73,7 @@ def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
     prepare.main(raw, *files, format="skills", limit=50, seed=1)
     records = list(read_records(tmp_path / "s.jsonl"))
     assert len(records) == 50
-    assert all(record.group.startswith(("skills/", "held-back/skills/")) and record.skill for record in records)
+    assert all(re.match("(test/|validation/)?skills/", record.group) and record.skill for record in records)
 
 
 BAD = [
@@ -128,7 +135,7 @@ def test_a_conversation_of_long_messages_is_kept(tmp_path):
     )
 )
 def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
-    entry = prepare._record(Example("raw:1", None, conversation), "chats")
+    entry = prepare._record(Example("raw:1", None, conversation), "chats", None)
     if isinstance(entry, Record):
         check_turns(parse(entry.text))
         assert render(conversation).startswith(entry.text)

@@ -1,25 +1,75 @@
-"""Assigns groups of conversations to train, validation and test by a hash of their names."""
+"""Assigns conversations to train, validation and test by what they ask.
+
+The group of a conversation is one of
+
+    questions/2f1c…          named by what is asked before the first answer, whatever the source is called
+    skills/units/99 km m     named by the format that generated the conversation
+    test/questions/2f1c…     as above, on a fixed side: train, validation or test
+
+The side of a group that is not fixed follows from a hash of its name, so that added data moves no group.
+"""
 
 import hashlib
-from typing import Literal
+import re
+from typing import Literal, get_args
 
 SplitName = Literal["train", "validation", "test"]
-HELD_BACK = "held-back/"  # groups with this prefix are always in test
+_SIDES = get_args(SplitName)
+_BY_QUESTION = "questions/"
+_USER_HEADER, _ASSISTANT_HEADER = "<|im_start|>user\n", "<|im_start|>assistant\n"  # never occur in content
+_DECLARATION = re.compile(r"(?:<\|im_start\|>system\nTools: calculator(?=<\|im_end\|>\n)|(?<=\n)Tools: calculator\n)")
+
+
+def fixed_side(group: str) -> SplitName | None:
+    """The side that the group's name fixes."""
+    return next((side for side in _SIDES if group.startswith(f"{side}/")), None)
+
+
+def on_side(group: str, side: SplitName) -> str:
+    """The group on a fixed side."""
+    return f"{side}/{group.removeprefix(f'{fixed_side(group)}/')}"
+
+
+def is_generated(group: str) -> bool:
+    """Whether a format named the group, and not the question."""
+    return not group.removeprefix(f"{fixed_side(group)}/").startswith(_BY_QUESTION)
+
+
+def question_group(text: str) -> str:
+    """The group of a rendered conversation whose format names none: its messages before the first answer.
+
+    Case, spaces, final punctuation and the declaration of tools make no difference.
+    """
+    return _BY_QUESTION + _question_hash(text[: text.index(_ASSISTANT_HEADER)])
+
+
+def question_of(group: str, text: str) -> str:
+    """What conversations of all sources that ask the same share: of a generated one the last question counts."""
+    if is_generated(group):
+        return _BY_QUESTION + _question_hash(text[text.rindex(_USER_HEADER) : text.rindex(_ASSISTANT_HEADER)])
+    return group.removeprefix(f"{fixed_side(group)}/")
+
+
+def _question_hash(messages: str) -> str:
+    words = _DECLARATION.sub("", messages).replace("<|im_end|>", " ").casefold().split()
+    return hashlib.blake2b(" ".join(words).rstrip(".?! ").encode(), digest_size=8).hexdigest()
 
 
 def split_position(group: str) -> float:
-    """A number in [0, 1), the hash of the group's name; 0 for held-back groups.
+    """A number in [0, 1), the hash of the group's name; 0 for a group on a fixed side.
 
     A conversation that belongs to several groups takes the one with the least position, so that it is in test if any
     of them is.
     """
-    if group.startswith(HELD_BACK):
+    if fixed_side(group):
         return 0.0
     return int.from_bytes(hashlib.blake2b(group.encode(), digest_size=6).digest(), "big") / 2**48
 
 
 def assign_split(group: str, *, validation_share: float, test_share: float) -> SplitName:
     """The split of a group; it does not depend on other data, so added data moves no group."""
+    if side := fixed_side(group):
+        return side
     point = split_position(group)
     if point < test_share:
         return "test"

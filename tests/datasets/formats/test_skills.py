@@ -208,13 +208,22 @@ def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
     assert not tested & trained
 
 
-def test_held_back_phrasings_are_asked_on_the_test_side_alone(items):
-    pattern = re.compile("|".join(slotted(text) for skill in SOURCE["skills"].values() for text in skill["held_back"]))
+@pytest.mark.parametrize(("side", "part"), [("test", slice(2)), ("validation", slice(2, 4))])
+def test_half_of_the_held_back_phrasings_are_asked_in_test_and_the_others_in_validation(items, side, part):
+    phrasings = (slotted(text) for skill in SOURCE["skills"].values() for text in skill["held_back"][part])
+    pattern = re.compile("|".join(phrasings))
     for item in items:
         asked = [bool(pattern.fullmatch(plain(question.text))) for question, _ in exchanges(item.conversation)]
-        if split_of(item) != "test":
+        if split_of(item) != side:
             assert not any(asked), render(item.conversation)
-        assert (item.skill["phrasing"] == "held_back") == item.group.startswith("held-back/") == asked[-1]
+        held_back = item.skill["phrasing"] == "held_back" and split_of(item) == side
+        assert held_back == item.group.startswith(f"{side}/") == asked[-1]
+
+
+def test_validation_asks_as_many_held_back_questions_as_test(items):
+    counts = Counter(split_of(item) for item in items if item.skill["phrasing"] == "held_back")
+    assert counts.keys() == {"test", "validation"}
+    assert 0.9 < counts["test"] / counts["validation"] < 1.1
 
 
 def test_every_skill_has_enough_phrasings_and_none_twice():

@@ -12,8 +12,8 @@ RawRow = tuple[str, Any]  # file and line, and the parsed entry
 class Example:
     """A conversation and its place, such as `data/raw/chat.jsonl:2`.
 
-    `group` is the full name of its group where the format defines one; with None, the conversations of a source with
-    the same messages before the first answer form a group. `skill` says how the last answer is scored
+    `group` is the name of its group where the format defines one (chatmill.datasets.split); with None, conversations
+    with the same messages before the first answer form a group. `skill` says how the last answer is scored
     (chatmill.evaluation.skill_scoring).
     """
 

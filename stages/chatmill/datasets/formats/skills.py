@@ -2,8 +2,9 @@
 
 The file data/raw/skills.yaml holds the questions and answers of each skill, and its word lists and facts. Only the last
 answer of a conversation is scored. Its group is named after the numbers or the name in it, or after the fact and the
-phrasing where the facts are a closed set. Of several tasks in a conversation, the one whose group has the least
-`split_position` comes last, so that no task that is scored in the test set occurs in a training conversation.
+phrasing where the facts are a closed set. The first half of the held-back phrasings is for test, the others are for
+validation. Of several tasks in a conversation, the one whose group has the least `split_position` comes last, so that
+no task that is scored in the test set occurs in a training conversation.
 """
 
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from pydantic import Field, PositiveFloat, ValidationError
 from chatmill.conversation.chatml import Message, Part
 from chatmill.datasets.formats.example import Example
 from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, StrictModel, TextPair, Texts, Words
-from chatmill.datasets.split import HELD_BACK, split_position
+from chatmill.datasets.split import SplitName, on_side, split_position
 
-HELD_BACK_EVERY = 50  # conversations, of which one has a held-back phrasing
+HELD_BACK_EVERY = 25  # conversations, of which one has a held-back phrasing
 SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
 
 
@@ -149,7 +150,8 @@ def _task(source: SkillsFile, name: str, random: Random, *, held_back: bool) -> 
         answer = " ".join(random.choice(templates).format(**problem.slots) for templates in skill.answer)
         scored = {"contains": list(problem.slots.values())}
     if held_back:
-        group = f"{HELD_BACK}skills/{name}/{index}/{problem.key}"
+        side: SplitName = "test" if 2 * index < len(phrasings) else "validation"
+        group = on_side(f"skills/{name}/{index}/{problem.key}", side)
     else:
         group = f"skills/{SAME_GROUPS.get(name, name)}/{problem.key}{f'/{index}' if problem.closed else ''}"
     return Task(
