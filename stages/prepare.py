@@ -26,7 +26,7 @@ _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no a
 
 
 def records(
-    raw: Path, source: str, *, format: str, limit: int | None, seed: int, side: SplitName | None
+    raw: Path, source: str, *, format: str, limit: int | None, seed: int, side: SplitName | None = None
 ) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and a reject for each invalid entry."""
     for item in read_dataset(raw, format, limit=limit, seed=seed):

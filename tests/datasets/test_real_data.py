@@ -69,4 +69,4 @@ def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
     metrics = json.loads(outputs[4].read_text())
     assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
     assert sum(metrics["conversations"].values()) == len(set(texts))
-    assert metrics["leaked"] > 0
+    assert metrics["leaked"] == 0  # copies ask the same, so that they are on the same side
