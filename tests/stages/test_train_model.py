@@ -19,6 +19,7 @@ from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.byte_encoder import use_byte_embedding
+from chatmill.training.chains import Row
 from chatmill.training.model_folder import read_byte_encoder
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
@@ -50,6 +51,11 @@ def trained(tokens, tmp_path_factory):
 def dataset(tokens):
     split = read_split(tokens / "tokens", "train")
     return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
+
+
+def single(conversation):
+    """A row of one conversation."""
+    return Row(np.array([conversation]), np.zeros(1, np.int64))
 
 
 def trainer(**changes):
@@ -242,7 +248,7 @@ def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tm
 def test_rows_do_not_see_each_other_nor_conversations_in_a_row(dataset):
     rows = list(dataset.epoch(0, 0))[:4]
     together = trainer().evaluate([dataset.batch(rows)])
-    alone = [trainer().evaluate([dataset.batch([np.array([i])])]) for row in rows for i in row]
+    alone = [trainer().evaluate([dataset.batch([single(i)])]) for row in rows for i in row.conversations]
     assert together.weighted_nats == pytest.approx(sum(sums.weighted_nats for sums in alone), rel=1e-5)
     assert together.bytes == sum(sums.bytes for sums in alone)
 
@@ -264,7 +270,7 @@ def test_weights_are_one_for_answers_and_less_for_the_rest(dataset):
 
 
 def test_bits_are_counted_over_the_bytes_of_answers(dataset):
-    batch = dataset.batch([np.array([0]), np.array([3])])
+    batch = dataset.batch([single(0), single(3)])
     assert trainer().evaluate([batch]).bytes == len("yes") + len("yes" * 4)
 
 

@@ -7,6 +7,7 @@ import encode
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.encoded.token_files import read_split
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.training.chains import Row
 from chatmill.training.loss_watch import LossWatch, describe_conversations
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import VOCABULARY
@@ -110,7 +111,9 @@ def dataset(tmp_path_factory):
 
 
 def test_documents_are_named_by_their_lines_longest_first(dataset):
-    names = describe_conversations(dataset, [np.array([0, 2]), np.array([], np.int64), np.array([1, 3])], VOCABULARY)
+    names = describe_conversations(
+        dataset, [Row(np.array(part, np.int64), np.zeros(len(part))) for part in ([0, 2], [], [1, 3])], VOCABULARY
+    )
     assert names == (
         "lines 9 'user \\x1blong long long assistant üüü', 8 'user \\x1blong long assistant üü', "
         "7 'user \\x1blong assistant ü', 6 of train.jsonl"

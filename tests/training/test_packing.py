@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD, Message
 from chatmill.conversation.template import LossKind, conversation_segments
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.training.packing import PackedDataset, best_fit, truncate_conversations
+from chatmill.training.best_fit import best_fit
+from chatmill.training.chains import Row
+from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -18,14 +20,31 @@ ROLES = ("user", "assistant")
 
 
 def encode(talks, template="chatml"):
-    """Encode conversations, each a list of texts of which the user's is first."""
-    messages = [[Message.from_text(ROLES[i % 2], text) for i, text in enumerate(talk)] for talk in talks]
+    """Encode conversations, each a list of texts of which the user's is first, or (system text, list)."""
+    messages = []
+    for talk in talks:
+        system, texts = talk if isinstance(talk, tuple) else ("", talk)
+        turns = [Message.from_text(ROLES[i % 2], text) for i, text in enumerate(texts)]
+        messages.append([Message.from_text("system", system), *turns] if system else turns)
     return EncodedSplit(*TOKENIZER.encode_conversations([conversation_segments(talk, template) for talk in messages]))
 
 
-def pack(talks, row_length, template="chatml"):
+CHAINED = st.sampled_from([0.0, 0.5, 1.0])
+
+
+def pack(talks, row_length, template="chatml", chained=0.0):
     split = encode(talks, template)
-    return PackedDataset(split, truncate_conversations(split, row_length, template, SPECIAL), row_length, SPECIAL)
+    spans = truncate_conversations(split, row_length, template, SPECIAL)
+    return PackedDataset(split, spans, row_length, SPECIAL, chained)
+
+
+def single(*conversations):
+    """A row of conversations that are in no chain."""
+    return Row(np.array(conversations), np.zeros(len(conversations), np.int64))
+
+
+def members(rows):
+    return [[part.tolist() for part in row] for row in rows]
 
 
 def text_of(dataset, i):
@@ -48,17 +67,17 @@ def test_an_item_goes_into_the_fullest_row_with_room():
     assert best_fit([7, 6, 2, 1], 8) == [[0, 3], [1, 2]]
 
 
-@given(TALKS, st.integers(2, 90), st.integers(0, 3), st.sampled_from(["chatml", "markers"]))
-def test_every_row_has_a_target_and_every_epoch_every_conversation(talks, row_length, seed, template):
-    dataset = pack(talks, row_length, template)
+@given(TALKS, st.integers(2, 90), st.integers(0, 3), st.sampled_from(["chatml", "markers"]), CHAINED)
+def test_every_row_has_a_target_and_every_epoch_every_conversation(talks, row_length, seed, template, chained):
+    dataset = pack(talks, row_length, template, chained)
     rows = list(dataset.epoch(seed, 0))
-    assert Counter(np.concatenate(rows).tolist()) == Counter(range(len(talks)))
+    assert Counter(np.concatenate([row.conversations for row in rows]).tolist()) == Counter(range(len(talks)))
     assert (dataset.batch(rows).loss == LossKind.TRAINED).any(axis=1).all()
 
 
-@given(TALKS, st.integers(2, 90))
-def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length):
-    dataset = pack(talks, row_length)
+@given(TALKS, st.integers(2, 90), CHAINED)
+def test_targets_are_the_next_tokens_of_the_same_conversation_or_chain(talks, row_length, chained):
+    dataset = pack(talks, row_length, chained=chained)
     batch = dataset.batch(list(dataset.epoch(1, 0)))
     has_target = batch.loss != LossKind.IGNORED
     following = np.roll(batch.conversation_ids, -1, axis=1)
@@ -67,16 +86,16 @@ def test_targets_are_the_next_tokens_of_the_same_conversation(talks, row_length)
     assert (batch.targets[has_target] != SPECIAL[BOS]).all()
 
 
-@given(TALKS)
-def test_nothing_trained_is_lost_where_conversations_fit(talks):
-    dataset = pack(talks, 512)
+@given(TALKS, CHAINED)
+def test_nothing_trained_is_lost_where_conversations_fit(talks, chained):
+    dataset = pack(talks, 512, chained=chained)
     trained = int((dataset.split.loss == LossKind.TRAINED).sum())
     assert int((dataset.batch(list(dataset.epoch(0, 0))).loss == LossKind.TRAINED).sum()) == trained
 
 
 def test_a_row_is_whole_conversations_with_positions_of_their_own():
     dataset = pack([["ab", "c"], ["d", "e"]], 64)
-    batch = dataset.batch([np.array([1, 0])])
+    batch = dataset.batch([single(1, 0)])
     first, second = (dataset.split.ids[slice(*dataset.split.offsets[i : i + 2])] for i in (1, 0))
     used = len(first) + len(second)
     assert batch.ids[0, :used].tolist() == [*first, *second]
@@ -88,7 +107,7 @@ def test_a_row_is_whole_conversations_with_positions_of_their_own():
 def test_a_long_conversation_keeps_its_last_messages_behind_bos():
     dataset = pack([["first question", "first answer", "second question", "answer"]], 60)
     assert text_of(dataset, 0) == f"{IM_START}user\nsecond question{IM_END}\n{IM_START}assistant\nanswer{IM_END}"
-    assert dataset.batch([np.array([0])]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
+    assert dataset.batch([single(0)]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
 
 
 def test_in_markers_it_keeps_its_last_turns():
@@ -110,9 +129,9 @@ def test_what_has_nothing_to_train_is_rejected_and_counted():
 
 def test_the_order_follows_from_seed_and_epoch_alone():
     dataset = pack([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(60)], 128)
-    one, same, other = (list(map(list, islice(dataset.endless_rows(seed), 50))) for seed in (1, 1, 2))
+    one, same, other = (members(islice(dataset.endless_rows(seed), 50)) for seed in (1, 1, 2))
     assert one == same and one != other
-    assert list(map(list, dataset.epoch(1, 0))) != list(map(list, dataset.epoch(1, 1)))
+    assert members(dataset.epoch(1, 0)) != members(dataset.epoch(1, 1))
 
 
 def test_padding_is_counted():
@@ -131,3 +150,45 @@ def test_batches_are_of_one_shape_and_filled_up_with_padding():
 def test_a_context_of_one_token_is_refused():
     with pytest.raises(ValueError, match="context = 1: expected 2 tokens or more"):
         pack([["a", "b"]], 1)
+
+
+# chains
+
+
+def test_conversations_of_a_chain_follow_one_another_as_one_chat():
+    dataset, chat = pack([["ab", "c"], ["d", "e"]], 96), encode([["d", "e", "ab", "c"]])
+    batch, used = dataset.batch([Row(np.array([1, 0]), np.array([0, 1]))]), len(chat.ids)
+    assert batch.ids[0, :used].tolist() == chat.ids.tolist()
+    assert batch.positions[0, :used].tolist() == [*range(used)]
+    assert batch.conversation_ids[0].tolist() == [0] * used + [-1] * (96 - used)
+    assert batch.loss[0, : used - 1].tolist() == chat.loss[1:].tolist()
+
+
+def chains(dataset):
+    """The texts of conversations and chains of one epoch."""
+    batch = dataset.batch(list(dataset.epoch(0, 0)))
+    for ids, numbers in zip(batch.ids, batch.conversation_ids, strict=True):
+        yield from (TOKENIZER.decode(ids[numbers == number]) for number in set(numbers.tolist()) - {-1})
+
+
+def test_the_system_message_stands_at_the_beginning_of_a_chain():
+    talks = [(("", "Be kind.", "Be brief.")[i % 3], ["q" * (i % 5 + 1), "a"]) for i in range(90)]
+    texts = list(chains(pack(talks, 256, chained=1.0)))
+    systems = [text.partition("system\n")[2].partition(IM_END)[0] for text in texts]
+    assert {text.count("system\n") for text in texts} == {0, 1}
+    assert set(systems) == {"", "Be kind.", "Be brief."} and len(texts) < 45
+    assert sum(text.count("assistant\n") for text in texts) == 90
+    assert all(text.index("system\n") < 20 for text in texts if "system\n" in text)
+
+
+def test_rare_system_messages_stay_with_their_conversations():
+    texts = list(chains(pack([(f"You are {i}.", ["q", "a"]) for i in range(40)], 256, chained=1.0)))
+    assert sum(text.count("system\n") for text in texts) == 40
+    assert max(map(len, texts)) > 300
+
+
+def test_half_of_the_conversations_are_in_chains_that_fill_a_row():
+    dataset = pack([["q" * (i % 7 + 1), "a" * (i % 11 + 1)] for i in range(4000)], 512, chained=0.5)
+    assert 0.4 < sum(int((row.skipped > 0).sum()) for row in dataset.epoch(0, 0)) / 4000 < 0.5
+    assert dataset.batch(list(dataset.epoch(0, 0))).positions.max() > 500
+    assert dataset.padding_fraction(0) < 0.03

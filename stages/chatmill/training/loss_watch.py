@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
+from chatmill.training.chains import Row
 from chatmill.training.packing import PackedDataset
 
 _HISTORY = 64  # steps that a loss is compared with
@@ -62,9 +63,9 @@ def _advice(problem: str, conversations: str) -> str:
     return f"{problem}: lower train_model.learning_rate, or look at the conversations of the step: {conversations}"
 
 
-def describe_conversations(dataset: PackedDataset, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
+def describe_conversations(dataset: PackedDataset, rows: Sequence[Row], vocabulary: Vocabulary) -> str:
     """The line numbers of the rows' conversations, longest first; of the first few, also their first words."""
-    members = np.concatenate(rows)
+    members = np.concatenate([row.conversations for row in rows])
     members = members[np.argsort(-dataset.spans.lengths[members], kind="stable")]
     numbers = np.searchsorted(dataset.split.offsets, dataset.spans.starts[members], side="right") - 1
     names = [f"{i + 1} {_first_words(dataset, i, vocabulary)!r}" for i in numbers[:_QUOTED]]

@@ -1,4 +1,4 @@
-"""Complete conversations, packed into rows of equal length.
+"""Complete conversations, by themselves or in chains, packed into rows of equal length.
 
 Shapes: N conversations, B rows of a batch, T tokens of a row.
 """
@@ -13,6 +13,8 @@ import numpy as np
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit
+from chatmill.training.best_fit import best_fit
+from chatmill.training.chains import Heads, Row, find_heads, make_chains
 
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
 
@@ -24,6 +26,7 @@ class ConversationSpans:
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int64
     truncated: np.ndarray  # (N,) bool
+    heads: Heads
     rejected: int  # conversations without a trained token, which the arrays leave out
 
     @property
@@ -36,9 +39,9 @@ class Batch(NamedTuple):
     """The arrays of some rows, each (B, T). Padding has the conversation id -1 and no target."""
 
     ids: np.ndarray  # int64
-    positions: np.ndarray  # int64, from 0 in each conversation
-    conversation_ids: np.ndarray  # int64, which of the row's conversations a token belongs to
-    targets: np.ndarray  # int64, the next token of the same conversation
+    positions: np.ndarray  # int64, from 0 in each conversation or chain
+    conversation_ids: np.ndarray  # int64, which of the row's conversations or chains a token belongs to
+    targets: np.ndarray  # int64, the next token of the same conversation or chain
     loss: np.ndarray  # int64, the target's chatmill.conversation.template.LossKind; IGNORED where there is none
 
 
@@ -54,12 +57,12 @@ def truncate_conversations(
         starts, lengths, rejected = starts[trained], lengths[trained], int((~trained).sum())
     else:
         rejected = 0
-    truncated = lengths > context
+    truncated, heads = lengths > context, find_heads(split, starts, lengths, template, special)
     for i in np.flatnonzero(truncated):
         span = slice(starts[i], starts[i] + lengths[i])
         begin, end = _end_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
         starts[i], lengths[i] = starts[i] + begin, end - begin
-    return ConversationSpans(starts, lengths, truncated, rejected)
+    return ConversationSpans(starts, lengths, truncated, heads, rejected)
 
 
 def _end_that_fits(
@@ -78,84 +81,69 @@ def _end_that_fits(
     return (int(fitting[0]) if len(fitting) else max(1, end - room)), end
 
 
-def best_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Assign items to rows: longest first, each to the fullest row that still has room for it.
-
-    `best_fit([5, 3, 2, 6], 8)` is `[[3, 2], [0, 1]]`.
-    """
-    rows: list[list[int]] = []
-    by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # rows by the number of tokens that still fit
-    rooms = 0  # bit r is set where by_room[r] has rows
-    for item in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        length = lengths[item]
-        if fitting := rooms >> length:
-            room = length + (fitting & -fitting).bit_length() - 1
-            row = by_room[room].pop()
-            if not by_room[room]:
-                rooms ^= 1 << room
-        else:
-            room, row = row_length, len(rows)
-            rows.append([])
-        rows[row].append(item)
-        by_room[room - length].append(row)
-        rooms |= 1 << (room - length)
-    return rows
-
-
 @dataclass(frozen=True, slots=True)
 class PackedDataset:
-    """The conversations of a split, packed into rows and batches."""
+    """The conversations of a split, packed into rows and batches; the fraction `chained` of them in chains."""
 
     split: EncodedSplit
     spans: ConversationSpans
     row_length: int
     special: Mapping[str, int]
+    chained: float = 0.0
 
-    def epoch(self, seed: int, number: int) -> Iterator[np.ndarray]:
-        """Rows of conversation indices, each conversation once; both arguments determine the order."""
-        room = self.spans.packed_lengths
+    def epoch(self, seed: int, number: int) -> Iterator[Row]:
+        """Rows, each conversation in one of them; both arguments determine the order."""
         random = np.random.default_rng((seed, number))
-        order = random.permutation(len(room))
+        order = random.permutation(len(self.spans.starts))
         for window in np.array_split(order, -(-len(order) // _WINDOW) or 1):
-            rows = best_fit(room[window].tolist(), self.row_length)
+            documents = list(self._documents(window, random))
+            rows = best_fit([self._length(document) for document in documents], self.row_length)
             for row in random.permutation(len(rows)):
-                yield window[rows[row]]
+                yield Row(*map(np.concatenate, zip(*(documents[i] for i in rows[row]), strict=True)))
 
-    def endless_rows(self, seed: int) -> Iterator[np.ndarray]:
+    def _documents(self, window: np.ndarray, random: np.random.Generator) -> Iterator[Row]:
+        """Each conversation by itself or in a chain."""
+        lengths = self.spans.packed_lengths
+        is_chained = (random.random(len(window)) < self.chained) & ~self.spans.truncated[window]
+        yield from make_chains(window[is_chained], lengths, self.spans.heads, self.row_length, random)
+        yield from (Row(np.array([i]), np.zeros(1, np.int64)) for i in window[~is_chained])
+
+    def _length(self, row: Row) -> int:
+        return int(self.spans.packed_lengths[row.conversations].sum() - row.skipped.sum())
+
+    def endless_rows(self, seed: int) -> Iterator[Row]:
         """The rows of epoch after epoch, without end."""
         return chain.from_iterable(self.epoch(seed, number) for number in count())
 
     def padding_fraction(self, seed: int) -> float:
         """The fraction of the first epoch's tokens that is padding."""
-        num_rows = sum(1 for _ in self.epoch(seed, 0))
-        return 1 - int(self.spans.packed_lengths.sum()) / (num_rows * self.row_length)
+        lengths = [self._length(row) for row in self.epoch(seed, 0)]
+        return 1 - sum(lengths) / (len(lengths) * self.row_length)
 
-    def batches(
-        self, rows: Iterable[np.ndarray], rows_per_batch: int, rank: int = 0, world_size: int = 1
-    ) -> list[Batch]:
+    def batches(self, rows: Iterable[Row], rows_per_batch: int, rank: int = 0, world_size: int = 1) -> list[Batch]:
         """The rows of a rank, in batches of equal shape; all ranks get the same number of batches.
 
         Rows of padding fill up the last ones.
         """
         rows = list(rows)
-        rows += [np.empty(0, np.int64)] * (-len(rows) % (rows_per_batch * world_size))
+        rows += [Row(np.empty(0, np.int64), np.empty(0, np.int64))] * (-len(rows) % (rows_per_batch * world_size))
         rows = rows[rank::world_size]
         return [self.batch(rows[i : i + rows_per_batch]) for i in range(0, len(rows), rows_per_batch)]
 
-    def batch(self, rows: Sequence[np.ndarray]) -> Batch:
+    def batch(self, rows: Sequence[Row]) -> Batch:
         """The batch of these rows; one without any conversation is padding."""
         shape = len(rows), self.row_length + 1
         ids, loss = np.full(shape, self.special[PAD]), np.full(shape, int(LossKind.IGNORED))
         positions, conversations = np.zeros(shape, np.int64), np.full(shape, -1)
         for row, members in enumerate(rows):
-            end = 0
-            for number, i in enumerate(members):
-                start, length, truncated = self.spans.starts[i], self.spans.lengths[i], self.spans.truncated[i]
-                begin, end = end, end + length + truncated
+            begin = end = 0
+            for number, (i, skipped) in enumerate(zip(*members, strict=True)):
+                start, length = self.spans.starts[i] + skipped, self.spans.lengths[i] - skipped
+                begin, end = (begin if skipped else end), end + length + self.spans.truncated[i]
                 ids[row, begin] = self.special[BOS]
                 ids[row, end - length : end] = self.split.ids[start : start + length]
                 loss[row, end - length : end] = self.split.loss[start : start + length]
                 positions[row, begin:end] = np.arange(end - begin)
-                conversations[row, begin:end] = number
+                conversations[row, begin:end] = conversations[row, begin] if skipped else number
         loss[positions == 0] = LossKind.IGNORED  # no token predicts the first one of a conversation
         return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:])

@@ -35,13 +35,9 @@ class Plan:
 
 def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: int, group: Group) -> Plan:
     """Divide the tokens of a step, train_model.batch_size, into rows and batches."""
-    if group.is_main_process and 2 * dataset.row_length <= parameters.context:
-        longest = f"the longest conversation takes {dataset.spans.packed_lengths.max()} tokens"
-        log(
-            STAGE,
-            f"{longest}: positions beyond {dataset.row_length} of train_model.context = {parameters.context} "
-            "are never trained",
-        )
+    total = int(dataset.spans.packed_lengths.sum())
+    if group.is_main_process and total < parameters.context:
+        log(STAGE, f"the conversations have {total} tokens together: lower train_model.context = {parameters.context}")
     rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
     rows_per_batch = rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
     return Plan(rows_per_step, rows_per_batch, parameters.seed, parameters.checkpoint_every)
