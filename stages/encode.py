@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from chatmill.conversation.template import TemplateName
-from chatmill.encoded.file_encoding import encode_file
+from chatmill.encoded.file_encoding import encode_file, trained_tools
 from chatmill.encoded.token_files import SPLITS, Meta, SplitCounts, token_byte_lengths, write_meta, write_split
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
@@ -27,6 +27,7 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
         fingerprint=vocabulary.fingerprint,
         template=template,
         vocab_size=len(vocabulary.tokens),
+        tools=trained_tools(train),
         **{name: {split: getattr(count, name) for split, count in counts.items()} for name in SplitCounts._fields},
     )
     write_meta(tokens, meta)

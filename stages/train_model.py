@@ -227,6 +227,7 @@ def run_worker(
 
         metadata = {
             "template": meta.template,
+            "tools": meta.tools,
             "depth": trainer.model.config.num_hidden_layers,
             "steps": parameters.steps,
             "prompt_loss_weight": parameters.prompt_loss_weight,

@@ -14,6 +14,7 @@ from chatmill.conversation.chatml import (
     IM_START,
     Message,
     Part,
+    declare_tools,
     escape,
     render,
     unescape,
@@ -354,3 +355,28 @@ def test_a_chat_goes_on_wherever_it_was_broken_off():
 
 def test_common_length_is_that_of_the_common_beginning():
     assert [common_prefix_length([1, 2, 3], other) for other in ([1, 2], [1, 5, 3], [], [1, 2, 3, 4])] == [2, 1, 0, 3]
+
+
+@TEMPLATES
+def test_the_tools_of_a_model_are_declared_before_the_system_prompt(template):
+    session = chat(say("Ho"), say("Hu"), template=template, tools=["calculator"])
+    ask(session, "Hi")
+    conversation = declare_tools([Message.from_text("user", "Hi")])
+    assert session.prompt_ids == prompt_of(conversation, template)
+    assert session.conversation[0].role == "user"
+    session.system = "Be kind."
+    ask(session, "Hi")
+    assert TOKENIZER.decode(session.prompt_ids).count("Tools: calculator\nBe kind.") == 1
+
+
+def test_what_a_conversation_declares_is_declared_once_and_an_evaluation_adds_nothing():
+    session = chat(say("Ho"), tools=["calculator"])
+    question = [Message.from_text("user", "Hi")]
+    session.greedy_reply(question, 8)
+    assert session.prompt_ids == prompt_of(question)
+    assert declare_tools(declare_tools(question)) == declare_tools(question)
+
+
+def test_the_end_of_a_call_ends_an_answer_for_others_alone():
+    answer = say("[1+1]", end=False) + say("2")
+    assert ask(chat(answer, stop_ids=[SPECIAL[CALL_END]]), "1+1?") == "2"

@@ -135,19 +135,19 @@ def write(folder, **files):
 
 
 def test_nothing_is_known_where_there_are_no_files(tmp_path):
-    assert read_model_metadata(tmp_path) == (None, None, frozenset(), "")
+    assert read_model_metadata(tmp_path) == (None, None, frozenset(), "", ())
 
 
 def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
     tokens = {"added_tokens": [{"id": 7, "content": "</s>"}, {"id": 1, "content": "<s>"}]}
     found = write(
         tmp_path,
-        config={"max_position_embeddings": 512, "eos_token_id": 2},
+        config={"max_position_embeddings": 512, "eos_token_id": 2, "chatmill": {"tools": ["calculator"]}},
         generation_config={"eos_token_id": [2, 5]},
         tokenizer_config={"eos_token": {"content": "</s>"}, "bos_token": "<s>", "add_bos_token": True},
         tokenizer=tokens,
     )
-    assert found == (512, 1, {2, 5, 7}, "")
+    assert found == (512, 1, {2, 5, 7}, "", ("calculator",))
     assert write(tmp_path, genai_config={"model": {"context_length": 64, "eos_token_id": 9}}).stop_ids == {2, 5, 7, 9}
 
 

@@ -108,6 +108,7 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
     assert config["chatmill"] | {"fingerprint": 0, "padding": 0} == {
         "fingerprint": 0,
         "template": "chatml",
+        "tools": [],
         "depth": 1,
         "steps": 60,
         "prompt_loss_weight": 0.1,

@@ -82,7 +82,7 @@ def measure(
 
     Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number.
     """
-    engine, tokenizer, template, _ = loaded
+    engine, tokenizer, template = loaded[:3]
     length = window_length(engine, context)
     stride = default_stride(length) if stride is None else stride
     scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)

@@ -7,13 +7,16 @@ One question, answered with the help of the calculator (line breaks are literal)
     <|im_start|>assistant
     <|python_start|>12*3<|python_end|><|output_start|>36<|output_end|>It is 36.<|im_end|>
 
+Tools are declared by a first system message that begins with the line "Tools: calculator"; a system text of the user's
+follows on the next line.
+
 `render` and `parse` are inverses for any content: `escape` puts a backslash after every `<` that is followed by a
 backslash or a bar, so no content ever contains `<|`, and every `<|` in rendered text belongs to a control token.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +38,8 @@ CONTROL_TOKENS = (
 )  # in the order of their ids
 ROLES = ("system", "user", "assistant")
 
+CALCULATOR = "calculator"  # the one tool that models are trained to call
+_DECLARATION = "Tools: "
 _PLAIN = r"([^<]*(?:<(?!\|)[^<]*)*)"  # no control token in it
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n([^<]*(?:<(?!\|im_)[^<]*)*)<\|im_end\|>\n")
 _TOOL = re.compile(rf"<\|python_start\|>{_PLAIN}<\|python_end\|>(?:<\|output_start\|>{_PLAIN}<\|output_end\|>)?")
@@ -138,6 +143,24 @@ def _text_part(text: str) -> Part:
     if "<|" in text:
         raise ValueError(f"misplaced control token: {text[text.index('<|') :][:60]!r}")
     return Part("text", unescape(text))
+
+
+def declare_tools(conversation: Conversation, tools: Collection[str] = (CALCULATOR,)) -> Conversation:
+    """The conversation with these tools declared, where there are any; one that declares tools stays as it is."""
+    if not tools or declared_tools(conversation):
+        return conversation
+    line = f"{_DECLARATION}{', '.join(tools)}"
+    if conversation and conversation[0].role == "system":
+        return [Message.from_text("system", f"{line}\n{conversation[0].text}"), *conversation[1:]]
+    return [Message.from_text("system", line), *conversation]
+
+
+def declared_tools(conversation: Conversation) -> list[str]:
+    """The names of the tools that a conversation declares."""
+    first = conversation[0] if conversation else None
+    if first is None or first.role != "system" or not first.text.startswith(_DECLARATION):
+        return []
+    return first.text.split("\n")[0].removeprefix(_DECLARATION).split(", ")
 
 
 def check_turns(conversation: Conversation) -> None:

@@ -1,10 +1,21 @@
 """Encoding of files of conversations to token ids and their loss mask."""
 
+import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from chatmill.conversation.chatml import IM_END, IM_START, ROLES, Message, parse, read_records
+from chatmill.conversation.chatml import (
+    CALCULATOR,
+    IM_END,
+    IM_START,
+    ROLES,
+    Message,
+    declare_tools,
+    parse,
+    read_records,
+    render,
+)
 from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, message_segments
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations
@@ -53,6 +64,13 @@ def read_segments(file: Path, template: TemplateName) -> Iterator[list[Segment]]
             yield segment(record.text)
         except ValueError as error:
             raise ValueError(f"{file}:{number}: {error}") from error
+
+
+def trained_tools(file: Path) -> list[str]:
+    """The calculator, where a conversation declares it; models are trained to call no other tool."""
+    begin = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
+    with file.open("rb") as lines:
+        return [CALCULATOR] if any(begin in line for line in lines) else []
 
 
 def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> Iterator[EncodedConversations]:

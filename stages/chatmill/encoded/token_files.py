@@ -10,7 +10,7 @@ and meta.json, which describes how they were encoded.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import starmap
@@ -50,6 +50,7 @@ class Meta:
     fingerprint: str
     template: TemplateName
     vocab_size: int
+    tools: Sequence[str]  # that conversations of train declare, and models can call
     bytes: Mapping[str, int]  # of text; control tokens have none
     conversations: Mapping[str, int]
     tokens: Mapping[str, int]

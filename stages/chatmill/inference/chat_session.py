@@ -44,19 +44,20 @@ class ChatSession:
         tokenizer: ChatTokenizer,
         template: ChatTemplate = CHATML,
         stop_ids: Collection[int] = (),
+        tools: Collection[str] = (),
         *,
         system: str = "",
         sampling: Sampling = GREEDY,
         max_tokens: int = 256,
         stop: Sequence[str] = (),
     ) -> None:
-        """`stop_ids` end an answer, as the template's end token does.
+        """`stop_ids` end an answer, as the template's end token does; `tools` are declared in the chat.
 
         Raises ValueError where the model has fewer logits than the tokenizer has tokens.
         """
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self.max_tokens, self.stop = max_tokens, tuple(stop)
-        self._prompts = PromptBuilder(engine, tokenizer, template, stop_ids)
+        self._prompts = PromptBuilder(engine, tokenizer, template, stop_ids, tools)
         self.sampling, self._greedy = sampling, Sampler(self._prompts.allowed, GREEDY)
         self._engine_ids: list[int] = []  # ids given to the engine; its cache holds the first of them
         self._system = system
@@ -115,7 +116,7 @@ class ChatSession:
         if self._history_ids:
             ids = self._history_ids + self._prompts.encode(self.template.next_turn(question))
         if not 0 < len(ids) <= self._prompts.max_prompt_tokens(self.max_tokens):
-            conversation = [*self.conversation, question]
+            conversation = self._prompts.declare([*self.conversation, question])
             remaining, ids = self._prompts.truncate(conversation, self.max_tokens)
             before, num_dropped = 0, len(conversation) - len(remaining)
         reply = IncrementalDetokenizer(self.tokenizer, self.template, self.stop)
@@ -170,7 +171,7 @@ class ChatSession:
     def greedy_reply(self, conversation: Conversation, max_tokens: int) -> tuple[Message, bool]:
         """The greedy answer to a conversation that ends with the user's message, and whether it is complete.
 
-        The session's own conversation is left as it is.
+        No tools are declared but those of the conversation. The session's own conversation is left as it is.
         """
         _, ids = self._prompts.truncate(conversation, max_tokens)
         reply = IncrementalDetokenizer(self.tokenizer, self.template)

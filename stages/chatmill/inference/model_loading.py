@@ -22,12 +22,13 @@ EXTERNAL_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder
 
 
 class LoadedModel(NamedTuple):
-    """A loaded model: its engine, tokenizer, chat template and stop ids."""
+    """A loaded model: its engine, tokenizer, chat template, stop ids and the tools that it was trained to call."""
 
     engine: Engine
     tokenizer: ChatTokenizer
     template: ChatTemplate
     stop_ids: frozenset[int]
+    tools: tuple[str, ...] = ()
 
 
 def load_model(
@@ -70,7 +71,7 @@ def load_model(
         leading_space=loaded_tokenizer.leading_space,
         flags=flags_of(loaded_tokenizer.vocabulary.special_handling),
     )
-    return LoadedModel(engine, loaded_tokenizer, chat_template, stop_ids)
+    return LoadedModel(engine, loaded_tokenizer, chat_template, stop_ids, files.tools)
 
 
 def find_model(path: Path) -> Path:

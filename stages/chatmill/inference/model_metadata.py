@@ -22,6 +22,7 @@ class ModelMetadata(NamedTuple):
     bos_id: int | None  # the first id of each text; None where texts begin with none
     stop_ids: frozenset[int]
     chat_template: str  # a Jinja program; "" for none
+    tools: tuple[str, ...]  # that the model was trained to call where they are declared
 
 
 def read_model_metadata(folder: Path) -> ModelMetadata:
@@ -47,6 +48,7 @@ def _read(folder: Path) -> ModelMetadata:
         bos_id=_bos(tokenizer, added, ids, jinja, [generation, config, genai]),
         stop_ids=stop if eos is None else stop | {eos},
         chat_template=jinja,
+        tools=tuple(map(str, (config.get("chatmill") or {}).get("tools") or ())),
     )
 
 

@@ -5,7 +5,15 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from chatmill.conversation.chatml import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Conversation, unescape
+from chatmill.conversation.chatml import (
+    CALL_END,
+    CALL_START,
+    OUTPUT_END,
+    OUTPUT_START,
+    Conversation,
+    declare_tools,
+    unescape,
+)
 from chatmill.conversation.template import Segment, output_segments
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import ChatTemplate
@@ -20,9 +28,14 @@ class PromptBuilder:
     """Makes prompt ids that fit into the context. `allowed` (V,) is True for the ids that an answer may contain."""
 
     def __init__(
-        self, engine: Engine, tokenizer: ChatTokenizer, template: ChatTemplate, stop_ids: Collection[int] = ()
+        self,
+        engine: Engine,
+        tokenizer: ChatTokenizer,
+        template: ChatTemplate,
+        stop_ids: Collection[int] = (),
+        tools: Collection[str] = (),
     ) -> None:
-        """`stop_ids` end an answer, as the template's end token does.
+        """`stop_ids` end an answer, as the template's end token does; `tools` are those that `declare` names.
 
         Raises ValueError where the model has fewer logits than the tokenizer has tokens.
         """
@@ -35,12 +48,18 @@ class PromptBuilder:
         self.tokenizer, self.template, self.context = tokenizer, template, engine.context
         self.end_id = special.get(template.end_token)  # the id that ends an answer, or None
         ends = [*stop_ids, *([] if self.end_id is None else [self.end_id])]
-        self.stop_ids = frozenset(i for i in ends if i in range(tokenizer.vocab_size))
-        tools = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
-        self.tool = Tool(tools[0], tools[1], self._calculate) if len(tools) == len(TOOL_TOKENS) else None
+        ids = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
+        self.tool = Tool(ids[0], ids[1], self._calculate) if len(ids) == len(TOOL_TOKENS) else None
+        call_end = {self.tool.end_id} if self.tool else set()  # which ends an answer where nothing runs the tool
+        self.stop_ids = frozenset(i for i in ends if i in range(tokenizer.vocab_size)) - call_end
+        self.tools = tuple(tools) if self.tool else ()
         self.allowed = np.zeros(engine.vocab_size, bool)
         self.allowed[: tokenizer.vocab_size] = tokenizer.is_text
-        self.allowed[[*self.stop_ids, *tools[:2]]] = True
+        self.allowed[[*self.stop_ids, *ids[:2]]] = True
+
+    def declare(self, conversation: Conversation) -> Conversation:
+        """The conversation with the model's tools declared."""
+        return declare_tools(conversation, self.tools)
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
         """How many tokens a prompt may have, so that an answer fits after it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chatmill.checkpoints.architectures import to_hugging_face
 from chatmill.checkpoints.weights import SUFFIXES
-from chatmill.conversation.chatml import BOS, IM_END, PAD
+from chatmill.conversation.chatml import BOS, CALL_END, IM_END, PAD
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.manifest import MANIFEST_NAME, write_manifest
 from chatmill.tokenizer.vocabulary.huggingface import CHAT_TEMPLATES, write_huggingface
@@ -46,7 +46,9 @@ def write_model(
         metadata["byte_encoder"] = asdict(encoder.shape)
         save_weights(encoder.state_dict(), folder / ENCODER_FILE)
     config = {**to_hugging_face(model.config), **ids, "chatmill": metadata}
-    for name, content in (("config.json", config), ("generation_config.json", ids)):
+    ends = [vocabulary.special[IM_END], *([vocabulary.special[CALL_END]] if metadata.get("tools") else [])]
+    generation = ids | {"eos_token_id": ends if len(ends) > 1 else ends[0]}  # a call's end, too: the caller runs it
+    for name, content in (("config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     save_weights(model.state_dict(), folder / "model.safetensors")
     write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)

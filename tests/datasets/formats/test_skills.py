@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import check_turns, render
+from chatmill.conversation.chatml import check_turns, declared_tools, render
 from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS
 from chatmill.datasets.formats.skills import generate
 from chatmill.datasets.split import assign_split
@@ -33,9 +33,14 @@ def items():
     return list(generate(FILE, limit=24000, seed=1))
 
 
+def turns_of(conversation):
+    """The messages without the declaration of the calculator."""
+    return conversation[bool(declared_tools(conversation)) :]
+
+
 def exchanges(conversation):
     """(question, answer message) of every turn."""
-    return list(zip(conversation[::2], conversation[1::2], strict=True))
+    return list(zip(turns_of(conversation)[::2], turns_of(conversation)[1::2], strict=True))
 
 
 def split_of(item):
@@ -62,6 +67,9 @@ def arithmetic(question, answer, conversation):
         SIGNS[word]
     ](Fraction(a), Fraction(b))
     return asked in (word, SIGNS[word]) and Fraction(result) == value
+
+
+small_sums = arithmetic
 
 
 def units(question, answer, conversation):
@@ -138,26 +146,51 @@ def test_answers_are_true_to_what_was_asked(items, name):
     mine = [item for item in items if item.skill["name"] == name]
     for item in mine:
         question, answer = exchanges(item.conversation)[-1]
-        assert TRUTHS[name](question.text, answer.text, item.conversation), render(item.conversation)
+        assert TRUTHS[name](question.text, answer.text, turns_of(item.conversation)), render(item.conversation)
         assert is_correct(item.skill, answer.text)
 
 
-def test_the_calculator_is_called_where_there_is_something_to_calculate(items):
+def test_the_calculator_is_called_where_it_is_declared_and_there_is_something_to_calculate(items):
+    declared = 0
     for item in items:
+        calls = bool(declared_tools(item.conversation)) and item.skill["name"] in ("arithmetic", "units", "small_sums")
         kinds = [part.kind for part in item.conversation[-1].parts]
-        assert kinds == (["call", "output", "text"] if item.skill["name"] in ("arithmetic", "units") else ["text"])
+        assert kinds == (["call", "output", "text"] if calls else ["text"]), render(item.conversation)
+        assert declared_tools(item.conversation) in ([], ["calculator"])
+        declared += bool(declared_tools(item.conversation))
+    assert 0.48 < declared / len(items) < 0.52
+
+
+def test_without_the_calculator_only_small_sums_have_an_answer(items):
+    refused = 0
+    for item in items:
+        for question, answer in exchanges(item.conversation) if not declared_tools(item.conversation) else ():
+            if "no calculator here" in answer.text:
+                refused += 1
+                assert not re.search(r"\d", answer.text)
+                assert not (item.skill["name"] == "small_sums" and answer is item.conversation[-1]), question.text
+    assert refused > 1000
+    numbers = {
+        tuple(re.findall(r"\d+", item.skill["answers"][0])) for item in items if item.skill["name"] == "small_sums"
+    }
+    assert len(numbers) > 400 and max(int(number) for three in numbers for number in three) <= 25
 
 
 def test_the_first_conversations_of_a_seed_are_these_bytes():
     first = next(generate(FILE, limit=1, seed=1))
     assert render(first.conversation) == (
-        "<|im_start|>user\nI'm fine.<|im_end|>\n"
-        "<|im_start|>assistant\nI'm glad to hear that!<|im_end|>\n"
-        "<|im_start|>user\nHow many cents are there in 99 dollars?<|im_end|>\n"
-        "<|im_start|>assistant\n<|python_start|>99*100<|python_end|><|output_start|>9900<|output_end|>"
-        "99 dollars is 9900 cents.<|im_end|>\n"
+        "<|im_start|>system\nTools: calculator<|im_end|>\n"
+        "<|im_start|>user\nsort 89, 92, 75 from small to large.<|im_end|>\n"
+        "<|im_start|>assistant\n75, 89, 92<|im_end|>\n"
+        "<|im_start|>user\nPlease call me Jodon<|im_end|>\n"
+        "<|im_start|>assistant\nNice to meet you, Jodon!<|im_end|>\n"
+        "<|im_start|>user\nWhat did I say my name was?<|im_end|>\n"
+        "<|im_start|>assistant\nYour name is Jodon.<|im_end|>\n"
+        "<|im_start|>user\nWhat do you get for 743 - 29?<|im_end|>\n"
+        "<|im_start|>assistant\n<|python_start|>743-29<|python_end|><|output_start|>714<|output_end|>"
+        "743 minus 29 is 714.<|im_end|>\n"
     )
-    assert first.group == "skills/units/99 dollars cents"
+    assert first.group == "skills/arithmetic/743-29"
 
 
 def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(items):
@@ -169,7 +202,7 @@ def test_conversations_are_whole_mostly_distinct_and_of_mixed_length(items):
     for item in items:
         check_turns(item.conversation)
     assert len({render(item.conversation) for item in items}) > 0.95 * len(items)
-    lengths = Counter(len(item.conversation) for item in items)
+    lengths = Counter(len(turns_of(item.conversation)) for item in items)
     assert 0.3 < lengths[2] / len(items) < 0.6
     assert sum(lengths[length] for length in lengths if length >= 6) > 0.2 * len(items)
 
@@ -178,7 +211,7 @@ def test_every_skill_has_enough_tests_of_either_phrasing(items):
     tests = {render(item.conversation): item.skill for item in items if split_of(item) == "test"}
     counts = Counter((skill["name"], skill["phrasing"]) for skill in tests.values())
     for name in PROBLEM_GENERATORS:
-        assert 30 <= counts[name, "held_back"] <= 60
+        assert (10 if name in ("arithmetic", "units") else 20) <= counts[name, "held_back"] <= 60
         assert counts[name, "known"] >= 30
 
 
@@ -205,7 +238,7 @@ def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
         if assign_split(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"
     }
     assert len(tested) > 50
-    assert not tested & trained
+    assert tested & trained <= set(SOURCE["words"]["capitals"].values())
 
 
 @pytest.mark.parametrize(("side", "part"), [("test", slice(2)), ("validation", slice(2, 4))])
@@ -223,7 +256,7 @@ def test_half_of_the_held_back_phrasings_are_asked_in_test_and_the_others_in_val
 def test_validation_asks_as_many_held_back_questions_as_test(items):
     counts = Counter(split_of(item) for item in items if item.skill["phrasing"] == "held_back")
     assert counts.keys() == {"test", "validation"}
-    assert 0.9 < counts["test"] / counts["validation"] < 1.1
+    assert 0.8 < counts["test"] / counts["validation"] < 1.25
 
 
 def test_every_skill_has_enough_phrasings_and_none_twice():

@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import train_tokenizer
-from chatmill.conversation.chatml import escape
-from chatmill.conversation.template import header_segments
+from chatmill.conversation.chatml import declare_tools, escape
+from chatmill.conversation.template import conversation_segments, header_segments
 from chatmill.datasets.formats import messages as messages_format
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
@@ -142,12 +142,19 @@ def test_what_the_format_cannot_express_is_refused(loaded, messages, message):
         rendered_by(loaded["bpe", "chatml"][0], messages)
 
 
-def test_of_tools_only_the_calculator_is_allowed_which_needs_no_description(loaded):
-    other, _ = loaded["bpe", "chatml"]
-    calculator, search = ({"type": "function", "function": {"name": name}} for name in ("calculator", "search"))
-    assert rendered_by(other, [user()], tools=[calculator]) == rendered_by(other, [user()])
-    with pytest.raises(Exception, match="tools: this format describes none: expected at most calculator, got search"):
-        rendered_by(other, [user()], tools=[calculator, search])
+@pytest.mark.parametrize("template", TEMPLATES)
+@given(
+    system=st.sampled_from(["", "Be kind.", "Tools: none"]),
+    names=st.sampled_from([["calculator"], ["calculator", "<|x"]]),
+)
+@settings(max_examples=6)
+def test_tools_are_declared_as_chatmill_declares_them(loaded, template, system, names):
+    other, _ = loaded["bpe", template]
+    messages = [{"role": "system", "content": system}] * bool(system) + [user()]
+    declared = declare_tools(read(messages), names)
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    text = "".join(segment.text for segment in conversation_segments(declared, template))
+    assert rendered_by(other, messages, tools=tools) == text
 
 
 def masked_by(tokenizer, messages):

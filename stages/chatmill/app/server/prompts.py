@@ -29,6 +29,8 @@ def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens
         message = f"messages: the last message has the role {last.role!r}: expected {expected!r}, {reason}"
         raise ApiError(400, message, param="messages")
     answer_prefix = "" if continues and last.parts else None
+    if parameters.tool_choice != "none":
+        conversation = model.prompt_builder.declare(conversation)
     if parameters.truncation == "auto":
         try:
             remaining, ids = model.prompt_builder.truncate(conversation, max_tokens)
@@ -62,7 +64,8 @@ def text_prompt(model: Model, parameters: request_models.CompletionRequest) -> P
 def tokenize_prompt(model: Model, parameters: request_models.TokenizeRequest) -> list[int]:
     """The ids of a text without control tokens, or of a conversation with the start of an answer."""
     if parameters.prompt is None:
-        return model.prompt_builder.prompt_ids(parse_messages(parameters.messages or []))
+        conversation = parse_messages(parameters.messages or [])
+        return model.prompt_builder.prompt_ids(model.prompt_builder.declare(conversation))
     return model.loaded.tokenizer.encode([validated_text(parameters.prompt, "prompt")])[0]
 
 

@@ -12,8 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from chatmill.tools.calculator import calculate
 
 Texts = Annotated[list[str], Field(min_length=1)]
+Operation = Literal["+", "-", "*", "/"]
 Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
 TextPair = tuple[str, str]
+SMALL_SUM, SMALL_FACTOR = 20, 5  # up to which a model learns to calculate without the calculator
 
 
 class StrictModel(BaseModel):
@@ -33,7 +35,7 @@ class Syllables(StrictModel):
 class Words(StrictModel):
     """The word lists and facts that problems are drawn from."""
 
-    operations: Annotated[dict[Literal["+", "-", "*", "/"], Notation], Field(min_length=1)]
+    operations: Annotated[dict[Operation, Notation], Field(min_length=1)]
     units: Annotated[list[tuple[str, str, PositiveInt]], Field(min_length=1)]
     larger: Texts
     smaller: Texts
@@ -47,6 +49,7 @@ class Words(StrictModel):
     numbered: Texts
     names: Syllables
     story_things: Texts
+    no_calculator: Texts
     unknowable: Annotated[dict[str, Texts], Field(min_length=1)]
     answered: dict[str, str]
 
@@ -62,16 +65,30 @@ class Problem(NamedTuple):
 
 def _arithmetic(words: Words, random: Random) -> Problem:
     sign = random.choice(list(words.operations))
-    word, *signs = words.operations[sign]
     top = 100 if random.random() < 0.7 else 1000
     a, b = random.randrange(top), random.randrange(top)
     if sign == "/":
         b = random.randrange(1, 31)
         a = b * random.randrange(1, 31)
+    return _calculation(words, random, a, sign, b)
+
+
+def _small_sums(words: Words, random: Random) -> Problem:
+    """A sum or difference of numbers up to SMALL_SUM, or a product of factors up to SMALL_FACTOR."""
+    sign = random.choice([sign for sign in words.operations if sign != "/"])
+    if sign == "*":
+        return _calculation(words, random, random.randint(0, SMALL_FACTOR), sign, random.randint(0, SMALL_FACTOR))
+    a, b = sorted((random.randint(0, SMALL_SUM), random.randint(0, SMALL_SUM)))
+    return _calculation(words, random, a, sign, b - a) if sign == "+" else _calculation(words, random, b, sign, a)
+
+
+def _calculation(words: Words, random: Random, a: int, sign: Operation, b: int) -> Problem:
+    word, *signs = words.operations[sign]
     call, written = f"{a}{sign}{b}", random.choice(signs)
     texts = (f"{a} {word} {b}", f"{a} {written} {b}", f"{a}{written}{b}")
     slots = {"sum": random.choice(texts), "a": str(a), "word": word, "b": str(b), "result": calculate(call)}
-    return Problem(call, slots, call=call)
+    small = {"+": a + b <= SMALL_SUM, "-": b <= a <= SMALL_SUM, "*": max(a, b) <= SMALL_FACTOR}.get(sign, False)
+    return Problem(call, slots, small, call)
 
 
 def _units(words: Words, random: Random) -> Problem:
@@ -167,6 +184,7 @@ def _refusal(words: Words, random: Random) -> Problem:
 
 PROBLEM_GENERATORS: dict[str, Callable[[Words, Random], Problem]] = {
     "arithmetic": _arithmetic,
+    "small_sums": _small_sums,
     "units": _units,
     "comparing": _comparing,
     "sorting": _sorting,

@@ -5,10 +5,14 @@ answer of a conversation is scored. Its group is named after the numbers or the 
 phrasing where the facts are a closed set. The first half of the held-back phrasings is for test, the others are for
 validation. Of several tasks in a conversation, the one whose group has the least `split_position` comes last, so that
 no task that is scored in the test set occurs in a training conversation.
+
+Half of the conversations declare the calculator (chatmill.conversation.chatml.declare_tools), and calculate with it. In
+the others small sums are answered without it, and to all else the answer is that there is no calculator.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from random import Random
@@ -17,13 +21,16 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, PositiveFloat, ValidationError
 
-from chatmill.conversation.chatml import Message, Part
+from chatmill.conversation.chatml import Message, Part, declare_tools
 from chatmill.datasets.formats.example import Example
 from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, StrictModel, TextPair, Texts, Words
 from chatmill.datasets.split import SplitName, on_side, split_position
 
 HELD_BACK_EVERY = 25  # conversations, of which one has a held-back phrasing
-SAME_GROUPS = {"story": "name_recall"}  # a name held back from one skill is held back from the other
+SAME_GROUPS = {  # what is held out from one skill is held out from the other
+    "story": "name_recall",
+    "small_sums": "arithmetic",
+}
 
 
 class Opening(StrictModel):
@@ -76,14 +83,16 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     source = _read(file)
     random = Random(seed)
     for number in islice(count(1), limit):
-        tasks, small_talk = _draw(source, random, number)
+        has_calculator = random.random() < 0.5
+        tasks, small_talk = _draw(source, random, number, has_calculator)
         *others, last = sorted(tasks, key=lambda task: split_position(task.group), reverse=True)
         between = [task.opening + task.exchange for task in others] + small_talk
         if last.opening and not between and random.random() < 0.8:
             between = [_small_talk(source, random)]
         random.shuffle(between)
         conversation = [*last.opening, *(message for turns in between for message in turns), *last.exchange]
-        yield Example(f"{file}: conversation {number}", last.group, conversation, last.skill)
+        declared = declare_tools(conversation) if has_calculator else conversation
+        yield Example(f"{file}: conversation {number}", last.group, declared, last.skill)
 
 
 def _read(file: Path) -> SkillsFile:
@@ -111,7 +120,9 @@ def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
             raise ValueError(f"{place}: unknown slot in {template!r}: expected some of {expected}") from error
 
 
-def _draw(source: SkillsFile, random: Random, number: int) -> tuple[list[Task], list[list[Message]]]:
+def _draw(
+    source: SkillsFile, random: Random, number: int, has_calculator: bool
+) -> tuple[list[Task], list[list[Message]]]:
     """The tasks of the conversation with this number, at most one per skill, and its small talk."""
     held_back_number, is_known = divmod(number, HELD_BACK_EVERY)
     first = (
@@ -119,13 +130,14 @@ def _draw(source: SkillsFile, random: Random, number: int) -> tuple[list[Task], 
         if is_known
         else list(PROBLEM_GENERATORS)[held_back_number % len(PROBLEM_GENERATORS)]
     )
-    tasks, small_talk = {first: _task(source, first, random, held_back=not is_known)}, []
+    make = partial(_task, source, random=random, has_calculator=has_calculator)
+    tasks, small_talk = {first: make(first, held_back=not is_known)}, []
     for _ in range(random.choices((0, 1, 2, 3), (50, 30, 15, 5))[0]):
         name = _skill_name(source, random)
         if name in tasks or random.random() < 0.5:
             small_talk.append(_small_talk(source, random))
         else:
-            tasks[name] = _task(source, name, random, held_back=False)
+            tasks[name] = make(name, held_back=False)
     return list(tasks.values()), small_talk
 
 
@@ -138,12 +150,16 @@ def _small_talk(source: SkillsFile, random: Random) -> list[Message]:
     return _exchange(_vary_spelling(question, random), answer)
 
 
-def _task(source: SkillsFile, name: str, random: Random, *, held_back: bool) -> Task:
+def _task(source: SkillsFile, name: str, *, random: Random, has_calculator: bool, held_back: bool) -> Task:
     skill, problem = source.skills[name], PROBLEM_GENERATORS[name](source.words, random)
+    refuses = bool(problem.call) and not has_calculator and not problem.closed
     phrasings = skill.held_back if held_back else skill.known
     index = random.randrange(len(phrasings))
     question = _vary_spelling(phrasings[index], random).format(**problem.slots)
-    if isinstance(skill.answer, str):
+    if refuses:
+        answer = random.choice(source.words.no_calculator)
+        scored = {"answers": source.words.no_calculator}
+    elif isinstance(skill.answer, str):
         answer = skill.answer.format(**problem.slots)
         scored = {"answers": [answer]}
     else:
@@ -154,11 +170,12 @@ def _task(source: SkillsFile, name: str, random: Random, *, held_back: bool) -> 
         group = on_side(f"skills/{name}/{index}/{problem.key}", side)
     else:
         group = f"skills/{SAME_GROUPS.get(name, name)}/{problem.key}{f'/{index}' if problem.closed else ''}"
+    scored_name = "no_calculator" if refuses else name
     return Task(
         group,
-        {"name": name, "phrasing": "held_back" if held_back else "known", **scored},
+        {"name": scored_name, "phrasing": "held_back" if held_back else "known", **scored},
         _opening_exchange(skill.opening, problem, random) if skill.opening else [],
-        _exchange(question, answer, problem),
+        _exchange(question, answer, problem if has_calculator else None),
     )
 
 

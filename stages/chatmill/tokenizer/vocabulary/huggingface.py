@@ -87,19 +87,24 @@ _TEMPLATE = r"""
         {{- {'name': function.name, 'arguments': given} | tojson -}}
     {%- endif -%}
 {%- endmacro -%}
+{%- set declared = namespace(text='') -%}
 {%- for tool in tools or [] -%}
     {%- set function = tool.function or tool -%}
-    {%- if function.name != 'calculator' -%}
-        {{- raise_exception('tools: this format describes none: expected at most calculator, got ' + function.name) -}}
-    {%- endif -%}
+    {%- set declared.text = declared.text + (', ' if declared.text else 'Tools: ') + escape(function.name) -%}
 {%- endfor -%}
 {%- set steps = messages + [{'role': ''}] -%}
 {%- set turn = namespace(open=false, text='', resumed=false, called=false, results=0) -%}
 {{- bos_token -}}
+{%- if declared.text and steps[0].role != 'system' -%}
+    {{- SYSTEM + declared.text + 'AFTER_TEXT' -}}
+{%- endif -%}
 {%- for message in steps -%}
     {%- set place = loop.index0 -%}
     {%- set text = text_of(message) -%}
     {%- set text = escape(text) -%}
+    {%- if loop.first and declared.text and message.role == 'system' and text.split('Tools: ') | first -%}
+        {%- set text = declared.text + ('\n' + text if text else '') -%}
+    {%- endif -%}
     {%- set calls = message.tool_calls or [] -%}
     {%- if turn.open and not (message.role == 'tool'
           or message.role == 'assistant' and (turn.called or calls and not text)
@@ -148,6 +153,7 @@ _PLACES: dict[TemplateName, dict[str, str]] = {
         "AFTER_TEXT": rf"{IM_END}\n",
         "AFTER_ANSWER": r"\n",
         "PROMPT": rf"{IM_START}assistant\n",
+        "SYSTEM": rf"'{IM_START}system\n'",
         "TEXT": "text",
         "ANSWER": "turn.text",
     },
@@ -156,6 +162,7 @@ _PLACES: dict[TemplateName, dict[str, str]] = {
         "AFTER_TEXT": r"\n\n",
         "AFTER_ANSWER": r"\n\n",
         "PROMPT": MARKERS["assistant"],
+        "SYSTEM": f"'{MARKERS['system']} '",
         "TEXT": "(' ' if text else '') + text",
         "ANSWER": "(' ' if turn.text and not turn.resumed else '') + turn.text",
     },
