@@ -18,12 +18,14 @@ from pydantic import PositiveInt
 
 from chatmill.conversation.chatml import Conversation, Message
 from chatmill.conversation.template import TemplateName
+from chatmill.encoded.token_files import read_meta, read_split
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.bits_per_byte import baselines, default_stride
 from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import TestSet, read_test_set
+from chatmill.evaluation.ngram import NgramScore, score_with_ngrams
 from chatmill.evaluation.rounding import rounded
 from chatmill.evaluation.scoring import make_scorer
 from chatmill.evaluation.skill_scoring import is_correct
@@ -84,16 +86,38 @@ def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "
     return {"macro": float(np.mean(list(shares.values()))), **shares} if shares else {}
 
 
-def measure_text(corpus: Corpus, sources: list[str], nats: np.ndarray, *, trained_only: bool) -> dict[str, Any]:
+def measure_ngram(tokens: Path, model: Path, corpus: Corpus, template: TemplateName) -> NgramScore:
+    """The score of n-grams of the training text, which must be encoded as the corpus is."""
+    meta = read_meta(tokens)
+    if (meta.fingerprint, meta.template) != (corpus.tokenizer.fingerprint, template):
+        raise ValueError(
+            f"{tokens} was encoded with another tokenizer or template than that of {model}: recreate both with dvc "
+            "repro train_model"
+        )
+    return score_with_ngrams(read_split(tokens, "train"), read_split(tokens, "validation"), corpus)
+
+
+def measure_text(
+    corpus: Corpus, sources: list[str], nats: np.ndarray, ngram: NgramScore, *, trained_only: bool
+) -> dict[str, Any]:
     """The section bits_per_byte of the metrics; of all text, or only the assistant's if only that was trained."""
     of_sources = np.array(sources)
-    result = {
-        **corpus.bits(nats, trained_only=trained_only)._asdict(),
-        "by_source": {
+
+    def by_source(nats: np.ndarray) -> dict[str, float | None]:
+        return {
             name: corpus.bits_per_byte(nats, trained_only=trained_only, documents=of_sources == name)
             for name in sorted(set(sources))
-        },
-        "baselines": baselines(corpus.text()),
+        }
+
+    of_ngram = corpus.bits(ngram.nats)
+    result = {
+        **corpus.bits(nats, trained_only=trained_only)._asdict(),
+        "by_source": by_source(nats),
+        "baselines": baselines(corpus.text()) | {"ngram": of_ngram.all},
+        "ngram_assistant": of_ngram.assistant,
+        "ngram_by_source": by_source(ngram.nats),
+        "ngram_order": ngram.order,
+        "ngram_train_tokens": ngram.train_tokens,
     }
     if trained_only:
         result["note"] = (
@@ -196,6 +220,7 @@ def trained_on_assistant_only(model: Path) -> bool:
 def main(
     test: Path,
     prompts: Path,
+    tokens: Path,
     model: Path,
     onnx: Path,
     external: Path,
@@ -211,9 +236,9 @@ def main(
 ) -> None:
     """Read test conversations, the model and its export; write answers to the free prompts, and the metrics.
 
-    `skill_prompts` and `engine_prompts` limit the questions of each skill and phrasing. `compare_tokenizers` are files
-    of other tokenizers in the folder `external`. Conversations longer than the context are scored in windows that move
-    by `stride` tokens, by default half a context.
+    `tokens` is the encoded training text, whose n-grams are a baseline. `skill_prompts` and `engine_prompts` limit the
+    questions of each skill and phrasing. `compare_tokenizers` are files of other tokenizers in the folder `external`.
+    Conversations longer than the context are scored in windows that move by `stride` tokens, by default half a context.
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
@@ -232,6 +257,7 @@ def main(
         question for question in questions if question.skill["phrasing"] == "known" and question.rank < engine_prompts
     ]
 
+    ngram = measure_ngram(tokens, model, corpus, template)
     engines = open_engines(model, onnx, threads)
     compared, nats = measure_engines(
         engines, corpus, engine_questions, template, max_tokens=max_tokens, stride=stride, trained_only=trained_only
@@ -243,7 +269,7 @@ def main(
     content = {
         "template": template,
         "stride": default_stride(loaded.engine.context) if stride is None else stride,
-        "bits_per_byte": measure_text(corpus, test_set.sources, nats, trained_only=trained_only),
+        "bits_per_byte": measure_text(corpus, test_set.sources, nats, ngram, trained_only=trained_only),
         "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
         "skills": accuracies(questions, correct) | {"held_back": accuracies(questions, correct, "held_back")},
         "stops_rate": float(np.mean(stopped)) if stopped else None,

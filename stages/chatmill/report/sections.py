@@ -10,7 +10,8 @@ from chatmill.report.token_view import chunk_list
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
 ENGINE_TOLERANCE = 1e-3  # bits per byte by which engines of full precision may differ
-BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes", "xz": "xz"}
+RIVALS = {"xz": "xz", "ngram": "n-grams of the training text"}  # the baselines that a model should surpass
+BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes"} | RIVALS
 MAX_CHUNKED_ANSWERS = 3  # sample answers whose chunks are shown
 TOKEN_SUBSETS = {"kept": "trained on", "held_out": "held out", "all": "all, trained on"}  # tokens of the soft tokenizer
 EMBEDDING_TITLES = {
@@ -28,6 +29,7 @@ BITS_NOTE = (
 )
 
 Points = list[tuple[float, float]]
+Bar = tuple[str, float | None, int, *tuple[str, ...]]  # the name, value and colour of a bar, and further cells
 Curve = dict[str, Points]  # (step, value) of each column
 
 
@@ -39,7 +41,7 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
         (
             "Bits per byte",
             in_bits(get_nested(bits, "all")),
-            f"all text; xz: {in_bits(get_nested(bits, 'baselines', 'xz'))}",
+            "; ".join(["all text", *(f"{name}: {in_bits(value)}" for name, value in rivals(bits))]),
         ),
         ("Bits per byte", in_bits(get_nested(bits, "assistant")), "assistant's text"),
         ("Skills", percent(get_nested(evaluation, "skills", "macro")), "on known phrasings"),
@@ -62,14 +64,11 @@ def checks(evaluation: Metrics) -> Html:
 
 def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
     """Whether each check that was measured holds, and its text."""
-    bits, xz = (
-        get_nested(evaluation, "bits_per_byte", "all"),
-        get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
-    )
-    if bits is not None and xz is not None:
+    bits = get_nested(evaluation, "bits_per_byte", "all")
+    for name, value in rivals(get_nested(evaluation, "bits_per_byte")) if bits is not None else ():
         yield (
-            bits < xz,
-            f"The model needs fewer bits per byte than xz on all text: {in_bits(bits)} against {in_bits(xz)}.",
+            bits < value,
+            f"The model needs fewer bits per byte than {name} on all text: {in_bits(bits)} against {in_bits(value)}.",
         )
     exact = [get_nested(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
     measured = [value for value in exact if value is not None]
@@ -84,6 +83,12 @@ def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
             stops >= MIN_STOPS_RATE,
             f"The model ends its answers before the limit of tokens: {percent(stops)} of them.",
         )
+
+
+def rivals(bits: Metrics | None) -> list[tuple[str, float]]:
+    """The names and bits per byte of the baselines that a model should surpass."""
+    values = get_nested(bits, "baselines", default={})
+    return [(name, values[key]) for key, name in RIVALS.items() if values.get(key) is not None]
 
 
 def training(curve: Curve) -> Html:
@@ -121,26 +126,32 @@ def compression(evaluation: Metrics) -> Html:
     if bits is None:
         return Html()
     bases = get_nested(bits, "baselines", default={})
-    values = [(name, bases.get(key), 4) for key, name in BASELINES.items()]
+    values: list[Bar] = [(name, bases.get(key), 4) for key, name in BASELINES.items()]
     values += [
         ("this model, all text", get_nested(bits, "all"), 0),
         ("this model, answers", get_nested(bits, "assistant"), 2),
     ]
-    sources = [(name, value, 0) for name, value in get_nested(bits, "by_source", default={}).items()]
+    ngrams = get_nested(bits, "ngram_by_source", default={})
+    sources: list[Bar] = [
+        (name, value, 0, in_bits(ngrams.get(name))) for name, value in get_nested(bits, "by_source", default={}).items()
+    ]
     note = f"Lower is better; control tokens are not counted. Baselines compress the same bytes. {bits.get('note', '')}"
-    tables = bars("Compared with baselines", values), bars("By source", sources)
+    if counted := bits.get("ngram_train_tokens"):
+        note += f" N-grams have up to {bits['ngram_order']} tokens and were counted in {number(counted)} tokens."
+    tables = bars("Compared with baselines", values), bars("By source", sources, "n-grams")
     return section(
         "Bits per byte of held-out text", tag("p", note, class_="note"), tag("div", *tables, class_="columns")
     )
 
 
-def bars(caption: str, values: Sequence[tuple[str, float | None, int]]) -> Html:
-    """A table with one value and its coloured bar per row."""
-    longest = max((value for _, value, _ in values if value is not None), default=1) or 1
+def bars(caption: str, values: Sequence[Bar], *head: str) -> Html:
+    """A table with one value and its coloured bar per row, and further cells under `head`."""
+    longest = max((value for _, value, *_ in values if value is not None), default=1) or 1
     rows = (
-        (name, in_bits(value), bar(None if value is None else value / longest, color)) for name, value, color in values
+        (name, in_bits(value), bar(None if value is None else value / longest, color), *more)
+        for name, value, color, *more in values
     )
-    return table(caption, ("", "bits per byte", ""), rows)
+    return table(caption, ("", "bits per byte", "", *head), rows)
 
 
 def skills(evaluation: Metrics) -> Html:

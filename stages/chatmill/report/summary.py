@@ -27,6 +27,7 @@ def key_figures(
         "bits_per_byte": get_nested(evaluation, "bits_per_byte", "all"),
         "bits_per_byte_answers": get_nested(evaluation, "bits_per_byte", "assistant"),
         "bits_per_byte_xz": get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
+        "bits_per_byte_ngram": get_nested(evaluation, "bits_per_byte", "baselines", "ngram"),
         "validation_bits_per_byte": validation[-1][1] if validation else None,
         "soft_tokenizer_bits_per_byte": get_nested(soft_tokenizer, "bits_per_byte", "plugged_in", "all"),
         "skills": get_nested(evaluation, "skills", "macro"),
