@@ -76,6 +76,7 @@ CODE_ROWS = [
     ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
     ("stages/evaluate.py", ["evaluate", *REPORT]),
     ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
+    ("stages/chatmill/evaluation/ngram.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
     ("stages/chatmill/app/cli.py", []),
@@ -101,7 +102,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
         ["train_tokenizer", "export_tokenizer", "encode", "train_model", "train_soft_tokenizer", "report"],
     ),
     ("data/export/tokenizer/tokenizer.bin", ["export_tokenizer", "benchmark"]),
-    ("data/tokens/train_ids.npy", ["encode", "train_model", "train_soft_tokenizer"]),
+    ("data/tokens/train_ids.npy", ["encode", "train_model", "train_soft_tokenizer", "evaluate"]),
     (
         "data/model/model.safetensors",
         ["train_model", "export_onnx", "evaluate", "benchmark", "train_soft_tokenizer"],

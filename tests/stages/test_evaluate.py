@@ -1,13 +1,15 @@
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.conversation.chatml import Message, Part, Record, parse, render, unescape
+from chatmill.conversation.chatml import Message, Part, Record, parse, read_records, render, unescape
 from chatmill.conversation.template import conversation_segments
+from chatmill.encoded.token_files import read_meta, read_split, write_meta
 from chatmill.evaluation.batch_scoring import group_by_size
 from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
 from chatmill.evaluation.held_out_set import read_test_set
@@ -17,6 +19,7 @@ from chatmill.pipeline.manifest import write_manifest
 from evaluate import accuracies, answer_prompts, main, select_questions
 from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer, write_model
+from support.training_runs import write_tokens
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
 SETTINGS["stride"] = None
@@ -46,12 +49,13 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
-    return folder
+    return write_tokens(folder)
 
 
-def evaluated(folders, out, records=RECORDS, model=None, **settings):
+def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings):
     (out / "test.jsonl").write_text("".join(one.to_json() for one in records), encoding="utf-8")
-    inputs = out / "test.jsonl", folders / "free.txt", model or folders / "model", folders / "onnx"
+    inputs = out / "test.jsonl", folders / "free.txt", tokens or folders / "tokens", model or folders / "model"
+    inputs += (folders / "onnx",)
     main(*inputs, ANY_FOLDER, out / "samples.jsonl", out / "evaluate.json", **SETTINGS | settings)
     return json.loads((out / "evaluate.json").read_text())
 
@@ -98,6 +102,27 @@ def test_sources_pool_to_the_whole(metrics):
         sizes[one.source] += sum(len(unescape(text).encode()) for text in texts)
     pooled = sum(bits["by_source"][name] * size for name, size in sizes.items()) / sum(sizes.values())
     assert bits["all"] == pytest.approx(pooled, abs=1e-5)
+
+
+def test_n_grams_of_the_training_text_are_a_baseline(folders, tmp_path):
+    """Each test conversation is one of the training text, which repeats few words."""
+    talks = list(read_records(folders / "train.jsonl"))
+    others = [replace(one, source="other") for one in RECORDS[:1]]
+    bits = evaluated(folders, tmp_path, [*talks[:8], *others])["bits_per_byte"]
+    by_source = bits["ngram_by_source"]
+    assert 0 < bits["ngram_assistant"] < by_source["talk"] < 1 < by_source["other"]
+    assert by_source["talk"] < bits["baselines"]["ngram"] < by_source["other"]
+    assert 2 <= bits["ngram_order"] <= 8
+    assert bits["ngram_train_tokens"] == len(read_split(folders / "tokens", "train").ids)
+
+
+@pytest.mark.parametrize("changed", [{"fingerprint": "another"}, {"template": "markers"}])
+def test_tokens_that_are_not_encoded_as_the_model_reads_are_refused(folders, tmp_path, changed):
+    tokens = shutil.copytree(folders / "tokens", tmp_path / "tokens")
+    write_meta(tokens, replace(read_meta(tokens), **changed))
+    message = r"tokens was encoded with another tokenizer or template than that of .*model: .* dvc repro train_model"
+    with pytest.raises(ValueError, match=message):
+        evaluated(folders, tmp_path, RECORDS[:1], tokens=tokens)
 
 
 def test_padding_and_windows_change_no_score(folders):
@@ -196,6 +221,7 @@ def test_all_text_means_nothing_where_prompts_were_not_trained(folders, tmp_path
     bits = evaluated(folders, tmp_path, RECORDS[:1], model)["bits_per_byte"]
     assert bits["all"] is None
     assert bits["by_source"] == {"talk": bits["assistant"]}
+    assert bits["ngram_by_source"] == {"talk": bits["ngram_assistant"]} != {"talk": bits["baselines"]["ngram"]}
     assert "prompt_loss_weight is 0" in bits["note"]
 
 

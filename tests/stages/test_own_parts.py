@@ -21,6 +21,7 @@ from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 from support.paths import ANY_FOLDER
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
+from support.training_runs import write_tokens
 
 CHUNKED = replace(CONFIG, chunking=Chunking())
 TALK = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
     (folder / "test.jsonl").write_text(Record("talk", "talk/1", TALK).to_json() * 3, encoding="utf-8")
     (folder / "free.txt").write_text("Hello?\n")
     (folder / "exports").mkdir()
-    return folder
+    return write_tokens(folder)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_why_there_is_no_graph_is_written_down(folder):
 
 
 def test_it_is_evaluated_by_pytorch_alone_and_its_chunks_are_told(folder, tmp_path):
-    inputs = (folder / name for name in ("test.jsonl", "free.txt", "model", "onnx"))
+    inputs = (folder / name for name in ("test.jsonl", "free.txt", "tokens", "model", "onnx"))
     evaluate.main(*inputs, ANY_FOLDER, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
     metrics = json.loads((tmp_path / "evaluate.json").read_text())
     (sample,) = map(json.loads, (tmp_path / "samples.jsonl").read_text().splitlines())

@@ -1,0 +1,196 @@
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.encoded.token_files import EncodedSplit
+from chatmill.evaluation.corpus import Corpus
+from chatmill.evaluation.ngram import (
+    MAX_ORDER,
+    count_tables,
+    estimate_discounts,
+    limit_tokens,
+    nats_by_order,
+    score_with_ngrams,
+)
+from support.tiny import byte_tokenizer
+
+VOCAB_SIZE = 5
+conversations = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=12), max_size=12)
+trainable = conversations.filter(lambda texts: any(len(text) > 1 for text in texts))
+
+
+def encoded(texts):
+    """The ids and offsets of conversations."""
+    return np.array([token for text in texts for token in text], np.uint16), np.cumsum([0, *map(len, texts)])
+
+
+def probabilities(tables, texts, vocab_size=VOCAB_SIZE):
+    """(orders, N) the probability of each token, 1 for the first of a conversation."""
+    return np.exp(-np.array([*nats_by_order(tables, *encoded(texts), vocab_size)]))
+
+
+def fit(texts, vocab_size=VOCAB_SIZE):
+    return list(count_tables(*encoded(texts), vocab_size))
+
+
+class Twin:
+    """A model of one order, in dictionaries, by the definition."""
+
+    def __init__(self, texts, order):
+        self.order, self.counts = order, defaultdict(Counter)
+        before = defaultdict(set)
+        for number, text in enumerate(texts):
+            for end in range(2, len(text) + 1):
+                for start in range(max(0, end - order), end):
+                    gram = tuple(text[start:end])
+                    if len(gram) == order:
+                        self.counts[order][gram] += 1
+                    else:  # what begins a conversation has each time another beginning before it
+                        before[gram].add(text[start - 1] if start else ("beginning of", number))
+        for gram, kinds in before.items():
+            self.counts[len(gram)][gram] = len(kinds)
+        self.discounts = {size: self.estimate(counts.values()) for size, counts in self.counts.items()}
+
+    @staticmethod
+    def estimate(counts):
+        n = Counter(counts)
+        result = {0: 0}
+        for k, fallback in ((1, 0.5), (2, 1.0), (3, 1.5)):
+            estimable = n[1] and n[k]
+            found = k - (k + 1) * (n[1] / (n[1] + 2 * n[2])) * n[k + 1] / n[k] if estimable else 0
+            result[k] = found if 0 < found < k else fallback
+        return result
+
+    def probability(self, token, context):
+        size = len(context) + 1
+        counts = [self.counts[size][*context, other] for other in range(VOCAB_SIZE)]
+        lower = self.probability(token, context[1:]) if context else 1 / VOCAB_SIZE
+        if not sum(counts):
+            return lower
+        discounts = [self.discounts[size][min(count, 3)] for count in counts]
+        return (counts[token] - discounts[token] + sum(discounts) * lower) / sum(counts)
+
+
+@given(trainable, conversations)
+def test_probabilities_are_those_of_dictionaries(train, texts):
+    found = probabilities(fit(train), texts)
+    for order in range(1, MAX_ORDER + 1):
+        twin = Twin(train, order)
+        expected = [
+            twin.probability(token, tuple(text[max(0, place + 1 - order) : place])) if place else 1
+            for text in texts
+            for place, token in enumerate(text)
+        ]
+        np.testing.assert_allclose(found[order - 1], expected, rtol=1e-12)
+
+
+def test_a_corpus_worked_out_by_hand():
+    """Token 0 begins both conversations, token 3 does not occur.
+
+    Unigrams, occurrences: 3 of token 1, 1 of token 2; no estimate is in its range, so the discounts are 0.5, 1, 1.5.
+        p(1) = (3 - 1.5) / 4 + (1.5 + 0.5) / 4 * 1/4 = 1/2,  p(2) = (1 - 0.5) / 4 + 1/2 * 1/4 = 1/4,  p(3) = 1/2 * 1/4
+    Unigrams, different tokens before: 0 and 1 before token 1, 1 before token 2. Thus n1 = n2 = 1, D1 = 1 - 2 * 1/3, and
+    D2 = 2 - 0 is out of its range, so 1.
+        p(1) = (2 - 1) / 3 + (1 + 1/3) / 3 * 1/4 = 4/9,  p(2) = (1 - 1/3) / 3 + 4/9 * 1/4 = 1/3,  p(3) = 4/9 * 1/4 = 1/9
+    Bigrams, occurrences: 0 1 twice, 1 2 and 1 1 once. Thus n1 = 2, n2 = 1, D1 = 1 - 2 * 1/2 * 1/2 = 1/2, and again 1.
+        p(1 | 0) = (2 - 1) / 2 + 1/2 * 4/9,  p(2 | 1) = (1 - 1/2) / 2 + (1/2 + 1/2) / 2 * 1/3,  p(3 | 2) = p(3)
+    """
+    unigrams, bigrams, *_ = probabilities(fit([[0, 1, 2], [0, 1, 1]], 4), [[0, 1, 2, 3]], 4)
+    np.testing.assert_allclose(unigrams, [1, 1 / 2, 1 / 4, 1 / 8])
+    np.testing.assert_allclose(bigrams, [1, 13 / 18, 5 / 12, 1 / 9])
+
+
+def test_discounts_by_hand():
+    """n1 to n4 are 4, 2, 2, 1 and y = 4 / (4 + 2 * 2) = 1/2."""
+    counts = np.array([1] * 4 + [2] * 2 + [3] * 2 + [4] + [9] * 5)
+    assert estimate_discounts(counts) == [1 - 2 * 0.5 * 2 / 4, 2 - 3 * 0.5 * 2 / 2, 3 - 4 * 0.5 * 1 / 2]
+
+
+@pytest.mark.parametrize(
+    ("counts", "discounts"),
+    [
+        ([7, 7], [0.5, 1, 1.5]),
+        ([1, 1], [0.5, 1, 1.5]),  # 1 - 0 is not below 1
+        ([2, 2, 3, 3, 4, 4], [0.5, 1, 1.5]),  # no counts of 1
+        ([1, 1, 2, 3, 3], [0.5, 1, 1.5]),  # y = 1/2: 1 - 2/2 * 1/2, 2 - 3/2 * 2 is below 0, 3 - 0 is not below 3
+        ([1, 1, 2, 2, 3], [1 / 3, 1.5, 1.5]),  # y = 1/3: 1 - 2/3 * 1, 2 - 3/3 * 1/2
+    ],
+)
+def test_discounts_out_of_range_are_fixed_ones(counts, discounts):
+    assert estimate_discounts(np.array(counts)) == pytest.approx(discounts, rel=1e-12)
+
+
+CONTEXTS = {"seen": [0, 1, 2, 3, 1, 2, 3, 1], "partly seen": [4, 4, 4, 4, 4, 1, 2, 3], "unseen": [4] * 8}
+
+
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+def test_probabilities_of_all_tokens_sum_to_one(context):
+    tables = fit([[0, 1, 2, 3, 1, 2, 3, 1, 1], [0, 2, 3, 1, 2], [0, 1]])
+    found = probabilities(tables, [[*context, token] for token in range(VOCAB_SIZE)])
+    ends = found.reshape(MAX_ORDER, VOCAB_SIZE, len(context) + 1)[:, :, -1]
+    np.testing.assert_allclose(ends.sum(axis=1), 1, rtol=1e-12)
+    assert (ends > 0).all()
+
+
+@given(trainable, st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=9))
+def test_they_sum_to_one_whatever_was_counted(train, context):
+    found = probabilities(fit(train), [[*context, token] for token in range(VOCAB_SIZE)])
+    ends = found.reshape(MAX_ORDER, VOCAB_SIZE, len(context) + 1)[:, :, -1]
+    np.testing.assert_allclose(ends.sum(axis=1), 1, rtol=1e-12)
+
+
+def test_tokens_that_training_has_not_cost_finite_nats():
+    nats = np.array([*nats_by_order(fit([[0, 1, 1, 1]]), *encoded([[0, 4, 3], [2, 2]]), VOCAB_SIZE)])
+    assert np.isfinite(nats).all() and (nats[:, [1, 2, 4]] > math.log(VOCAB_SIZE)).all()
+
+
+def test_conversations_do_not_continue_one_another():
+    tables, texts = fit([[0, 1, 2], [0, 3, 1]]), [[0, 1], [0, 3, 1]]
+    together = probabilities(tables, texts)
+    assert together.tolist() == np.hstack([probabilities(tables, [text]) for text in texts]).tolist()
+    assert together[:, [0, 2]].tolist() == [[1, 1]] * MAX_ORDER
+
+
+@pytest.mark.parametrize("texts", [[], [[]], [[0], [0]]])
+def test_training_text_without_a_token_to_predict_is_refused(texts):
+    with pytest.raises(ValueError, match="no conversation of two tokens or more"):
+        fit(texts)
+
+
+def test_long_training_text_is_counted_in_evenly_spread_conversations():
+    ids, offsets = limit_tokens(*encoded([[0, 1], [2], [], [3, 3, 3], [4, 0]]), max_tokens=4)
+    assert (ids.tolist(), offsets.tolist()) == ([0, 1, 4, 0], [0, 2, 2, 4])
+    whole = encoded([[0, 1], [2]])
+    assert [part.tolist() for part in limit_tokens(*whole, max_tokens=3)] == [part.tolist() for part in whole]
+
+
+def split_of(*texts):
+    """Conversations of bytes, or of names of control tokens."""
+    tokenizer = byte_tokenizer()
+    start = tokenizer.special["<|bos|>"]
+    ids, offsets = encoded([[start, *(tokenizer.special.get(one, one) for one in text)] for text in texts])
+    return EncodedSplit(ids, np.ones(len(ids), np.uint8), offsets)
+
+
+CONTROLS = ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_start|>", "<|im_end|>", "<|im_end|>"]
+
+
+@pytest.mark.parametrize(("validation", "order"), [(b"abcabcabcabc", 3), (b"cczz", 1)])
+def test_the_order_is_the_best_on_the_text_of_validation(validation, order):
+    """With the control tokens it would be 7."""
+    tokenizer, train = byte_tokenizer(), split_of(b"xabcab", b"yabcab", b"abcabz", CONTROLS, CONTROLS)
+    tables = list(count_tables(train.ids, train.offsets, len(tokenizer.token_bytes)))
+
+    def nats(split):
+        return [*nats_by_order(tables, split.ids, split.offsets, len(tokenizer.token_bytes))]
+
+    scored, text = split_of(b"cabd", b"ab"), split_of(validation)
+    corpus = Corpus(tokenizer, scored.ids, scored.offsets, *[None] * 2, tokenizer.token_bytes, None)
+    found = score_with_ngrams(train, split_of(validation, CONTROLS), corpus)
+    assert found.order == order == 1 + np.argmin([one.sum() for one in nats(text)])
+    assert found.train_tokens == len(train.ids)
+    assert found.nats.tolist() == nats(scored)[order - 1].tolist()
