@@ -105,12 +105,12 @@ def test_sources_pool_to_the_whole(metrics):
 
 
 def test_n_grams_of_the_training_text_are_a_baseline(folders, tmp_path):
-    """Each test conversation is one of the training text, which repeats few words."""
+    """They know those of its conversations that are among the test conversations, and not the words of the other."""
     talks = list(read_records(folders / "train.jsonl"))
     others = [replace(one, source="other") for one in RECORDS[:1]]
     bits = evaluated(folders, tmp_path, [*talks[:8], *others])["bits_per_byte"]
     by_source = bits["ngram_by_source"]
-    assert 0 < bits["ngram_assistant"] < by_source["talk"] < 1 < by_source["other"]
+    assert 0 < by_source["talk"] < 0.5 and by_source["other"] > 2
     assert by_source["talk"] < bits["baselines"]["ngram"] < by_source["other"]
     assert 2 <= bits["ngram_order"] <= 8
     assert bits["ngram_train_tokens"] == len(read_split(folders / "tokens", "train").ids)
