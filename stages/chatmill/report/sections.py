@@ -10,7 +10,7 @@ from chatmill.report.token_view import chunk_list
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
 ENGINE_TOLERANCE = 1e-3  # bits per byte by which engines of full precision may differ
-RIVALS = {"xz": "xz", "ngram": "n-grams of the training text"}  # the baselines that a model should surpass
+RIVALS = {"xz": "xz", "ngram": "counted n-grams"}  # the baselines that a model should surpass
 BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes"} | RIVALS
 MAX_CHUNKED_ANSWERS = 3  # sample answers whose chunks are shown
 TOKEN_SUBSETS = {"kept": "trained on", "held_out": "held out", "all": "all, trained on"}  # tokens of the soft tokenizer
@@ -137,8 +137,10 @@ def compression(evaluation: Metrics) -> Html:
     ]
     note = f"Lower is better; control tokens are not counted. Baselines compress the same bytes. {bits.get('note', '')}"
     if counted := bits.get("ngram_train_tokens"):
-        note += f" N-grams have up to {bits['ngram_order']} tokens and were counted in {number(counted)} tokens."
-    tables = bars("Compared with baselines", values), bars("By source", sources, "n-grams")
+        note += (
+            f" Counted n-grams have up to {bits['ngram_order']} tokens, of {number(counted)} tokens of training text."
+        )
+    tables = bars("Compared with baselines", values), bars("By source", sources, "counted n-grams")
     return section(
         "Bits per byte of held-out text", tag("p", note, class_="note"), tag("div", *tables, class_="columns")
     )
