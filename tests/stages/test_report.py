@@ -151,7 +151,7 @@ def test_every_figure_stands_on_the_page(write_page):
         "1.900",
         "1.300",
         "1.350",
-        "up to 4 tokens, of 8,000 tokens of training text",
+        "up to 4 tokens were counted in 8,000 tokens of training",
         "95.0 %",
         "75.0 %",
         "99.5 %",

@@ -137,9 +137,7 @@ def compression(evaluation: Metrics) -> Html:
     ]
     note = f"Lower is better; control tokens are not counted. Baselines compress the same bytes. {bits.get('note', '')}"
     if counted := bits.get("ngram_train_tokens"):
-        note += (
-            f" Counted n-grams have up to {bits['ngram_order']} tokens, of {number(counted)} tokens of training text."
-        )
+        note += f" N-grams of up to {bits['ngram_order']} tokens were counted in {number(counted)} tokens of training."
     tables = bars("Compared with baselines", values), bars("By source", sources, "counted n-grams")
     return section(
         "Bits per byte of held-out text", tag("p", note, class_="note"), tag("div", *tables, class_="columns")
