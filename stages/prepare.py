@@ -8,14 +8,24 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
-from chatmill.conversation.chatml import Conversation, Record, check_turns, render
+from chatmill.conversation.chatml import (
+    CALCULATOR,
+    IM_END,
+    IM_START,
+    Conversation,
+    Record,
+    check_turns,
+    declared_tools,
+    parse,
+    render,
+)
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.datasets.split import SplitName, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
@@ -56,6 +66,12 @@ def _record(item: Example, source: str, side: SplitName | None) -> Record | Reje
     return Record(source, on_side(group, side) if side else group, text, item.skill)
 
 
+def tools_of(record: Record) -> list[str]:
+    """The names of the tools that a record declares."""
+    first, _, _ = record.text.partition(f"{IM_END}\n")
+    return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
+
+
 def _up_to_last_answer(conversation: Conversation) -> Conversation:
     """The conversation up to its last answer, since messages after it are not trained on."""
     end = len(conversation)
@@ -92,17 +108,20 @@ def main(
     `max_reject_rate`, or if no conversation remains.
     """
     source = conversations.stem
-    written, reasons, first = 0, Counter[str](), dict[str, Reject]()
+    written, reasons, first, tools = 0, Counter[str](), dict[str, Reject](), Counter[str]()
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
         entries = records(path, source, format=format, limit=limit, seed=seed, side=side)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
                 out.write(to_json(entry, exclude_none=True) + b"\n")
                 written += 1
+                tools.update(tools_of(entry))
             else:
                 reasons[entry.reason] += 1
                 first.setdefault(entry.reason, entry)
                 rejected.write(to_json(entry) + b"\n")
+    if others := [f"{name} ({number} conversations)" for name, number in tools.items() if name != CALCULATOR]:
+        log("prepare", f"{source}: models learn to call {CALCULATOR} alone, but these declare {', '.join(others)}")
     saved = Path(SCRATCH, "rejects", f"{source}.jsonl")
     saved.unlink(missing_ok=True)
     count = reasons.total()

@@ -61,6 +61,16 @@ def test_conversations_that_ask_the_same_are_one_group(tmp_path):
     assert all(re.fullmatch("questions/[0-9a-f]{16}", group) for group in groups)
 
 
+def test_tools_of_a_row_are_declared_and_those_that_no_model_calls_are_named(tmp_path, capsys):
+    tools = [{"type": "function", "function": {"name": name}} for name in ("calculator", "search")]
+    rows = [json.loads(chat("Hi", "Ho", system="Be kind.")) | {"tools": tools}, json.loads(chat("Ha", "Ho"))]
+    records, _ = run(tmp_path, [json.dumps(row) + "\n" for row in rows])
+    assert parse(records[0].text)[0].text == "Tools: calculator, search\nBe kind."
+    assert parse(records[1].text)[0].role == "user"
+    message = "chats: models learn to call calculator alone, but these declare search (1 conversations)"
+    assert message in capsys.readouterr().err
+
+
 def test_a_source_is_on_one_side_as_a_whole(tmp_path):
     hashed, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")])
     records, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")], side="test")

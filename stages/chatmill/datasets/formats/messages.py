@@ -4,15 +4,16 @@ r"""OpenAI's and Hugging Face's `messages`, in JSON lines or a JSON array.
 
 Content is text, or a list of `{"type": "text", "text": …}`; a row may have a `system` text beside `messages`. Calls in
 `tool_calls` and results of the role `tool` become tool use inside the assistant's turn. A call of the function
-`calculator` is stored as its `expression`, any other call as JSON. Reasoning, tool descriptions and loss weights are
-left out. Rows of the form `{"prompt": …, "completion": …}` are read as well.
+`calculator` is stored as its `expression`, any other call as JSON. Of `tools` the names are kept, as a declaration
+(chatmill.conversation.chatml.declare_tools). Reasoning, descriptions of tools and loss weights are left out. Rows of
+the form `{"prompt": …, "completion": …}` are read as well.
 """
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.chatml import Conversation, declare_tools
 from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, text_of
 from chatmill.datasets.formats.turns import Step, StepKind, check_turn_count, join_tools, question_answer
 
@@ -35,7 +36,17 @@ def conversation(row: Any) -> Conversation:
     for message in list_of(row, "messages"):
         steps += _steps(message)
         check_turn_count(len(steps))
-    return join_tools(steps)
+    return declare_tools(join_tools(steps), [_tool_name(tool) for tool in _tools(row)])
+
+
+def _tools(row: Any) -> list[Any]:
+    if isinstance(tools := row.get("tools") or [], str):
+        row = {"tools": _parse_json(tools, "tools")}
+    return list_of(row, "tools") if tools else []
+
+
+def _tool_name(tool: Any) -> str:
+    return text_of(tool.get("function", tool) if isinstance(tool, dict) else tool, "name")
 
 
 def _steps(message: Any) -> Iterator[Step]:
@@ -77,11 +88,15 @@ def _read_content(message: dict[str, Any]) -> tuple[str, list[str]]:
     return "".join(texts), calls
 
 
-def _call(name: str, arguments: Any) -> str:
+def _parse_json(text: str, what: str) -> Any:
     try:
-        values = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnusableRowError("bad_call", f"the arguments of {name[:40]!r} are not JSON: {error}") from error
+        raise UnusableRowError("bad_call", f"{what}: not JSON: {error}") from error
+
+
+def _call(name: str, arguments: Any) -> str:
+    values = _parse_json(arguments, f"the arguments of {name[:40]!r}") if isinstance(arguments, str) else arguments
     expression = values.get("expression") if name == "calculator" and isinstance(values, dict) else None
     if isinstance(expression, str):
         return expression
