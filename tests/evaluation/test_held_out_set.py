@@ -1,7 +1,11 @@
+import weakref
+from dataclasses import dataclass
+
 import pytest
 
 from chatmill.conversation.chatml import Message, Record, render
-from chatmill.evaluation.held_out_set import read_test_set
+from chatmill.evaluation import held_out_set
+from chatmill.evaluation.held_out_set import read_test_set, sample_test_set, select_questions
 
 CONVERSATIONS = [[Message.from_text("user", str(i))] for i in range(7)]
 
@@ -32,3 +36,98 @@ def test_a_damaged_conversation_is_told_by_its_line_and_an_empty_file_by_its_rem
     file.write_text("")
     with pytest.raises(ValueError, match=r"no conversations: raise mix\.test_share"):
         read_test_set(file)
+
+
+def talk(source, key):
+    return Record(source, f"{source}/{key}", render([Message.from_text("user", f"Say {key} of {source}.")]))
+
+
+def exercise(name, key, phrasing="known", scored_by="answers"):
+    skill = {"name": name, "phrasing": phrasing, scored_by: ["2"]}
+    conversation = [Message.from_text("user", f"Do {name} {key}."), Message.from_text("assistant", "2")]
+    return Record("skills", f"skills/{key}", render(conversation), skill)
+
+
+def write_all(file, records):
+    file.write_text("".join(record.to_json() for record in records))
+    return file
+
+
+def texts(conversations):
+    return [render(conversation) for conversation in conversations]
+
+
+def test_a_sample_has_every_source_and_the_order_of_the_file(tmp_path):
+    records = [talk("large", key) for key in range(900)] + [talk("small", key) for key in range(30)]
+    file = write_all(tmp_path / "test.jsonl", records)
+    found, whole = (sample_test_set(file, limit, 1, 1).test for limit in (300, None))
+    assert (found.sources.count("large"), found.sources.count("small")) == (270, 30)
+    order = {record.text: number for number, record in enumerate(records)}
+    numbers = [order[text] for text in texts(found.conversations)]
+    assert numbers == sorted(set(numbers)) and len(whole.conversations) == 930
+
+
+def test_sources_share_the_room_where_there_is_little(tmp_path):
+    file = write_all(tmp_path / "test.jsonl", [talk(f"source{key % 3}", key) for key in range(60)])
+    found = sample_test_set(file, 7, 1, 1).test
+    assert len(found.sources) == 7 and min(found.sources.count(f"source{i}") for i in range(3)) == 2
+    assert len(sample_test_set(file, 2, 1, 1).test.sources) == 2
+
+
+def test_data_that_are_added_take_the_place_of_as_many(tmp_path):
+    records = [talk("talk", key) for key in range(500)]
+    samples = [
+        set(texts(sample_test_set(write_all(tmp_path / "test.jsonl", given), 100, 1, 1).test.conversations))
+        for given in (records, [talk("talk", "more"), *reversed(records), talk("talk", "and more")])
+    ]
+    assert len(samples[0]) == len(samples[1]) == 100 and len(samples[0] - samples[1]) <= 2
+
+
+def test_conversations_without_a_skill_alone_are_talk(tmp_path):
+    generated = Record("talk", "talk/1", render(CONVERSATIONS[0]), {"name": "talk", "reply": "fit"})
+    file = write_all(tmp_path / "test.jsonl", [exercise("add", 1), generated, *(talk("talk", key) for key in range(9))])
+    found = sample_test_set(file, 2, 1, 5)
+    assert len(found.talk) == 5 and found.num_conversations == 11
+    assert all(conversation[0].text.startswith("Say ") for conversation in found.talk)
+    assert sample_test_set(file, None, 1, 3).talk == found.talk[:3]
+
+
+def test_questions_are_exercises_and_found_beyond_the_sample(tmp_path):
+    records = [exercise("add", key) for key in range(4)]
+    records += [
+        exercise("add", 5, "held_back"),
+        exercise("talk", 6),
+        exercise("recall", 7),
+        exercise("tell", 8, "known", "contains"),
+    ]
+    file = write_all(tmp_path / "test.jsonl", [*records, exercise("judge", 9, "known", "judged_by")])
+    found = sample_test_set(file, 1, 2, 0).questions
+    assert [(one.conversation[0].text, one.rank) for one in found] == [
+        ("Do add 0.", 0),
+        ("Do add 1.", 1),
+        ("Do add 5.", 0),
+        ("Do tell 8.", 0),
+    ]
+    assert found == select_questions(read_test_set(file), 2)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    """No more records are alive at a time than the sample holds, and a few."""
+    alive = weakref.WeakSet()
+
+    def counted(file):
+        for key in range(3000):
+            record = Counted("talk", f"talk/{key}", render([Message.from_text("user", f"Say {key} of {source}.")]))
+            alive.add(record)
+            most[0] = max(most[0], len(alive))
+            yield record
+
+    most = [0]
+    monkeypatch.setattr(held_out_set, "read_records", counted)
+    assert len(sample_test_set(tmp_path, 50, 5, 20).test.conversations) == 50
+    assert most[0] <= 50 + held_out_set.MIN_OF_SOURCE + 20 + 5
+
+
+@dataclass(frozen=True)
+class Counted(Record):
+    """A record without slots, so that it can be referred to weakly."""

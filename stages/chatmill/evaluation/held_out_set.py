@@ -1,10 +1,17 @@
 """The test conversations on which models are measured."""
 
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation, parse, read_records
+from chatmill.conversation.chatml import Conversation, Record, parse, read_records
+
+MIN_OF_SOURCE = 200  # conversations of each source in a sample, if it has as many
+TALK_SKILLS = ("talk", "recall")  # of generated conversations that are measured otherwise than exercises
 
 
 @dataclass(frozen=True)
@@ -16,18 +23,148 @@ class TestSet:
     skills: list[dict[str, Any] | None]
 
 
+@dataclass(frozen=True)
+class Question:
+    """A conversation to answer, the scoring of the answer, and its rank among those of its skill and phrasing."""
+
+    conversation: Conversation
+    skill: dict[str, Any]
+    rank: int
+
+
+class TestSample(NamedTuple):
+    """What is read of a test set that may be larger than memory."""
+
+    test: TestSet  # for bits per byte
+    questions: list[Question]  # of skills
+    talk: list[Conversation]  # conversations without `skill`, in the order of their hashes
+    num_conversations: int  # of the whole file
+
+
+class Line(NamedTuple):
+    """A record and the number of its line."""
+
+    number: int
+    record: Record
+
+
+class SmallestHashes:
+    """Of the records that are added, the `limit` ones whose texts have the smallest hashes; all for None.
+
+    A record that is added to the data takes the place of at most one other.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._heap: list[tuple[int, int, Record]] = []  # the largest hash first
+
+    def add(self, digest: int, line: Line) -> None:
+        """Add a record and the hash of its text."""
+        entry = -digest, -line.number, line.record
+        if self._limit is None or len(self._heap) < self._limit:
+            heapq.heappush(self._heap, entry)
+        elif self._heap:
+            heapq.heappushpop(self._heap, entry)
+
+    def lines(self) -> list[Line]:
+        """The records, the smallest hash first."""
+        return [Line(-number, record) for _, number, record in sorted(self._heap, key=lambda e: e[:2], reverse=True)]
+
+
 def read_test_set(file: Path, limit: int | None = None) -> TestSet:
     """The conversations of a file, or at most `limit`, evenly spread. Raises ValueError with file and line."""
-    records = list(enumerate(read_records(file), start=1))
-    if not records:
+    lines = list(_read_lines(file))
+    return _parse_lines(file, lines[:: 1 if limit is None else -(-len(lines) // limit)])
+
+
+def sample_test_set(file: Path, conversations: int | None, questions: int, talk: int) -> TestSample:
+    """A sample of a file, which is read once, line by line: memory does not grow with it.
+
+    Of the `conversations` for bits per byte, MIN_OF_SOURCE are from each source, or as many as it has or as there is
+    room for, and the others from the whole file; they are in its order, all of it for None. `questions` is the number
+    of those of each skill and phrasing, the first ones; `talk` that of conversations without `skill`. Raises ValueError
+    with file and line.
+    """
+    drawn, drawn_talk = SmallestHashes(conversations), SmallestHashes(talk)
+    by_source: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(MIN_OF_SOURCE))
+    counts: Counter[tuple[str, str]] = Counter()
+    asked: list[tuple[int, Line]] = []
+    number = 0
+    for number, record in _read_lines(file):
+        line, digest = Line(number, record), _hash(record.text)
+        drawn.add(digest, line)
+        by_source[record.source].add(digest, line)
+        if record.skill is None:
+            drawn_talk.add(digest, line)
+        elif is_exercise(record.skill) and (rank := _count(counts, record.skill)) < questions:
+            asked.append((rank, line))
+    selected = _with_every_source(drawn.lines(), [one.lines() for one in by_source.values()], conversations)
+    parsed = (_parse_line(file, line) for _, line in asked)
+    return TestSample(
+        _parse_lines(file, sorted(selected, key=lambda line: line.number)),
+        [
+            Question(conversation[:-1], line.record.skill or {}, rank)
+            for (rank, line), conversation in zip(asked, parsed, strict=True)
+        ],
+        [_parse_line(file, line) for line in drawn_talk.lines()],
+        number,
+    )
+
+
+def select_questions(test: TestSet, limit: int) -> list[Question]:
+    """The first `limit` questions of each skill and phrasing, in the order of the file."""
+    counts: Counter[tuple[str, str]] = Counter()
+    return [
+        Question(conversation[:-1], skill, rank)
+        for conversation, skill in zip(test.conversations, test.skills, strict=True)
+        if skill and is_exercise(skill) and (rank := _count(counts, skill)) < limit
+    ]
+
+
+def is_exercise(skill: dict[str, Any]) -> bool:
+    """Whether the last answer is scored as an exercise (chatmill.evaluation.skill_scoring)."""
+    return skill["name"] not in TALK_SKILLS and ("answers" in skill or "contains" in skill)
+
+
+def _count(counts: Counter[tuple[str, str]], skill: dict[str, Any]) -> int:
+    """Count a question: how many of its skill and phrasing were before it."""
+    counts[skill["name"], skill["phrasing"]] += 1
+    return counts[skill["name"], skill["phrasing"]] - 1
+
+
+def _with_every_source(drawn: list[Line], by_source: list[list[Line]], limit: int | None) -> Iterable[Line]:
+    """At most `limit` lines: as many as there is room for of each source, and others of those drawn from all."""
+    if limit is None:
+        return drawn
+    room = max(1, limit // len(by_source))
+    selected = {line.number: line for lines in by_source for line in lines[:room]}
+    for line in drawn:
+        if len(selected) >= limit:
+            break
+        selected[line.number] = line
+    return list(selected.values())[:limit]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+
+
+def _read_lines(file: Path) -> Iterator[Line]:
+    number = 0
+    for number, record in enumerate(read_records(file), start=1):
+        yield Line(number, record)
+    if number == 0:
         raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")
-    step = 1 if limit is None else -(-len(records) // limit)
-    result = TestSet([], [], [])
-    for number, record in records[::step]:
-        try:
-            result.conversations.append(parse(record.text))
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: {error}") from error
-        result.sources.append(record.source)
-        result.skills.append(record.skill)
-    return result
+
+
+def _parse_lines(file: Path, lines: Iterable[Line]) -> TestSet:
+    lines = list(lines)
+    conversations = [_parse_line(file, line) for line in lines]
+    return TestSet([line.record.source for line in lines], conversations, [line.record.skill for line in lines])
+
+
+def _parse_line(file: Path, line: Line) -> Conversation:
+    try:
+        return parse(line.record.text)
+    except ValueError as error:
+        raise ValueError(f"{file}:{line.number}: {error}") from error
