@@ -117,7 +117,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
 
     def counted(file):
         for key in range(3000):
-            record = Counted("talk", f"talk/{key}", render([Message.from_text("user", f"Say {key} of {source}.")]))
+            record = Counted("talk", f"talk/{key}", render([Message.from_text("user", f"Say {key}.")]))
             alive.add(record)
             most[0] = max(most[0], len(alive))
             yield record
