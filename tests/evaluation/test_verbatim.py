@@ -1,0 +1,66 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import Message, Part, Record, render
+from chatmill.evaluation.verbatim import Stretches, find_copies, sampled_answers, sampled_share, words
+
+TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=8).map(tuple), max_size=4)
+
+
+def longest_run(text, others):
+    """By trying all."""
+    runs = {other[i:j] for other in others for i in range(len(other)) for j in range(i + 1, len(other) + 1)}
+    return max((j - i for i in range(len(text)) for j in range(i + 1, len(text) + 1) if text[i:j] in runs), default=0)
+
+
+@given(TEXTS, TEXTS)
+def test_the_longest_stretch_is_the_one_found_by_trying_all(texts, train):
+    stretches = Stretches(texts)
+    for text in train:
+        stretches.search(text)
+    assert stretches.longest() == [longest_run(text, train) for text in texts]
+
+
+def test_an_answer_is_verbatim_whatever_its_case_and_punctuation():
+    found = find_copies(["You're WELCOME", "You're", "", "..."], ["you're welcome!", "?"])
+    assert found.verbatim == [True, False, False, False]
+    assert found.stretches == [3, 2, 0, 0]
+
+
+def test_a_stretch_does_not_run_over_the_end_of_an_answer():
+    assert find_copies(["a b c d"], ["x a b", "c d x"]).stretches == [2]
+    assert find_copies(["a b", "c d"], ["a b c d"]).stretches == [2, 2]
+
+
+def test_what_is_found_grows_with_the_train_that_is_read_and_not_with_memory():
+    own = [" ".join(random.Random(i).choices("abcdefgh", k=50)) for i in range(20)]
+    stretches = Stretches(list(map(words, own)))
+    states = len(stretches._next)
+    for i in range(200):
+        stretches.search(tuple(random.Random(1000 + i).choices("abcdefgh", k=100)))
+    assert len(stretches._next) == states < 2 * 20 * 51
+    assert all(3 <= length < 12 for length in stretches.longest())
+
+
+def write(file, texts):
+    call = Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two.")))
+    conversations = [[Message.from_text("user", "Hi."), Message.from_text("assistant", text), call] for text in texts]
+    file.write_text("".join(Record("talk", "1", render(one)).to_json() for one in conversations))
+    return file
+
+
+def test_only_what_the_assistant_says_is_searched(tmp_path):
+    assert list(sampled_answers(write(tmp_path / "train.jsonl", ["Hello."]))) == ["Hello.", "Two."]
+
+
+def test_of_a_large_file_a_sample_is_searched_that_stays_when_data_are_added(tmp_path):
+    texts = [f"Answer {i}." for i in range(1000)]
+    file = write(tmp_path / "train.jsonl", texts)
+    half = set(sampled_answers(file, file.stat().st_size // 2))
+    assert sampled_share(file) == 1 and sampled_share(file, file.stat().st_size // 2) == pytest.approx(0.5, abs=0.01)
+    assert 400 < len(half) < 600
+    larger = set(sampled_answers(write(file, [*texts, "More."]), file.stat().st_size // 2))
+    assert len(half - larger) <= 5
