@@ -6,9 +6,8 @@ skill.
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,14 +20,17 @@ from chatmill.conversation.template import TemplateName
 from chatmill.encoded.token_files import read_meta, read_split
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
-from chatmill.evaluation.bits_per_byte import baselines, default_stride
+from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, default_stride
 from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
-from chatmill.evaluation.held_out_set import TestSet, read_test_set
+from chatmill.evaluation.held_out_set import Question, TestSet, sample_test_set
+from chatmill.evaluation.hits import hits_at_1, make_rankings
+from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, mean_of_shares, share, values_of
 from chatmill.evaluation.ngram import NgramScore, score_with_ngrams
 from chatmill.evaluation.rounding import rounded
-from chatmill.evaluation.scoring import make_scorer
+from chatmill.evaluation.scoring import make_prefix_scorer, make_scorer
 from chatmill.evaluation.skill_scoring import is_correct
+from chatmill.evaluation.verbatim import find_copies, sampled_answers, sampled_share
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import engine_names, load_engine, load_model
@@ -42,28 +44,9 @@ from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
-
-@dataclass(frozen=True)
-class Question:
-    """A conversation to answer, the scoring of the answer, and its rank among those of its skill and phrasing."""
-
-    conversation: Conversation
-    skill: dict[str, Any]
-    rank: int
-
-
-def select_questions(test: TestSet, limit: int) -> list[Question]:
-    """The first `limit` questions of each skill and phrasing, in the order of the file."""
-    counts: Counter[tuple[str, str]] = Counter()
-    result = []
-    for conversation, skill in zip(test.conversations, test.skills, strict=True):
-        if skill is None:
-            continue
-        kind = skill["name"], skill["phrasing"]
-        if counts[kind] < limit:
-            result.append(Question(conversation[:-1], skill, counts[kind]))
-            counts[kind] += 1
-    return result
+MAX_RANKINGS = 100  # conversations without `skill` for hits@1
+MAX_TALK_ANSWERS = 200  # of them that are answered, to see what is copied
+MAX_TALK = 1000  # of them from which other replies are taken
 
 
 def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
@@ -76,14 +59,14 @@ def answer_questions(session: ChatSession, questions: list[Question], max_tokens
     return correct, stopped
 
 
-def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, float]:
+def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, Estimate]:
     """Share of correct answers by skill, and `macro`, their mean; empty without questions."""
     by_skill = defaultdict(list)
     for question, answered in zip(questions, correct, strict=True):
         if question.skill["phrasing"] == phrasing:
             by_skill[question.skill["name"]].append(answered)
-    shares = {name: float(np.mean(by_skill[name])) for name in sorted(by_skill)}
-    return {"macro": float(np.mean(list(shares.values()))), **shares} if shares else {}
+    shares = {name: share(by_skill[name]) for name in sorted(by_skill)}
+    return {"macro": mean_of_shares(list(shares.values())), **shares} if shares else {}
 
 
 def measure_ngram(tokens: Path, model: Path, corpus: Corpus, template: TemplateName) -> NgramScore:
@@ -103,18 +86,22 @@ def measure_text(
     """The section bits_per_byte of the metrics; of all text, or only the assistant's if only that was trained."""
     of_sources = np.array(sources)
 
-    def by_source(nats: np.ndarray) -> dict[str, float | None]:
+    def bits(nats: np.ndarray, *, assistant: bool, documents: np.ndarray | None = None) -> Estimate:
+        sums = corpus.sums(nats, trained_only=assistant, documents=documents)
+        value = bits_per_byte(float(sums[0].sum()), int(sums[1].sum()))
+        return Estimate(value, bits_interval(*sums), int(np.count_nonzero(sums[1])))
+
+    def by_source(nats: np.ndarray) -> dict[str, Estimate]:
         return {
-            name: corpus.bits_per_byte(nats, trained_only=trained_only, documents=of_sources == name)
-            for name in sorted(set(sources))
+            name: bits(nats, assistant=trained_only, documents=of_sources == name) for name in sorted(set(sources))
         }
 
-    of_ngram = corpus.bits(ngram.nats)
-    result = {
-        **corpus.bits(nats, trained_only=trained_only)._asdict(),
+    result: dict[str, Any] = {
+        "all": None if trained_only else bits(nats, assistant=False),
+        "assistant": bits(nats, assistant=True),
         "by_source": by_source(nats),
-        "baselines": baselines(corpus.text()) | {"ngram": of_ngram.all},
-        "ngram_assistant": of_ngram.assistant,
+        "baselines": baselines(corpus.text()) | {"ngram": bits(ngram.nats, assistant=False)},
+        "ngram_assistant": bits(ngram.nats, assistant=True),
         "ngram_by_source": by_source(ngram.nats),
         "ngram_order": ngram.order,
         "ngram_train_tokens": ngram.train_tokens,
@@ -159,6 +146,32 @@ def answer_prompts(session: ChatSession, prompts: Path, max_tokens: int) -> list
         message, stopped = session.greedy_reply([Message.from_text("user", line)], max_tokens)
         result.append({"prompt": line, "answer": message.text, "stopped": stopped})
     return result
+
+
+def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: int) -> list[tuple[str, str]]:
+    """The model's and the true last reply to each conversation whose last message fits into the context."""
+    result = []
+    for *prompt, true in progress(list(talk), "answers to look for in the training data", unit="answer"):
+        last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
+        if true.role == "assistant" and prompt and session.fits(last_turn, max_tokens):
+            message, _ = session.greedy_reply(prompt, max_tokens)
+            result.append((message.text, true.text))
+    return result
+
+
+def measure_copying(answers: list[str], true_answers: list[str], train: Path) -> dict[str, Any]:
+    """The section verbatim of the metrics: how much of the answers stands in the training data, and of true ones."""
+    found = find_copies([*answers, *true_answers], sampled_answers(train))
+    parts = {"model": slice(len(answers)), "true": slice(len(answers), None)}
+    model, true = (
+        {
+            "share": share(found.verbatim[part]),
+            "longest_mean": float(np.mean(found.stretches[part])) if found.stretches[part] else None,
+            "longest_max": max(found.stretches[part], default=None),
+        }
+        for part in parts.values()
+    )
+    return {**model, "true": true, "train_share": sampled_share(train)}
 
 
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
@@ -219,6 +232,7 @@ def trained_on_assistant_only(model: Path) -> bool:
 @stage
 def main(
     test: Path,
+    train: Path,
     prompts: Path,
     tokens: Path,
     model: Path,
@@ -229,6 +243,7 @@ def main(
     *,
     max_tokens: PositiveInt,
     threads: PositiveInt,
+    conversations: PositiveInt | None,
     skill_prompts: PositiveInt,
     engine_prompts: PositiveInt,
     compare_tokenizers: list[Path],
@@ -236,13 +251,15 @@ def main(
 ) -> None:
     """Read test conversations, the model and its export; write answers to the free prompts, and the metrics.
 
-    `tokens` is the encoded training text, whose n-grams are a baseline. `skill_prompts` and `engine_prompts` limit the
-    questions of each skill and phrasing. `compare_tokenizers` are files of other tokenizers in the folder `external`.
-    Conversations longer than the context are scored in windows that move by `stride` tokens, by default half a context.
+    Bits per byte are measured on `conversations` of the test set; answers are searched in those of `train`. `tokens` is
+    the encoded training text, whose n-grams are a baseline. `skill_prompts` and `engine_prompts` limit the questions of
+    each skill and phrasing. `compare_tokenizers` are files of other tokenizers in the folder `external`. Conversations
+    longer than the context are scored in windows that move by `stride` tokens, by default half a context.
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
-    test_set = read_test_set(test)
+    sample = sample_test_set(test, conversations, skill_prompts, MAX_TALK)
+    test_set, questions = sample.test, sample.questions
     loaded = load_model(onnx if engine_names(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
     if check_manifest(model) != tokenizer.fingerprint:
@@ -252,7 +269,6 @@ def main(
         for name in get_args(TemplateName)
     }
     corpus, trained_only = corpora[template], trained_on_assistant_only(model)
-    questions = select_questions(test_set, skill_prompts)
     engine_questions = [
         question for question in questions if question.skill["phrasing"] == "known" and question.rank < engine_prompts
     ]
@@ -265,14 +281,22 @@ def main(
     session = ChatSession(*loaded)
     correct, stopped = answer_questions(session, questions, max_tokens)
     free = answer_prompts(session, prompts, max_tokens)
-    stopped += [sample["stopped"] for sample in free]
+    stopped += [answer["stopped"] for answer in free]
+    talk = answer_talk(session, sample.talk[:MAX_TALK_ANSWERS], max_tokens)
+    rankings = make_rankings(sample.talk, MAX_RANKINGS)
+    segments, scorer = loaded.template.continue_final_message, make_prefix_scorer(loaded.engine)
+    hits = hits_at_1(rankings, tokenizer, segments, loaded.engine.context, scorer)
     content = {
         "template": template,
         "stride": default_stride(loaded.engine.context) if stride is None else stride,
         "bits_per_byte": measure_text(corpus, test_set.sources, nats, ngram, trained_only=trained_only),
         "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
         "skills": accuracies(questions, correct) | {"held_back": accuracies(questions, correct, "held_back")},
-        "stops_rate": float(np.mean(stopped)) if stopped else None,
+        "stops_rate": share(stopped),
+        "hits_at_1": share(hits),
+        "verbatim": measure_copying(
+            [answer["answer"] for answer in free] + [reply for reply, _ in talk], [true for _, true in talk], train
+        ),
         "engines": compared,
         "tokenizer": measure_compression(test_set, tokenizer, corpora, template, compare_tokenizers),
     }
@@ -280,5 +304,6 @@ def main(
         del content["skills"]
     if isinstance(loaded.engine, PyTorchEngine) and loaded.engine.model.config.chunking:
         content["chunks"] = describe_chunks(loaded.engine.model, corpus, free)
-    samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in free), encoding="utf-8")
+    samples.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in free), encoding="utf-8")
+    content = values_of(content) | {"intervals": field_of(content, "interval"), "counts": field_of(content, "n")}
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

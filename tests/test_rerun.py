@@ -51,6 +51,7 @@ PARAMETER_ROWS = [
     ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
+    ("evaluate.conversations", 5, ["evaluate", *REPORT]),
     ("benchmark.repeats", 2, ["benchmark", *REPORT]),
     ("report.sample", "Another one.", REPORT),
 ]
@@ -75,8 +76,9 @@ CODE_ROWS = [
     ("stages/export_onnx.py", AFTER_EXPORT),
     ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
     ("stages/evaluate.py", ["evaluate", *REPORT]),
-    ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
-    ("stages/chatmill/evaluation/ngram.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
+    ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", *REPORT]),
+    ("stages/chatmill/evaluation/ngram.py", ["evaluate", *REPORT]),
+    ("stages/chatmill/evaluation/corpus.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
     ("stages/chatmill/app/cli.py", []),
@@ -94,7 +96,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/prepared/visits.jsonl", ["prepare@visits", "mix"]),
     ("data/prepared/visits.manifest.json", ["prepare@visits", "mix"]),
     ("data/chat/manifest.json", ["mix"]),
-    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer"]),
+    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer", "evaluate"]),
     ("data/chat/validation.jsonl", ["mix", "encode"]),
     ("data/chat/test.jsonl", ["mix", "evaluate", "benchmark", "train_soft_tokenizer"]),
     (

@@ -24,13 +24,14 @@ import export_onnx  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
 from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
-from chatmill.evaluation.held_out_set import TestSet, read_test_set  # noqa: E402
+from chatmill.evaluation.held_out_set import TestSet, read_test_set, select_questions  # noqa: E402
+from chatmill.evaluation.intervals import values_of  # noqa: E402
 from chatmill.evaluation.scoring import make_scorer  # noqa: E402
 from chatmill.inference.chat_session import ChatSession  # noqa: E402
 from chatmill.inference.chat_template import ChatmillTemplate  # noqa: E402
 from chatmill.inference.model_loading import load_engine  # noqa: E402
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer  # noqa: E402
-from evaluate import accuracies, answer_questions, select_questions  # noqa: E402
+from evaluate import accuracies, answer_questions  # noqa: E402
 
 MAX_TOKENS = 128  # of an answer
 QUANTIZED = [name.removeprefix("onnx_") for name in ONNX_FILES if name not in ("onnx", "onnx_hf")]
@@ -59,7 +60,7 @@ def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -
         ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template)), questions, MAX_TOKENS
     )
     bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
-    return Quality(*bits, accuracies(questions, right).get("macro"))
+    return Quality(*bits, values_of(accuracies(questions, right)).get("macro"))
 
 
 def cells(quality: Quality, reference: Quality) -> list[str]:

@@ -34,7 +34,7 @@ def test_chunks_like_clockwork_have_no_spread():
 def test_starts_are_held_against_word_edges_by_hand():
     starts = [np.array([True, True, False, True, False])]  # a, the blank and d are edges; chunks begin at a, b and d
     found = chunk_statistics(starts, [letters(b"ab de")])
-    assert found["at_word_edges"] == pytest.approx(2 / 3) and found["chance"] == pytest.approx(3 / 5)
+    assert found["at_word_edges"].value == pytest.approx(2 / 3) and found["chance"].value == pytest.approx(3 / 5)
 
 
 def test_a_text_begins_with_a_chunk_and_one_beyond_the_context_begins_anew():

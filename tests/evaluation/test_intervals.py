@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.evaluation import intervals
-from chatmill.evaluation.intervals import bootstrap, bootstrap_difference, interval_of_mean, wilson
+from chatmill.evaluation.intervals import (
+    Estimate,
+    bits_interval,
+    field_of,
+    interval_of_mean,
+    mean_of_shares,
+    share,
+    values_of,
+    wilson,
+)
 
 
 def test_wilsons_interval_is_that_of_the_textbook():
@@ -58,28 +67,41 @@ def test_the_bootstrap_agrees_with_the_standard_error_of_a_ratio():
     ratio = nats.sum() / num_bytes.sum()
     error = np.sqrt(((nats - ratio * num_bytes) ** 2).sum()) / num_bytes.sum()  # Cochran 1977, section 6.3
     expected = np.array([ratio - 1.96 * error, ratio + 1.96 * error]) / math.log(2)
-    assert bootstrap(nats, num_bytes) == pytest.approx(expected, abs=0.15 * error)
+    assert bits_interval(nats, num_bytes) == pytest.approx(expected, abs=0.15 * error)
 
 
 def test_resamples_in_parts_are_as_many_and_the_same_each_time(monkeypatch):
     nats, num_bytes = texts(50)
-    whole = bootstrap(nats, num_bytes)
-    assert whole == bootstrap(nats, num_bytes)
+    whole = bits_interval(nats, num_bytes)
+    assert whole == bits_interval(nats, num_bytes)
     monkeypatch.setattr(intervals, "MAX_DRAWS", 170)  # three resamples at a time
-    assert bootstrap(nats, num_bytes) == pytest.approx(whole, rel=0.01)
+    assert bits_interval(nats, num_bytes) == pytest.approx(whole, rel=0.01)
 
 
 def test_conversations_without_bytes_count_for_nothing_and_one_alone_has_no_interval():
     nats, num_bytes = texts(30)
     padded = np.append(nats, 0.0), np.append(num_bytes, 0)
-    assert bootstrap(*padded) == bootstrap(nats, num_bytes)
-    assert bootstrap(nats[:1], num_bytes[:1]) is None
-    assert bootstrap(nats[:0], num_bytes[:0]) is None
+    assert bits_interval(*padded) == bits_interval(nats, num_bytes)
+    assert bits_interval(nats[:1], num_bytes[:1]) is None
+    assert bits_interval(nats[:0], num_bytes[:0]) is None
 
 
 def test_a_paired_difference_is_found_where_the_single_intervals_overlap():
     nats, num_bytes = texts(100)
     better = 0.99 * nats
-    low, high = bootstrap_difference(better, nats, num_bytes)
+    low, high = bits_interval(nats - better, num_bytes)
     assert 0 < low < 0.01 * nats.sum() / num_bytes.sum() / math.log(2) < high
-    assert bootstrap(nats, num_bytes)[0] < bootstrap(better, num_bytes)[1]
+    assert bits_interval(nats, num_bytes)[0] < bits_interval(better, num_bytes)[1]
+
+
+def test_a_mean_of_shares_weighs_them_alike_and_counts_all_cases():
+    found = mean_of_shares([share([1, 1, 1, 0]), share([0.5]), share([])])
+    assert (found.value, found.n) == (0.625, 5) and found.interval[0] < 0.625 < found.interval[1]
+    assert share([]) == mean_of_shares([]) == Estimate(None, None, 0)
+
+
+def test_values_stay_in_their_place_and_intervals_and_counts_have_the_same_path():
+    tree = {"a": {"b": Estimate(0.5, (0.25, 0.75), 8), "c": 7}, "d": Estimate(None, None, 0), "e": "text", "f": None}
+    assert values_of(tree) == {"a": {"b": 0.5, "c": 7}, "d": None, "e": "text", "f": None}
+    assert field_of(tree, "interval") == {"a": {"b": (0.25, 0.75)}}
+    assert field_of(tree, "n") == {"a": {"b": 8}, "d": 0}

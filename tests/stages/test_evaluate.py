@@ -12,17 +12,19 @@ from chatmill.conversation.template import conversation_segments
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
 from chatmill.evaluation.batch_scoring import group_by_size
 from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
-from chatmill.evaluation.held_out_set import read_test_set
+from chatmill.evaluation.held_out_set import read_test_set, select_questions
+from chatmill.evaluation.intervals import values_of, wilson
 from chatmill.evaluation.scoring import make_scorer
-from chatmill.inference.model_loading import load_engine
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import write_manifest
-from evaluate import accuracies, answer_prompts, main, select_questions
+from evaluate import accuracies, answer_prompts, answer_talk, main, measure_copying
 from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer, write_model
 from support.training_runs import write_tokens
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
-SETTINGS["stride"] = None
+SETTINGS |= {"stride": None, "conversations": None}
 CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
@@ -49,13 +51,20 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
+    (folder / "train.jsonl").write_text(record("talk", "fish", (Part("text", "Tea is FINE, naïvely."),)).to_json())
     return write_tokens(folder)
 
 
 def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings):
     (out / "test.jsonl").write_text("".join(one.to_json() for one in records), encoding="utf-8")
-    inputs = out / "test.jsonl", folders / "free.txt", tokens or folders / "tokens", model or folders / "model"
-    inputs += (folders / "onnx",)
+    inputs = (
+        out / "test.jsonl",
+        folders / "train.jsonl",
+        folders / "free.txt",
+        tokens or folders / "tokens",
+        model or folders / "model",
+        folders / "onnx",
+    )
     main(*inputs, ANY_FOLDER, out / "samples.jsonl", out / "evaluate.json", **SETTINGS | settings)
     return json.loads((out / "evaluate.json").read_text())
 
@@ -167,7 +176,7 @@ def test_macro_is_the_mean_of_the_skills_not_of_the_questions(tmp_path):
     records = [skill_record("adding", "known", key) for key in range(3)] + [skill_record("naming", "known", 9)]
     file.write_text("".join(one.to_json() for one in records))
     found = accuracies(select_questions(read_test_set(file), 9), [True, False, False, True])
-    assert found == {"macro": pytest.approx(2 / 3), "adding": pytest.approx(1 / 3), "naming": 1}
+    assert values_of(found) == {"macro": pytest.approx(2 / 3), "adding": pytest.approx(1 / 3), "naming": 1}
 
 
 def test_skills_are_told_by_phrasing(metrics):
@@ -186,6 +195,58 @@ def test_answers_to_the_free_prompts_are_written(folders, tmp_path):
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").open(encoding="utf-8")]
     assert [sample["prompt"] for sample in samples] == ["Hello?", "What is 1+1?"]
     assert all(type(sample["answer"]) is str and type(sample["stopped"]) is bool for sample in samples)
+
+
+def paths(tree, prefix=""):
+    """The paths of the values in nested dictionaries."""
+    for key, item in tree.items():
+        yield from paths(item, f"{prefix}{key}.") if isinstance(item, dict) else [f"{prefix}{key}"]
+
+
+def test_every_share_and_the_bits_have_an_interval_and_a_count(metrics):
+    plain = {path for path in paths(metrics) if not path.startswith(("intervals.", "counts."))}
+    skills = {f"skills.{name}" for name in ("macro", "adding", "naming", "held_back.macro", "held_back.adding")}
+    engines = {f"engines.{name}.skills_macro" for name in metrics["engines"]}
+    bits = {f"bits_per_byte.{name}" for name in ("all", "assistant", "by_source.skills", "by_source.talk")}
+    shares = skills | engines | {"stops_rate", "verbatim.share", "verbatim.true.share"}
+    assert set(paths(metrics["intervals"])) == shares | bits <= plain
+    assert set(paths(metrics["counts"])) == shares | bits | {"hits_at_1"}
+    assert metrics["hits_at_1"] is None and metrics["counts"]["hits_at_1"] == 0  # too few replies to choose from
+
+
+def test_intervals_are_those_of_the_values_beside_them(metrics):
+    assert metrics["counts"]["stops_rate"] == 3 + 2  # questions and free prompts
+    assert metrics["intervals"]["stops_rate"] == pytest.approx(wilson(5 * metrics["stops_rate"], 5), abs=1e-6)
+    assert metrics["counts"]["bits_per_byte"]["by_source"] == {"skills": 3, "talk": 2}
+    for low, high, value in [
+        (*metrics["intervals"]["bits_per_byte"][name], metrics["bits_per_byte"][name]) for name in ("all", "assistant")
+    ]:
+        assert low < value < high
+
+
+def test_a_model_that_has_its_answers_from_the_training_data_is_found_out(folders):
+    found = values_of(measure_copying(["Tea is fine!", "tea is fine naïvely"], ["Tea?"], folders / "train.jsonl"))
+    assert found == {"share": 0.5, "longest_mean": 3.5, "longest_max": 4, "train_share": 1} | {
+        "true": {"share": 0, "longest_mean": 1, "longest_max": 1}
+    }
+
+
+def test_without_answers_nothing_is_said_of_copying(folders):
+    found = values_of(measure_copying([], [], folders / "train.jsonl"))
+    assert found["share"] is None and found["longest_mean"] is None and found["true"]["longest_max"] is None
+
+
+def test_talk_is_answered_from_its_last_turns_and_what_is_too_long_is_left_out(folders):
+    session = ChatSession(*load_model(folders / "model", device="cpu", threads=1))
+    short, long = parse(RECORDS[0].text), [Message.from_text("user", "x" * 700), Message.from_text("assistant", "y")]
+    found = answer_talk(session, [short, long, [*long, *short], short[:1]], 2)
+    assert [true for _, true in found] == [short[-1].text] * 2
+    assert found[0] == found[1]  # the turn before did not fit
+
+
+def test_bits_are_measured_on_as_many_conversations_as_are_asked_for(folders, tmp_path):
+    found = evaluated(folders, tmp_path, conversations=3)["counts"]["bits_per_byte"]
+    assert found["all"] == sum(found["by_source"].values()) == 3
 
 
 def test_two_runs_write_the_same_bytes(folders, tmp_path):

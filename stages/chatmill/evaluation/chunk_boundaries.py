@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from chatmill.evaluation.intervals import pooled_share
 from chatmill.model.chat_model import ChatModel
 
 
@@ -36,12 +37,11 @@ def chunk_statistics(starts: Sequence[np.ndarray], contents: Sequence[Sequence[b
     """
     lengths = np.concatenate([np.diff([*np.flatnonzero(one), len(one)]) for one in starts])
     edges = [np.array(word_edges(text), bool) for text in contents]
-    at_edges = np.concatenate([edge[one] for edge, one in zip(edges, starts, strict=True)])
     return {
         "tokens": float(lengths.mean()),
         "spread": float(lengths.std() / lengths.mean()),
-        "at_word_edges": float(at_edges.mean()),
-        "chance": float(np.concatenate(edges).mean()),
+        "at_word_edges": pooled_share([edge[one] for edge, one in zip(edges, starts, strict=True)]),
+        "chance": pooled_share(edges),
     }
 
 

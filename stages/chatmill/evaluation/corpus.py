@@ -110,10 +110,19 @@ class Corpus:
         self, nats: np.ndarray, *, trained_only: bool, documents: np.ndarray | None = None
     ) -> float | None:
         """Pooled over text tokens of all documents, or those where `documents` (D,) is true, given `nats` (N,)."""
+        sums = self.sums(nats, trained_only=trained_only, documents=documents)
+        return bits_per_byte(float(sums[0].sum()), int(sums[1].sum()))
+
+    def sums(
+        self, nats: np.ndarray, *, trained_only: bool, documents: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(D,) each: nats and bytes of the scored tokens of each document, 0 where `documents` (D,) is false."""
         chosen = self.is_scored & self.is_trained if trained_only else self.is_scored
         if documents is not None:
             chosen = chosen & np.repeat(documents, np.diff(self.offsets))
-        return bits_per_byte(float(nats[chosen].sum()), int(self.num_bytes[chosen].sum()))
+        size = len(self.offsets) - 1
+        owners = np.repeat(np.arange(size), np.diff(self.offsets))[chosen]
+        return np.bincount(owners, nats[chosen], size), np.bincount(owners, self.num_bytes[chosen], size)
 
     def stop_nats_per_turn(self, nats: np.ndarray) -> float | None:
         """Mean nats of the token that ends a message of the assistant."""

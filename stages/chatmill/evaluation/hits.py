@@ -69,7 +69,7 @@ def hits_at_1(
     windows = [np.array(ids[-context - 1 :]) for ids, _ in encoded]  # the model does not read the last token
     nats = score_windows(windows)
     means = [-one[-_reply_tokens(losses) :].mean() for one, (_, losses) in zip(nats, encoded, strict=True)]
-    return [_credit(row) for row in np.array(means).reshape(len(rankings), -1)]
+    return [_credit(row) for row in np.array(means).reshape(len(rankings), NUM_CANDIDATES)]
 
 
 def _is_reply(message: Message) -> bool:

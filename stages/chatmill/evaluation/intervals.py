@@ -5,6 +5,7 @@ Shapes: C conversations, R resamples.
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,27 +45,15 @@ def interval_of_mean(shares: Sequence[tuple[float, int]]) -> Interval | None:
     return max(0.0, float(means.mean() - low)), min(1.0, float(means.mean() + high))
 
 
-def bootstrap(nats: np.ndarray, num_bytes: np.ndarray) -> Interval | None:
-    """The interval of pooled bits per byte, given the nats and the bytes (C,) of each conversation.
+def bootstrap(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
+    """The interval of a ratio of sums over conversations, given the two parts (C,) of each.
 
     It is the percentile bootstrap (Efron 1979) over conversations, as the tokens of one depend on each other. None for
-    fewer than two with bytes. Of a handful of conversations it is too narrow.
+    fewer than two whose denominator is not 0. Of a handful of conversations it is too narrow.
     """
-    chosen = num_bytes > 0
-    return _percentiles(nats[chosen], num_bytes[chosen])
-
-
-def bootstrap_difference(nats: np.ndarray, others: np.ndarray, num_bytes: np.ndarray) -> Interval | None:
-    """The interval of the bits per byte by which `others` exceed `nats`, in the same conversations (C,).
-
-    The resamples are paired: what makes a conversation hard for both models cancels out.
-    """
-    return bootstrap(others - nats, num_bytes)
-
-
-def _percentiles(nats: np.ndarray, num_bytes: np.ndarray) -> Interval | None:
-    """The percentiles of the ratio of sums in resamples of the conversations."""
-    count = len(nats)
+    chosen = denominators > 0
+    numerators, denominators = numerators[chosen], denominators[chosen]
+    count = len(numerators)
     if count < 2:
         return None
     random = np.random.default_rng(SEED)
@@ -72,6 +61,60 @@ def _percentiles(nats: np.ndarray, num_bytes: np.ndarray) -> Interval | None:
     ratios: list[float] = []
     while len(ratios) < NUM_RESAMPLES:
         draws = random.integers(count, size=(min(rows, NUM_RESAMPLES - len(ratios)), count))
-        ratios += (nats[draws].sum(axis=1) / num_bytes[draws].sum(axis=1)).tolist()
-    low, high = np.percentile(ratios, [2.5, 97.5]) / math.log(2)
+        ratios += (numerators[draws].sum(axis=1) / denominators[draws].sum(axis=1)).tolist()
+    low, high = np.percentile(ratios, [2.5, 97.5])
     return float(low), float(high)
+
+
+def bits_interval(nats: np.ndarray, num_bytes: np.ndarray) -> Interval | None:
+    """The interval of pooled bits per byte, given the nats and the bytes (C,) of each conversation.
+
+    With differences of the nats of two models it is the paired interval of the difference between them: what makes a
+    conversation hard for both cancels out.
+    """
+    return bootstrap(nats / math.log(2), num_bytes)
+
+
+class Estimate(NamedTuple):
+    """A measured value, its interval, and the number of cases it was measured on."""
+
+    value: float | None
+    interval: Interval | None
+    n: int
+
+
+def share(outcomes: Sequence[float]) -> Estimate:
+    """The share of successes among outcomes of 0 to 1; without any there is no value."""
+    n, successes = len(outcomes), float(sum(outcomes))
+    return Estimate(successes / n if n else None, wilson(successes, n), n)
+
+
+def pooled_share(outcomes: Sequence[np.ndarray]) -> Estimate:
+    """The share of true outcomes, given those of each conversation, which depend on each other."""
+    successes, sizes = np.array([(one.sum(), len(one)) for one in outcomes], float).reshape(-1, 2).T
+    n = int(sizes.sum())
+    return Estimate(float(successes.sum()) / n if n else None, bootstrap(successes, sizes), n)
+
+
+def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
+    """The unweighted mean of shares."""
+    cases = [(one.value * one.n, one.n) for one in shares if one.value is not None]
+    values = [successes / n for successes, n in cases]
+    return Estimate(float(np.mean(values)) if values else None, interval_of_mean(cases), sum(n for _, n in cases))
+
+
+def values_of(tree: Any) -> Any:
+    """Nested metrics with the value of each estimate in its place."""
+    if isinstance(tree, Estimate):
+        return tree.value
+    return {key: values_of(item) for key, item in tree.items()} if isinstance(tree, dict) else tree
+
+
+def field_of(tree: dict[str, Any], field: str) -> dict[str, Any]:
+    """The `interval` or `n` of each estimate in nested metrics, under the same keys; None is left out."""
+    found = {
+        key: field_of(item, field) if isinstance(item, dict) else getattr(item, field)
+        for key, item in tree.items()
+        if isinstance(item, dict | Estimate)
+    }
+    return {key: item for key, item in found.items() if item is not None and item != {}}

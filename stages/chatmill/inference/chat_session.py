@@ -182,6 +182,10 @@ class ChatSession:
         reply.finish()
         return reply.message, reply.stopped or self._engine_ids[-1] in self._prompts.stop_ids
 
+    def fits(self, conversation: Conversation, max_tokens: int) -> bool:
+        """Whether all of a conversation fits into the context, beside an answer."""
+        return len(self._prompts.prompt_ids(conversation)) <= self._prompts.max_prompt_tokens(max_tokens)
+
     @property
     def prompt_ids(self) -> list[int]:
         """The ids of the prompt of the latest answer."""
