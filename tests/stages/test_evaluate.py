@@ -203,25 +203,35 @@ def paths(tree, prefix=""):
         yield from paths(item, f"{prefix}{key}.") if isinstance(item, dict) else [f"{prefix}{key}"]
 
 
-def test_every_share_and_the_bits_have_an_interval_and_a_count(metrics):
-    plain = {path for path in paths(metrics) if not path.startswith(("intervals.", "counts."))}
+@pytest.fixture(scope="module")
+def more_metrics(folders, tmp_path_factory):
+    """Those of as much talk as hits@1 and intervals need."""
+    talk = [record("talk", key, (Part("text", f"Of {key} I know {key}."),)) for key in range(20)]
+    return evaluated(folders, tmp_path_factory.mktemp("more_metrics"), RECORDS + talk)
+
+
+def test_every_share_and_the_bits_have_an_interval_and_a_count(more_metrics):
+    plain = {path for path in paths(more_metrics) if not path.startswith(("intervals.", "counts."))}
     skills = {f"skills.{name}" for name in ("macro", "adding", "naming", "held_back.macro", "held_back.adding")}
-    engines = {f"engines.{name}.skills_macro" for name in metrics["engines"]}
-    bits = {f"bits_per_byte.{name}" for name in ("all", "assistant", "by_source.skills", "by_source.talk")}
-    shares = skills | engines | {"stops_rate", "verbatim.share", "verbatim.true.share"}
-    assert set(paths(metrics["intervals"])) == shares | bits <= plain
-    assert set(paths(metrics["counts"])) == shares | bits | {"hits_at_1"}
-    assert metrics["hits_at_1"] is None and metrics["counts"]["hits_at_1"] == 0  # too few replies to choose from
+    engines = {f"engines.{name}.skills_macro" for name in more_metrics["engines"]}
+    bits = {f"bits_per_byte.{name}" for name in ("all", "assistant", "by_source.talk")}
+    shares = skills | engines | {"stops_rate", "hits_at_1", "verbatim.share", "verbatim.true.share"}
+    assert set(paths(more_metrics["intervals"])) == shares | bits <= plain
+    assert set(paths(more_metrics["counts"])) == shares | bits | {"bits_per_byte.by_source.skills"}
 
 
-def test_intervals_are_those_of_the_values_beside_them(metrics):
-    assert metrics["counts"]["stops_rate"] == 3 + 2  # questions and free prompts
-    assert metrics["intervals"]["stops_rate"] == pytest.approx(wilson(5 * metrics["stops_rate"], 5), abs=1e-6)
-    assert metrics["counts"]["bits_per_byte"]["by_source"] == {"skills": 3, "talk": 2}
-    for low, high, value in [
-        (*metrics["intervals"]["bits_per_byte"][name], metrics["bits_per_byte"][name]) for name in ("all", "assistant")
-    ]:
-        assert low < value < high
+def test_intervals_are_those_of_the_values_beside_them(more_metrics):
+    counts, limits = more_metrics["counts"], more_metrics["intervals"]
+    assert (counts["stops_rate"], counts["hits_at_1"], counts["verbatim"]["true"]["share"]) == (3 + 2, 22, 22)
+    assert limits["stops_rate"] == pytest.approx(wilson(5 * more_metrics["stops_rate"], 5), abs=1e-6)
+    assert counts["bits_per_byte"]["by_source"] == {"skills": 3, "talk": 22}
+    for name in ("all", "assistant"):
+        low, high = limits["bits_per_byte"][name]
+        assert low < more_metrics["bits_per_byte"][name] < high
+
+
+def test_too_few_replies_to_choose_from_have_no_hits(metrics):
+    assert metrics["hits_at_1"] is None and metrics["counts"]["hits_at_1"] == 0
 
 
 def test_a_model_that_has_its_answers_from_the_training_data_is_found_out(folders):

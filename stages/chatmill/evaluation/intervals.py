@@ -13,6 +13,7 @@ Interval = tuple[float, float]
 
 NORMAL_QUANTILE = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 NUM_RESAMPLES = 1000
+MIN_CONVERSATIONS = 10
 SEED = 1
 MAX_DRAWS = 1 << 21  # at a time, in 16 MB
 
@@ -49,12 +50,12 @@ def bootstrap(numerators: np.ndarray, denominators: np.ndarray) -> Interval | No
     """The interval of a ratio of sums over conversations, given the two parts (C,) of each.
 
     It is the percentile bootstrap (Efron 1979) over conversations, as the tokens of one depend on each other. None for
-    fewer than two whose denominator is not 0. Of a handful of conversations it is too narrow.
+    fewer than MIN_CONVERSATIONS whose denominator is not 0, of which it would be too narrow.
     """
     chosen = denominators > 0
     numerators, denominators = numerators[chosen], denominators[chosen]
     count = len(numerators)
-    if count < 2:
+    if count < MIN_CONVERSATIONS:
         return None
     random = np.random.default_rng(SEED)
     rows = max(1, min(NUM_RESAMPLES, MAX_DRAWS // count))
