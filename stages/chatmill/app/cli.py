@@ -12,7 +12,7 @@ from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 COMMANDS = {
     "chat": "chat with a model in the terminal",
     "compare": "compare models or experiments on the same prompts",
-    "evaluate": "measure the bits per byte of models on conversations or texts",
+    "evaluate": "measure models on conversations, texts or minimal pairs",
     "export-tokenizer": "convert a tokenizer to every format that can express it",
     "repair": "remove what is damaged or was left by killed commands, so that `dvc repro` restores it",
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",

@@ -7,7 +7,7 @@ are those before chatmill's templates escape it.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,11 @@ from chatmill.conversation.template import LossKind, Segment
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, as_memory_error
-from chatmill.evaluation.bits_per_byte import default_stride
+from chatmill.evaluation.bits_per_byte import Ids, default_stride, token_nats
 from chatmill.evaluation.corpus import BitsPerByte, Corpus
-from chatmill.evaluation.scoring import make_scorer
+from chatmill.evaluation.intervals import Interval, bits_interval
+from chatmill.evaluation.pairs import Pair, PairScores, equal_nats, score_pairs
+from chatmill.evaluation.scoring import OwnNetwork, make_prefix_scorer, make_scorer
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
@@ -47,6 +49,7 @@ class Measurement(NamedTuple):
     stride: int  # tokens by which windows of longer documents move
     windowed_documents: list[str]  # places of these documents
     tokens_per_second: float  # of all tokens, control tokens included
+    sums: dict[str, tuple[np.ndarray, np.ndarray]]  # (D,) nats and bytes of each document's text: all, assistant
 
 
 def read_documents(file: Path, format: str | None = None, limit: int | None = None) -> list[Document]:
@@ -109,7 +112,35 @@ def measure(
         stride,
         [one.place for one, size in zip(documents, np.diff(corpus.offsets), strict=True) if size - 1 > length],
         len(corpus.ids) / max(seconds, 1e-9),
+        {"all": corpus.sums(nats, trained_only=False), "assistant": corpus.sums(nats, trained_only=True)},
     )
+
+
+def interval(measurement: Measurement, text: str) -> Interval | None:
+    """The interval of the bits per byte of `all` text, or of the `assistant`'s."""
+    return bits_interval(*measurement.sums[text])
+
+
+def difference(measurement: Measurement, other: Measurement, text: str) -> Interval | None:
+    """The paired interval of the bits per byte by which a model needs more than another; None for different bytes."""
+    nats, num_bytes = measurement.sums[text]
+    other_nats, other_bytes = other.sums[text]
+    return bits_interval(nats - other_nats, num_bytes) if np.array_equal(num_bytes, other_bytes) else None
+
+
+def measure_pairs(loaded: LoadedModel, pairs: Mapping[str, Sequence[Pair]]) -> tuple[PairScores, PairScores]:
+    """The minimal pairs in which a model prefers the acceptable sentence, and those that have it by length alone."""
+    engine, tokenizer, template, _ = loaded
+    scorer = make_scorer(engine) if isinstance(engine, OwnNetwork) else make_prefix_scorer(engine)
+    length = window_length(engine, None)
+
+    def nats(documents: list[Ids]) -> list[np.ndarray]:
+        return token_nats(documents, length, scorer)
+
+    by_model, by_length = (
+        score_pairs(pairs, tokenizer, template.continue_final_message, one) for one in (nats, equal_nats)
+    )
+    return by_model, by_length
 
 
 def window_length(engine: Engine, requested: int | None) -> int:

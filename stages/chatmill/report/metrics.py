@@ -1,6 +1,7 @@
 """Reads values from nested metrics, and formats them for the page."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 Metrics = dict[str, Any]
@@ -27,6 +28,16 @@ def number(value: float | None, decimals: int | None = None) -> str:
 def percent(share: float | None) -> str:
     """A share as a percentage; a dash for None."""
     return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def percent_range(limits: Sequence[float] | None) -> str:
+    """The interval of a share as percentages; a dash for None."""
+    return "–" if limits is None else f"{100 * limits[0]:.1f} to {100 * limits[1]:.1f} %"
+
+
+def bits_range(limits: Sequence[float] | None, decimals: int = 3) -> str:
+    """The interval of bits per byte as text; a dash for None."""
+    return "–" if limits is None else " to ".join(number(limit, decimals) for limit in limits)
 
 
 def in_bits(value: float | None) -> str:

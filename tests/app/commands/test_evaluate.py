@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.measurement import Document, measure, read_documents
+from chatmill.app.measurement import Document, measure, measure_pairs, read_documents
 from chatmill.conversation.chatml import Message, Part, Record, render
+from chatmill.evaluation.held_out_set import sample_test_set
+from chatmill.evaluation.pairs import Pair
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
 from chatmill.inference.model_loading import LoadedModel, load_model
+from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model
 
@@ -198,6 +201,10 @@ def test_the_first_documents_can_be_asked_for_alone(folder, capsys):
         ),
         (["one", "--data", "good.txt", "--limit", "0"], "--limit: expected 1 or more, got 0"),
         (["one", "--data", "good.txt", "--template", "x"], "one: unknown template 'x'"),
+        (["one"], "nothing to measure: expected --data FILE or --pairs PATH"),
+        (["one", "--pairs", "good.txt"], "good.txt: an odd number of lines, 1: expected pairs"),
+        (["one", "--pairs", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "--pairs", "none.txt"], "none.txt: no such file or directory"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(folder, arguments, message, capsys, monkeypatch, tmp_path):
@@ -212,11 +219,53 @@ def test_mistakes_are_one_line_on_stderr_and_exit_code_1(folder, arguments, mess
     assert (code, out, err.count("\n")) == (1, "", 1)
 
 
+def test_many_documents_have_an_interval_and_models_a_paired_difference(folder, capsys, tmp_path):
+    replies = [[CHAT[0], Message.from_text("assistant", "Ho " * n)] for n in range(1, 13)]
+    (tmp_path / "more.jsonl").write_text("".join(record(one, i) for i, one in enumerate(replies)), encoding="utf-8")
+    models = folder / "one", folder / "one"
+    _, out, _ = run(capsys, *models, "--data", tmp_path / "more.jsonl")
+    assert out.count("95 % interval") == 2
+    assert [line.split()[-3:] for line in out.splitlines() if "more than A" in line] == [["0.0000", "to", "0.0000"]] * 2
+    _, out, _ = run(capsys, models[0], "--data", tmp_path / "more.jsonl", "--json")
+    (found,) = json.loads(out)
+    low, high = found["intervals"]["bits_per_byte"]["assistant"]
+    assert low < found["bits_per_byte"]["assistant"] < high
+
+
+def test_minimal_pairs_stand_beside_what_their_length_gives(folder, capsys, tmp_path):
+    (tmp_path / "number.txt").write_text("a dogs .\na dog .\nsome cats .\nsome cat .\n")
+    (tmp_path / "order.txt").write_text("ab c .\nba c .\n" * 3)
+    _, out, _ = run(capsys, folder / "one", folder / "two", "--pairs", tmp_path, "--json")
+    found = [one["pairs"] for one in json.loads(out)]
+    assert [list(one["paradigms"]) for one in found] == [["number", "order"]] * 2
+    assert [one["paradigms"]["number"]["by_length"] for one in found] == [1.0] * 2
+    assert [one["paradigms"]["order"]["by_length"] for one in found] == [0.5] * 2
+    assert [one["mean"]["n"] for one in found] == [5, 5] and found[0]["mean"]["by_length"] == 0.75
+    code, out, _ = run(capsys, folder / "one", "--pairs", tmp_path, "--limit", 1)
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[2:]}
+    assert (code, rows) == (0, {"number": "1", "order": "1", "mean": "2"})
+
+
+def test_engines_agree_on_minimal_pairs(folder):
+    """One network scores in batches, and an engine without batches what sentences share once."""
+    pairs = {"order": [Pair(f"ab c {i}", f"ba c {i}", "") for i in range(20)]}
+    loaded = load_model(folder / "one", "cpu", 1)
+
+    class Other:
+        def __getattr__(self, name):
+            return getattr(loaded.engine, name) if name != "model" else object.__getattribute__(self, name)
+
+    assert measure_pairs(loaded._replace(engine=Other()), pairs) == measure_pairs(loaded, pairs)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / "data/model").exists(), reason="needs what the pipeline made")
-def test_the_pipelines_model_has_the_bits_per_byte_of_its_metrics(capsys):
+def test_the_pipelines_model_has_the_bits_per_byte_of_its_metrics(capsys, tmp_path):
     expected = json.loads((ROOT / "data/metrics/evaluate.json").read_text())["bits_per_byte"]
-    _, out, _ = run(capsys, ROOT / "data/model", "--data", ROOT / "data/chat/test.jsonl", "--json")
+    limit = read_params(ROOT / "params.yaml")["evaluate"]["conversations"]
+    sample = sample_test_set(ROOT / "data/chat/test.jsonl", limit, 1, 1).test.conversations
+    (tmp_path / "sample.jsonl").write_text("".join(record(one, i) for i, one in enumerate(sample)), encoding="utf-8")
+    _, out, _ = run(capsys, ROOT / "data/model", "--data", tmp_path / "sample.jsonl", "--json")
     found = json.loads(out)[0]["bits_per_byte"]
     assert found["all"] == pytest.approx(expected["all"], abs=1e-6)
     assert found["assistant"] == pytest.approx(expected["assistant"], abs=1e-6)

@@ -1,36 +1,49 @@
-"""Measure the bits per byte of models on conversations or texts."""
+"""Measure the bits per byte of models on conversations or texts, and their preference in minimal pairs."""
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from chatmill.app.experiments import fetch_model
-from chatmill.app.measurement import Document, Measurement, measure, read_documents
+from chatmill.app.measurement import (
+    Document,
+    Measurement,
+    difference,
+    interval,
+    measure,
+    measure_pairs,
+    read_documents,
+)
 from chatmill.app.terminal.formatting import plural
 from chatmill.app.terminal.settings import check_positive
 from chatmill.app.terminal.terminal_chat import device_name, notify
 from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
+from chatmill.evaluation.intervals import Estimate
+from chatmill.evaluation.pairs import Pair, PairScores, read_pairs
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.pipeline.user_errors import error_line
-from chatmill.report.metrics import number
+from chatmill.report.metrics import bits_range, number, percent, percent_range
 
+PAIRS_CAPTION = "Acceptable sentence preferred (95 % interval), and by a model that counts tokens alone"
 MAX_LISTED = 3  # places of documents longer than the context
 EXAMPLES = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
   chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl
+  chatmill evaluate data/model --pairs data/raw/pairs/zorro --limit 200
 
 Control tokens are not scored. A document longer than the context is scored in
 windows that overlap by half; with --stride N they move by N tokens, and do not
 overlap if N is the context, as in lm-evaluation-harness. Models with different
 templates are scored on different text around the messages: compare their rows
-"the assistant's".
+"the assistant's". Intervals are of 95 %, by a bootstrap over the documents;
+those of differences are paired.
 """
 
 
@@ -43,14 +56,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         action="append",
-        required=True,
+        default=[],
         metavar="FILE",
         help="conversations or text; may be repeated",
     )
     formats = f"format of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
     default = "conversations in .json and .jsonl files; any other file is one text"
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")
-    add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
+    minimal = (
+        "minimal pairs: a file or a folder of .txt (unacceptable, acceptable sentence on alternate lines) or .jsonl"
+    )
+    add("--pairs", type=Path, metavar="PATH", help=minimal)
+    add("--limit", type=int, metavar="N", help="read only the first N documents or pairs of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--stride", type=int, metavar="N", help="tokens by which windows move (default: half the context)")
     add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
@@ -68,33 +85,52 @@ def run(options: argparse.Namespace) -> None:
             check_positive(f"--{name}", value)
     if len(options.models) > len(ascii_uppercase):
         raise ValueError(f"expected 1 to {len(ascii_uppercase)} models, got {len(options.models)}")
+    if not options.data and not options.pairs:
+        raise ValueError("nothing to measure: expected --data FILE or --pairs PATH")
     documents = [
         one for file in dict.fromkeys(options.data) for one in read_documents(file, options.format, options.limit)
     ]
-    results = [load_and_measure(path, documents, options) for path in options.models]
+    pairs = read_pairs(options.pairs, options.limit) if options.pairs else {}
+    results = [load_and_measure(path, documents, pairs, options) for path in options.models]
     if options.json:
-        print(json.dumps([as_json(path, *one) for path, one in zip(options.models, results, strict=True)], indent=1))
+        print(json.dumps([as_json(path, one) for path, one in zip(options.models, results, strict=True)], indent=1))
         return
-    measurements = [measurement for _, measurement in results]
-    print_lines(result_lines(options.models, measurements), sys.stdout)
-    if len({one.bytes for one in measurements}) > 1:
+    print_lines(result_lines(options.models, results), sys.stdout)
+    if len({one.text.bytes for one in results if one.text}) > 1:
         notify('the models have different templates, and thus different text: compare the rows "the assistant\'s"')
 
 
+class Result(NamedTuple):
+    """A model and what was measured of it; `length_alone` is what a model of equal logits scores in the pairs."""
+
+    loaded: LoadedModel
+    text: Measurement | None
+    pairs: PairScores | None
+    length_alone: PairScores | None
+
+
 def load_and_measure(
-    path: Path, documents: Sequence[Document], options: argparse.Namespace
-) -> tuple[LoadedModel, Measurement]:
+    path: Path, documents: Sequence[Document], pairs: Mapping[str, Sequence[Pair]], options: argparse.Namespace
+) -> Result:
     """Load a model and measure it; a summary is printed on stderr."""
     overrides = {"tokenizer": options.tokenizer, "template": options.template}
     try:
         with fetch_model(path) as model:
             trust = options.trust_tokenizer
             loaded = load_model(model, options.device, options.threads, trust_tokenizer=trust, **overrides)
-        measurement = measure(loaded, documents, options.context, options.stride)
+        text = measure(loaded, documents, options.context, options.stride) if documents else None
+        preferred, by_length = measure_pairs(loaded, pairs) if pairs else (None, None)
     except (ValueError, MemoryError) as error:
         message = error_line(error)
-        known = (str(path), *(str(file) for file in (*options.data, options.tokenizer) if file))
+        known = (str(path), *(str(file) for file in (*options.data, options.pairs, options.tokenizer) if file))
         raise ValueError(message if message.startswith(known) else f"{path}: {message}") from error
+    if text:
+        notify_of_text(path, loaded, text)
+    return Result(loaded, text, preferred, by_length)
+
+
+def notify_of_text(path: Path, loaded: LoadedModel, measurement: Measurement) -> None:
+    """Print on stderr how a model was measured on text."""
     engine = loaded.engine
     notify(
         f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, "
@@ -105,29 +141,58 @@ def load_and_measure(
         listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
         windows = f"scored in windows that move by {measurement.stride:,} tokens"
         notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, {windows}: {listed}")
-    return loaded, measurement
 
 
-def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
+def result_lines(paths: Sequence[Path], results: Sequence[Result]) -> Iterator[StyledLine]:
     """A row for each measure and a column for each model, after a list of the models' letters."""
     letters = ascii_uppercase[: len(paths)]
     if len(paths) > 1:
         yield from ([("", f"{letter} {path}")] for letter, path in zip(letters, paths, strict=True))
         yield []
-    rows = [
-        bits_row("all text", measurements, None, "all"),
-        bits_row("the assistant's", measurements, None, "assistant"),
-    ]
+    head = ("", *letters) if len(paths) > 1 else ("", str(paths[0]))
+    if measurements := [one.text for one in results if one.text]:
+        yield from text_lines(head, measurements)
+        yield from [[]] if results[0].pairs else []
+    if results[0].pairs:
+        yield from pair_lines(head, results)
+
+
+def text_lines(head: Sequence[str], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
+    """The tables of what was measured on text."""
+    rows: list[tuple[str, ...]] = []
+    for name, which in (("all text", "all"), ("the assistant's", "assistant")):
+        rows.append(bits_row(name, measurements, None, which))
+        limits = [interval(one, which) for one in measurements]
+        apart = [difference(one, measurements[0], which) for one in measurements[1:]]
+        rows += [("  95 % interval", *(bits_range(one, 4) for one in limits))] if any(limits) else []
+        rows += [("  more than A", "", *(bits_range(one, 4) for one in apart))] if any(apart) else []
     for file in measurements[0].by_file if len(measurements[0].by_file) > 1 else ():
         rows += [
             bits_row(file, measurements, file, "all"),
             bits_row("  the assistant's", measurements, file, "assistant"),
         ]
-    head = ("", *letters) if len(paths) > 1 else ("", str(paths[0]))
     yield from aligned("Bits per byte", head, rows)
     yield []
     tokens = ("tokens per byte", *(number(one.tokens / one.bytes, 3) for one in measurements))
     yield from aligned("Text", head, [("bytes", *(f"{one.bytes:,}" for one in measurements)), tokens])
+
+
+def pair_lines(head: Sequence[str], results: Sequence[Result]) -> Iterator[StyledLine]:
+    """The table of minimal pairs: for each model the share, its interval, and the share by length alone."""
+    columns = [
+        [pair_cell(*shares) for shares in zip(one.pairs.rows(), one.length_alone.rows(), strict=True)]
+        for one in results
+        if one.pairs and one.length_alone
+    ]
+    names = [(name, f"{share.n:,}") for name, share in results[0].pairs.rows()] if results[0].pairs else []
+    rows = [(*name, *cells) for name, *cells in zip(names, *columns, strict=True)]
+    yield from aligned(PAIRS_CAPTION, ("", "pairs", *head[1:]), rows)
+
+
+def pair_cell(share: tuple[str, Estimate], by_length: tuple[str, Estimate]) -> str:
+    """A share with its interval, and that of length alone."""
+    _, found = share
+    return f"{percent(found.value)} ({percent_range(found.interval)}), {percent(by_length[1].value)}"
 
 
 def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
@@ -136,23 +201,42 @@ def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, w
     return (name, *(number(getattr(one, which), 4) for one in bits))
 
 
-def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:
+def as_json(path: Path, result: Result) -> dict[str, Any]:
     """All results of a model, as numbers that are not rounded."""
-    bits = measurement.bits_per_byte._asdict() | {
-        "by_file": {file: bits._asdict() for file, bits in measurement.by_file.items()}
-    }
+    loaded = result.loaded
     return {
         "model": str(path),
         "engine": loaded.engine.name,
         "device": loaded.engine.device,
         "template": loaded.template.name,
         "tokenizer": loaded.tokenizer.fingerprint,
+        **(text_json(result.text) if result.text else {}),
+        **({"pairs": pairs_json(result.pairs, result.length_alone)} if result.pairs and result.length_alone else {}),
+    }
+
+
+def text_json(measurement: Measurement) -> dict[str, Any]:
+    """What was measured on text."""
+    bits = measurement.bits_per_byte._asdict() | {
+        "by_file": {file: bits._asdict() for file, bits in measurement.by_file.items()}
+    }
+    return {
         "context": measurement.context,
         "stride": measurement.stride,
         "bits_per_byte": bits,
+        "intervals": {"bits_per_byte": {which: interval(measurement, which) for which in measurement.sums}},
         "bytes": measurement.bytes,
         "tokens": measurement.tokens,
         "tokens_per_byte": measurement.tokens / measurement.bytes if measurement.bytes else None,
         "in_windows": measurement.windowed_documents,
         "tokens_per_second": measurement.tokens_per_second,
     }
+
+
+def pairs_json(scores: PairScores, by_length: PairScores) -> dict[str, Any]:
+    """The shares of minimal pairs: their mean, and those of each paradigm."""
+    rows = [
+        (name, share._asdict() | {"by_length": length.value})
+        for (name, share), (_, length) in zip(scores.rows(), by_length.rows(), strict=True)
+    ]
+    return {"mean": rows[-1][1], "paradigms": dict(rows[:-1])}
