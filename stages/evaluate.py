@@ -30,7 +30,7 @@ from chatmill.evaluation.ngram import NgramScore, score_with_ngrams
 from chatmill.evaluation.rounding import rounded
 from chatmill.evaluation.scoring import make_prefix_scorer, make_scorer
 from chatmill.evaluation.skill_scoring import is_correct
-from chatmill.evaluation.verbatim import find_copies, sampled_answers, sampled_share
+from chatmill.evaluation.verbatim import measure_copying
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import engine_names, load_engine, load_model
@@ -157,21 +157,6 @@ def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: 
             message, _ = session.greedy_reply(prompt, max_tokens)
             result.append((message.text, true.text))
     return result
-
-
-def measure_copying(answers: list[str], true_answers: list[str], train: Path) -> dict[str, Any]:
-    """The section verbatim of the metrics: how much of the answers stands in the training data, and of true ones."""
-    found = find_copies([*answers, *true_answers], sampled_answers(train))
-    parts = {"model": slice(len(answers)), "true": slice(len(answers), None)}
-    model, true = (
-        {
-            "share": share(found.verbatim[part]),
-            "longest_mean": float(np.mean(found.stretches[part])) if found.stretches[part] else None,
-            "longest_max": max(found.stretches[part], default=None),
-        }
-        for part in parts.values()
-    )
-    return {**model, "true": true, "train_share": sampled_share(train)}
 
 
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from chatmill.conversation.chatml import Message, Part
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.report import sections
+from chatmill.report import answers, sections
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics
 from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
@@ -96,19 +96,20 @@ def main(
     origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
     sample_tokens = token_list(text_tokens(sample, chat_tokenizer))
     mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
-    answers = read_samples(samples)
+    chats = read_samples(samples)
     page = document(
         "chatmill report",
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
         sections.summary(measured, timed),
         sections.checks(measured),
-        sections.chats(answers),
-        sections.skills(measured),
+        answers.chats(chats),
+        answers.skills(measured),
+        answers.talk(measured),
         sections.compression(measured),
         sections.training(steps),
         speed(measured, timed),
         sections.tokenizer(measured, timed, sample_tokens, mask),
-        sections.chunks(measured, answers),
+        sections.chunks(measured, chats),
         sections.soft_tokenizer(soft),
         sections.data(mixed),
     )

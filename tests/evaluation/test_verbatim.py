@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Message, Part, Record, render
-from chatmill.evaluation.verbatim import Stretches, find_copies, sampled_answers, sampled_share, words
+from chatmill.evaluation.intervals import values_of
+from chatmill.evaluation.verbatim import Stretches, find_copies, measure_copying, sampled_answers, sampled_share, words
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=8).map(tuple), max_size=4)
 
@@ -64,3 +65,16 @@ def test_of_a_large_file_a_sample_is_searched_that_stays_when_data_are_added(tmp
     assert 400 < len(half) < 600
     larger = set(sampled_answers(write(file, [*texts, "More."]), file.stat().st_size // 2))
     assert len(half - larger) <= 5
+
+
+def test_a_model_that_has_its_answers_from_the_training_data_is_found_out(tmp_path):
+    file = write(tmp_path / "train.jsonl", ["Tea is FINE, naïvely."])
+    found = values_of(measure_copying(["Tea is fine!", "tea is fine naïvely"], ["Tea?"], file))
+    assert found == {"share": 0.5, "longest_mean": 3.5, "longest_max": 4, "train_share": 1} | {
+        "true": {"share": 0, "longest_mean": 1, "longest_max": 1}
+    }
+
+
+def test_without_answers_nothing_is_said_of_copying(tmp_path):
+    found = values_of(measure_copying([], [], write(tmp_path / "train.jsonl", ["Hello."])))
+    assert found["share"] is None and found["longest_mean"] is None and found["true"]["longest_max"] is None

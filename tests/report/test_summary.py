@@ -8,6 +8,8 @@ EVALUATION = {
     "bits_per_byte": {"all": 0.382457, "assistant": 0.078376, "baselines": {"xz": 1.069187, "ngram": 0.628857}},
     "skills": {"macro": 0.973077, "adding": 1.0, "held_back": {"macro": 0.963462}},
     "stops_rate": 1.0,
+    "hits_at_1": 0.090909,
+    "verbatim": {"share": 0.15625, "longest_max": 23, "true": {"share": 0.0}},
     "engines": {"pytorch": {"size_mb": 6.891904}, "onnx": {"size_mb": 7.164703}},
     "tokenizer": {"bytes_per_token": 2.897111},
 }
@@ -43,6 +45,8 @@ ALL = {
     "skills": 0.9731,
     "skills_held_back": 0.9635,
     "stops_rate": 1.0,
+    "hits_at_1": 0.09091,
+    "verbatim": 0.1562,
     "model_mb": 7.165,
     "first_token_ms": 2.0,
     "token_ms": 0.25,

@@ -18,7 +18,7 @@ from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import write_manifest
-from evaluate import accuracies, answer_prompts, answer_talk, main, measure_copying
+from evaluate import accuracies, answer_prompts, answer_talk, main
 from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer, write_model
 from support.training_runs import write_tokens
@@ -51,8 +51,9 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
+    write_tokens(folder)
     (folder / "train.jsonl").write_text(record("talk", "fish", (Part("text", "Tea is FINE, naïvely."),)).to_json())
-    return write_tokens(folder)
+    return folder
 
 
 def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings):
@@ -232,18 +233,6 @@ def test_intervals_are_those_of_the_values_beside_them(more_metrics):
 
 def test_too_few_replies_to_choose_from_have_no_hits(metrics):
     assert metrics["hits_at_1"] is None and metrics["counts"]["hits_at_1"] == 0
-
-
-def test_a_model_that_has_its_answers_from_the_training_data_is_found_out(folders):
-    found = values_of(measure_copying(["Tea is fine!", "tea is fine naïvely"], ["Tea?"], folders / "train.jsonl"))
-    assert found == {"share": 0.5, "longest_mean": 3.5, "longest_max": 4, "train_share": 1} | {
-        "true": {"share": 0, "longest_mean": 1, "longest_max": 1}
-    }
-
-
-def test_without_answers_nothing_is_said_of_copying(folders):
-    found = values_of(measure_copying([], [], folders / "train.jsonl"))
-    assert found["share"] is None and found["longest_mean"] is None and found["true"]["longest_max"] is None
 
 
 def test_talk_is_answered_from_its_last_turns_and_what_is_too_long_is_left_out(folders):

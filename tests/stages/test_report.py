@@ -29,6 +29,19 @@ EVALUATION = {
     },
     "skills": {"macro": 0.95, "adding": 0.95, "held_back": {"macro": 0.75, "adding": 0.75}},
     "stops_rate": 0.995,
+    "hits_at_1": 0.375,
+    "verbatim": {
+        "share": 0.625,
+        "longest_mean": 6.5,
+        "longest_max": 23,
+        "true": {"share": 0.0, "longest_mean": 3.25, "longest_max": 16},
+    },
+    "intervals": {
+        "bits_per_byte": {"all": [0.85, 0.95]},
+        "skills": {"macro": [0.915, 0.985]},
+        "verbatim": {"true": {"share": [0, 0.08]}},
+    },
+    "counts": {"verbatim": {"true": {"share": 44}}},
     "engines": {
         "pytorch": {"bits_per_byte": 0.9, "skills_macro": 0.9, "size_mb": 9.8},
         "onnx": {"bits_per_byte": 0.9005, "skills_macro": 0.9, "size_mb": 10.0},
@@ -163,6 +176,13 @@ def test_every_figure_stands_on_the_page(write_page):
         assert figure in shown
 
 
+def test_shares_of_talk_and_intervals_stand_on_the_page(write_page):
+    shown = Outline(write_page()).text
+    for figure in ("37.5 %", "62.5 %", "6.5", "23", "0.0 % (0.0 to 8.0 %)44", "0.850 to 0.950", "91.5 to 98.5 %"):
+        assert figure in shown
+    assert "Talk of the test set" not in Outline(write_page(EVALUATION | {"hits_at_1": None, "verbatim": {}})).text
+
+
 def test_the_key_figures_of_what_was_measured_are_written(run_stage):
     assert json.loads((run_stage(soft=SOFT) / "summary.json").read_text()) == {
         "bits_per_byte": 0.9,
@@ -174,6 +194,8 @@ def test_the_key_figures_of_what_was_measured_are_written(run_stage):
         "skills": 0.95,
         "skills_held_back": 0.75,
         "stops_rate": 0.995,
+        "hits_at_1": 0.375,
+        "verbatim": 0.625,
         "model_mb": 10.0,
         "first_token_ms": 4.0,
         "token_ms": 2.0,

@@ -8,9 +8,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from chatmill.conversation.chatml import Conversation, parse, read_records
+from chatmill.evaluation.intervals import share
 
 MAX_TRAIN_BYTES = 200_000_000  # that are searched, of a larger file a sample by hash
 
@@ -134,3 +137,18 @@ def find_copies(texts: Sequence[str], train: Iterable[str]) -> Copying:
         if given in wanted:
             found.add(given)
     return Copying([text in found for text in own], stretches.longest())
+
+
+def measure_copying(answers: list[str], true_answers: list[str], train: Path) -> dict[str, Any]:
+    """The section verbatim of the metrics: how much of the answers stands in the training data, and of true ones."""
+    found = find_copies([*answers, *true_answers], sampled_answers(train))
+    parts = {"model": slice(len(answers)), "true": slice(len(answers), None)}
+    model, true = (
+        {
+            "share": share(found.verbatim[part]),
+            "longest_mean": float(np.mean(found.stretches[part])) if found.stretches[part] else None,
+            "longest_max": max(found.stretches[part], default=None),
+        }
+        for part in parts.values()
+    )
+    return {**model, "true": true, "train_share": sampled_share(train)}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from chatmill.report.chart import Line, bar, line_chart, linear_axis
 from chatmill.report.markup import Html, section, table, tag
-from chatmill.report.metrics import Metrics, get_nested, in_bits, number, percent
+from chatmill.report.metrics import Metrics, bits_range, get_nested, in_bits, number, percent
 from chatmill.report.speed import fastest
 from chatmill.report.token_view import chunk_list
 
@@ -46,6 +46,8 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
         ("Bits per byte", in_bits(get_nested(bits, "assistant")), "assistant's text"),
         ("Skills", percent(get_nested(evaluation, "skills", "macro")), "on known phrasings"),
         ("Skills, held back", percent(get_nested(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
+        ("True reply first", percent(get_nested(evaluation, "hits_at_1")), "of 20 replies; by chance 5.0 %"),
+        ("Copied answers", percent(get_nested(evaluation, "verbatim", "share")), "stand in the training data"),
         ("Complete answers", percent(get_nested(evaluation, "stops_rate")), "ended by the model"),
         ("Time per token", f"{number(milliseconds)} ms", f"{engine}, prompt of {prompt}" if engine else ""),
     ]
@@ -128,8 +130,8 @@ def compression(evaluation: Metrics) -> Html:
     bases = get_nested(bits, "baselines", default={})
     values: list[Bar] = [(name, bases.get(key), 4) for key, name in BASELINES.items()]
     values += [
-        ("this model, all text", get_nested(bits, "all"), 0),
-        ("this model, answers", get_nested(bits, "assistant"), 2),
+        (f"this model, all text{bits_interval(evaluation, 'all')}", get_nested(bits, "all"), 0),
+        (f"this model, answers{bits_interval(evaluation, 'assistant')}", get_nested(bits, "assistant"), 2),
     ]
     ngrams = get_nested(bits, "ngram_by_source", default={})
     sources: list[Bar] = [
@@ -144,6 +146,12 @@ def compression(evaluation: Metrics) -> Html:
     )
 
 
+def bits_interval(evaluation: Metrics, *path: str) -> str:
+    """The interval of bits per byte in brackets, or nothing."""
+    limits = get_nested(evaluation, "intervals", "bits_per_byte", *path)
+    return f" ({bits_range(limits)})" if limits else ""
+
+
 def bars(caption: str, values: Sequence[Bar], *head: str) -> Html:
     """A table with one value and its coloured bar per row, and further cells under `head`."""
     longest = max((value for _, value, *_ in values if value is not None), default=1) or 1
@@ -152,40 +160,6 @@ def bars(caption: str, values: Sequence[Bar], *head: str) -> Html:
         for name, value, color, *more in values
     )
     return table(caption, ("", "bits per byte", "", *head), rows)
-
-
-def skills(evaluation: Metrics) -> Html:
-    """Accuracy by skill, on known and on held-back phrasings."""
-    known, held_back = (
-        get_nested(evaluation, "skills", default={}),
-        get_nested(evaluation, "skills", "held_back", default={}),
-    )
-    names = sorted({*known, *held_back} - {"macro", "held_back"})
-    if not names:
-        return Html()
-    rows = []
-    for name in [*names, "macro"]:
-        shares = known.get(name), held_back.get(name)
-        title = "mean of all" if name == "macro" else name.replace("_", " ")
-        rows.append((title, percent(shares[0]), bar(shares[0]), percent(shares[1]), bar(shares[1], 1)))
-    note = "Share of right answers, greedy, on numbers, names and orders that training did not see."
-    head = ("skill", "known", "", "held back", "")
-    return section(
-        "Skills",
-        tag("p", note, class_="note"),
-        tag("div", table("By phrasing of the question", head, rows), class_="total"),
-    )
-
-
-def chats(samples: Iterable[Metrics]) -> Html:
-    """The free prompts and their unedited answers."""
-    shown = []
-    for sample in samples:
-        prompt = tag("p", sample["prompt"], class_="question", dir="auto")
-        cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
-        shown.append(tag("div", prompt, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
-    note = tag("p", "Greedy answers, unedited, to a fixed list of prompts.", class_="note")
-    return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
 
 
 def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:

@@ -1,6 +1,7 @@
 """The key figures of a run, by which runs are compared and which DVC tracks as metrics.
 
-Bits per byte, skills and `stops_rate` are measured on the test set, and `validation_bits_per_byte` at the last step of
+Bits per byte, skills, `stops_rate` and `hits_at_1` are measured on the test set, `verbatim` is the share of answers to
+talk that stand word for word in the training data, and `validation_bits_per_byte` at the last step of
 training that measures it. `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in
 all runs; `pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt
 whose length is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
@@ -33,6 +34,8 @@ def key_figures(
         "skills": get_nested(evaluation, "skills", "macro"),
         "skills_held_back": get_nested(evaluation, "skills", "held_back", "macro"),
         "stops_rate": get_nested(evaluation, "stops_rate"),
+        "hits_at_1": get_nested(evaluation, "hits_at_1"),
+        "verbatim": get_nested(evaluation, "verbatim", "share"),
         "model_mb": get_nested(evaluation, "engines", ENGINE, "size_mb"),
         "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),
         "token_ms": get_nested(times, ENGINE, "token_ms", "p50"),

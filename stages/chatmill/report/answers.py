@@ -1,0 +1,84 @@
+"""The sections of the report on the model's answers."""
+
+from collections.abc import Iterable
+
+from chatmill.report.chart import bar
+from chatmill.report.markup import Html, section, table, tag
+from chatmill.report.metrics import Metrics, get_nested, number, percent, percent_range
+
+
+def skills(evaluation: Metrics) -> Html:
+    """Accuracy by skill, on known and on held-back phrasings."""
+    known, held_back = (
+        get_nested(evaluation, "skills", default={}),
+        get_nested(evaluation, "skills", "held_back", default={}),
+    )
+    names = sorted({*known, *held_back} - {"macro", "held_back"})
+    if not names:
+        return Html()
+    rows = []
+    for name in [*names, "macro"]:
+        shares = known.get(name), held_back.get(name)
+        title = "mean of all" if name == "macro" else name.replace("_", " ")
+        rows.append(
+            (
+                title,
+                share_cell(evaluation, "skills", name),
+                bar(shares[0]),
+                share_cell(evaluation, "skills", "held_back", name),
+                bar(shares[1], 1),
+            )
+        )
+    note = (
+        "Share of right answers, greedy, on numbers, names and orders that training did not see; in brackets 95 % "
+        "intervals."
+    )
+    head = ("skill", "known", "", "held back", "")
+    return section(
+        "Skills",
+        tag("p", note, class_="note"),
+        tag("div", table("By phrasing of the question", head, rows), class_="total"),
+    )
+
+
+def share_cell(evaluation: Metrics, *path: str) -> str:
+    """A share and its interval."""
+    limits = get_nested(evaluation, "intervals", *path)
+    return percent(get_nested(evaluation, *path)) + (f" ({percent_range(limits)})" if limits else "")
+
+
+def talk(evaluation: Metrics) -> Html:
+    """Whether the model knows true replies from others, and how much of its answers is copied."""
+    copies = get_nested(evaluation, "verbatim", default={})
+    shares = [
+        ("true reply found among 20 (hits@1; by chance 5.0 %)", ("hits_at_1",)),
+        ("answers that stand word for word in the training data", ("verbatim", "share")),
+        ("true answers of the test set that do", ("verbatim", "true", "share")),
+    ]
+    rows = [
+        (title, share_cell(evaluation, *path), number(get_nested(evaluation, "counts", *path)))
+        for title, path in shares
+        if get_nested(evaluation, *path) is not None
+    ]
+    if not rows:
+        return Html()
+    stretches = [
+        (title, number(values.get("longest_mean")), number(values.get("longest_max")))
+        for title, values in (("the model's answers", copies), ("true answers", copies.get("true", {})))
+    ]
+    return section(
+        "Talk of the test set",
+        table("Shares, with 95 % intervals", ("", "share", "cases"), rows),
+        table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
+    )
+
+
+def chats(samples: Iterable[Metrics]) -> Html:
+    """The free prompts and their unedited answers."""
+    shown = []
+    for sample in samples:
+        prompt = tag("p", sample["prompt"], class_="question", dir="auto")
+        cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
+        shown.append(tag("div", prompt, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
+    note = tag("p", "Greedy answers, unedited, to a fixed list of prompts.", class_="note")
+    return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
