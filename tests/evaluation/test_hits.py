@@ -46,6 +46,11 @@ def test_a_model_that_knows_the_reply_has_every_hit_and_one_that_avoids_it_none(
     assert hits(lambda windows: knows(windows, False), rankings) == [0.0] * 30
 
 
+def test_a_model_that_gives_no_number_has_no_hit():
+    rankings = make_rankings(TALK, 3)
+    assert hits(lambda windows: [np.full(len(ids) - 1, np.nan) for ids in windows], rankings) == [0.0] * 3
+
+
 def test_the_mean_is_over_the_tokens_of_the_reply_alone():
     """Prompts that are unlikely, and replies of different length, change nothing."""
 

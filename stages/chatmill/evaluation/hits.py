@@ -89,5 +89,6 @@ def _reply_tokens(losses: Sequence[LossKind]) -> int:
 
 
 def _credit(means: np.ndarray) -> float:
+    """The part of a hit of the first; none where a probability is not a number."""
     best = means >= means.max() - TIE
-    return float(best[0]) / float(best.sum())
+    return float(best[0]) / max(1, int(best.sum()))

@@ -87,7 +87,7 @@ def test_every_run_is_a_row_of_its_figures(page):
     row = page.get_by_role("row").filter(has=page.get_by_role("checkbox", name="Tick second", exact=True))
     cells = [text.split("\n")[0] for text in row.locator("td").all_inner_texts()][2:]
     assert cells[:5] == ["byte", "320", "2", "35,040", "40"]
-    assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "3.00", "★ 0.125", "7.50"]
+    assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "12.5 %", "6.3 %", "3.00", "★ 0.125", "7.50"]
 
 
 def test_numbers_are_sorted_as_numbers_and_dashes_come_last(page):
