@@ -92,9 +92,7 @@ def measure_text(
         return Estimate(value, bits_interval(*sums), int(np.count_nonzero(sums[1])))
 
     def by_source(nats: np.ndarray) -> dict[str, Estimate]:
-        return {
-            name: bits(nats, assistant=trained_only, documents=of_sources == name) for name in sorted(set(sources))
-        }
+        return {name: bits(nats, assistant=trained_only, documents=of_sources == name) for name in sorted(set(sources))}
 
     result: dict[str, Any] = {
         "all": None if trained_only else bits(nats, assistant=False),

@@ -52,7 +52,8 @@ def folders(tmp_path_factory):
     export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
     write_tokens(folder)
-    (folder / "train.jsonl").write_text(record("talk", "fish", (Part("text", "Tea is FINE, naïvely."),)).to_json())
+    with (folder / "train.jsonl").open("a", encoding="utf-8") as train:
+        train.write(record("talk", "fish", (Part("text", "Tea is FINE, naïvely."),)).to_json())
     return folder
 
 
@@ -215,10 +216,12 @@ def test_every_share_and_the_bits_have_an_interval_and_a_count(more_metrics):
     plain = {path for path in paths(more_metrics) if not path.startswith(("intervals.", "counts."))}
     skills = {f"skills.{name}" for name in ("macro", "adding", "naming", "held_back.macro", "held_back.adding")}
     engines = {f"engines.{name}.skills_macro" for name in more_metrics["engines"]}
-    bits = {f"bits_per_byte.{name}" for name in ("all", "assistant", "by_source.talk")}
+    text = ("all", "assistant", "by_source.talk", "baselines.ngram", "ngram_assistant", "ngram_by_source.talk")
+    bits = {f"bits_per_byte.{name}" for name in text}
     shares = skills | engines | {"stops_rate", "hits_at_1", "verbatim.share", "verbatim.true.share"}
     assert set(paths(more_metrics["intervals"])) == shares | bits <= plain
-    assert set(paths(more_metrics["counts"])) == shares | bits | {"bits_per_byte.by_source.skills"}
+    few = {f"bits_per_byte.{name}.skills" for name in ("by_source", "ngram_by_source")}
+    assert set(paths(more_metrics["counts"])) == shares | bits | few
 
 
 def test_intervals_are_those_of_the_values_beside_them(more_metrics):

@@ -130,7 +130,7 @@ def difference(measurement: Measurement, other: Measurement, text: str) -> Inter
 
 def measure_pairs(loaded: LoadedModel, pairs: Mapping[str, Sequence[Pair]]) -> tuple[PairScores, PairScores]:
     """The minimal pairs in which a model prefers the acceptable sentence, and those that have it by length alone."""
-    engine, tokenizer, template, _ = loaded
+    engine, tokenizer, template, *_ = loaded
     scorer = make_scorer(engine) if isinstance(engine, OwnNetwork) else make_prefix_scorer(engine)
     length = window_length(engine, None)
 
