@@ -182,7 +182,8 @@ class Record:
     """A conversation on disk: one JSON line.
 
     Conversations of one `group` are in the same split. `skill` says how the last answer is scored
-    (chatmill.evaluation.skill_scoring); only conversations with a known right answer have it.
+    (chatmill.evaluation.skill_scoring, and chatmill.evaluation.sense for `talk` and `recall`); only conversations with
+    a known right answer have it.
     """
 
     source: str

@@ -269,13 +269,14 @@ def test_unknown_format_lists_the_choices(tmp_path):
 
 
 def test_yaml_that_is_too_deep_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"a\.yaml: not YAML: maximum recursion depth"):
+    with pytest.raises(ValueError, match=r"a\.yaml: not YAML: nested too deeply, more than 60 levels: flatten it"):
         entries(tmp_path, "skills", "[" * 5_000, "a.yaml", limit=1)
 
 
-def test_skills_need_a_limit(tmp_path):
-    with pytest.raises(ValueError, match="limit"):
-        entries(tmp_path, "skills", "")
+@pytest.mark.parametrize("name", ["skills", "talk"])
+def test_generated_conversations_need_a_limit(tmp_path, name):
+    with pytest.raises(ValueError, match=f"format {name}: .* set limit"):
+        entries(tmp_path, name, "")
 
 
 def test_limit_takes_the_first_entries(tmp_path):

@@ -14,7 +14,7 @@ class Example:
 
     `group` is the name of its group where the format defines one (chatmill.datasets.split); with None, conversations
     with the same messages before the first answer form a group. `skill` says how the last answer is scored
-    (chatmill.evaluation.skill_scoring).
+    (chatmill.evaluation.skill_scoring, chatmill.evaluation.sense).
     """
 
     place: str

@@ -23,6 +23,7 @@ from chatmill.datasets.formats import (
     personachat,
     sharegpt,
     skills,
+    talk,
     text,
 )
 from chatmill.datasets.formats.example import Example, RawRow, Reject, UnusableRowError
@@ -50,18 +51,19 @@ _FORMATS = {
     "personachat": DatasetFormat(table_rows, personachat.conversation),
     "text": DatasetFormat(paragraphs, text.conversation),
 }
-FORMAT_NAMES = (*_FORMATS, "skills", "hub")
+_GENERATORS = {"skills": skills.generate, "talk": talk.generate}
+FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "hub")
 
 
 def read_dataset(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Example | Reject]:
     """The first `limit` entries of a file in the named format, or all of them.
 
-    Only the format `skills`, which generates its conversations, uses `seed`. Raises ValueError for an unknown format.
+    Only `skills` and `talk`, which generate their conversations, use `seed`. Raises ValueError for an unknown format.
     """
-    if name == "skills":
+    if name in _GENERATORS:
         if limit is None:
-            raise ValueError("format skills: generates conversations without end: set limit")
-        return skills.generate(file, limit=limit, seed=seed)
+            raise ValueError(f"format {name}: generates conversations without end: set limit")
+        return _GENERATORS[name](file, limit=limit, seed=seed)
     if name == "hub":
         descriptor = hub.read_descriptor(file)
         form = _form(descriptor.format)

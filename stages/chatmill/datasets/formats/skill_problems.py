@@ -7,8 +7,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
+from chatmill.talk.yaml_file import StrictModel
 from chatmill.tools.calculator import calculate
 
 Texts = Annotated[list[str], Field(min_length=1)]
@@ -16,12 +17,6 @@ Operation = Literal["+", "-", "*", "/"]
 Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
 TextPair = tuple[str, str]
 SMALL_SUM, SMALL_FACTOR = 20, 5  # up to which a model learns to calculate without the calculator
-
-
-class StrictModel(BaseModel):
-    """A section of the file; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Syllables(StrictModel):

@@ -18,13 +18,13 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
-import yaml
-from pydantic import Field, PositiveFloat, ValidationError
+from pydantic import Field, PositiveFloat
 
 from chatmill.conversation.chatml import Message, Part, declare_tools
 from chatmill.datasets.formats.example import Example
-from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, StrictModel, TextPair, Texts, Words
+from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, TextPair, Texts, Words
 from chatmill.datasets.split import SplitName, on_side, split_position
+from chatmill.talk.yaml_file import StrictModel, read_yaml
 
 HELD_BACK_EVERY = 25  # conversations, of which one has a held-back phrasing
 SAME_GROUPS = {  # what is held out from one skill is held out from the other
@@ -96,13 +96,7 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
 
 
 def _read(file: Path) -> SkillsFile:
-    try:
-        source = SkillsFile.model_validate(yaml.load(file.read_bytes(), Loader=yaml.BaseLoader))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{file}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
+    source = read_yaml(file, SkillsFile)
     if source.skills.keys() != PROBLEM_GENERATORS.keys():
         odd = ", ".join(sorted(source.skills.keys() ^ PROBLEM_GENERATORS.keys()))
         raise ValueError(f"{file}: skills: missing or unknown: {odd}: expected exactly {', '.join(PROBLEM_GENERATORS)}")

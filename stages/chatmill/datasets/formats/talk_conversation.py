@@ -1,0 +1,114 @@
+"""A conversation with a persona, drawn exchange by exchange."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from random import Random
+
+from chatmill.conversation.chatml import Conversation, Message
+from chatmill.datasets.formats.spelling import add_typos, vary_spelling
+from chatmill.talk.grammar import Node, Speaker, Word
+from chatmill.talk.persona import Exchange, Fact, Persona
+
+TYPOS = 0.1  # share of the messages with typing errors
+ATTEMPTS = 8  # to draw an intent that did not occur in the conversation
+
+
+class Choices:
+    """Exchanges that are drawn by their weights."""
+
+    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+        self.exchanges = list(exchanges)
+        self.cumulative = list(accumulate(exchange.weight for exchange in self.exchanges))
+
+    def draw(self, random: Random) -> Exchange:
+        """One of the exchanges."""
+        return random.choices(self.exchanges, cum_weights=self.cumulative)[0]
+
+
+class Talk:
+    """A conversation that grows. Slots keep their words in a thread, those of facts until they are told anew."""
+
+    def __init__(self, persona: Persona, random: Random) -> None:
+        self.messages: Conversation = []
+        self.said_before_answer: dict[str, str] = {}  # the words by slot, before the last answer
+        self._persona, self._random = persona, random
+        self._speaker = Speaker(persona.words, random)
+        self._told = dict[str, Word]()
+        self._told_at = dict[str, int]()  # the length after a fact was told, by its name
+        self._intents = set[str]()
+
+    @property
+    def length(self) -> int:
+        """The number of exchanges."""
+        return len(self.messages) // 2
+
+    def distance(self, fact: Fact) -> int:
+        """The number of exchanges since a fact was told last."""
+        return self.length - self._told_at[fact.name]
+
+    def thread(self, intents: Choices, goes_on: float) -> None:
+        """Add an intent, and with this probability after each exchange one of those that follow."""
+        for _ in range(ATTEMPTS):
+            intent = intents.draw(self._random)
+            if intent.path not in self._intents:
+                break
+        self._intents.add(intent.path)
+        self.exchanges([intent])
+        while intent.follow and self._random.random() < goes_on:
+            intent = Choices(intent.follow).draw(self._random)
+            self.exchanges([intent], goes_on=True)
+
+    def exchanges(self, chain: Iterable[Exchange], *, goes_on: bool = False) -> None:
+        """Add known exchanges of one thread, a new one unless it goes on."""
+        if not goes_on:
+            self._speaker.said = dict(self._told)
+        for exchange in chain:
+            self.add(exchange, exchange.known)
+
+    def add(
+        self, exchange: Exchange, phrasings: Sequence[Node], *, opening: str = "", is_noisy: bool | None = None
+    ) -> bool:
+        """Add an exchange of the present thread in one of the phrasings; whether it has typos, which may be asked."""
+        random, speaker = self._random, self._speaker
+        speaker.drawable = None
+        plain = " ".join((opening + random.choice(phrasings).expand(speaker)).split())
+        text = plain
+        if random.random() < TYPOS if is_noisy is None else is_noisy:
+            kept = {part for word in speaker.said.values() for form in word.values() for part in form.split()}
+            text = add_typos(plain, random, kept)
+        self.said_before_answer = {key: word["word"] for key, word in speaker.said.items()}
+        speaker.drawable = exchange.drawable
+        usable = [answer for answer in exchange.answers if answer.is_usable(speaker.said, speaker.drawable)]
+        answer = " ".join(random.choice(usable).expand(speaker).split())
+        self.messages.append(Message.from_text("user", vary_spelling(text, random)))
+        self.messages.append(Message.from_text("assistant", answer[0].upper() + answer[1:]))
+        return text != plain
+
+    def tell(self, fact: Fact) -> None:
+        """Tell a fact, or tell it anew with other words, if there are some."""
+        opening, said = "", dict(self._told)
+        if fact.name in self._told_at:
+            opening = self._random.choice(self._persona.again)
+            if not (changed := self._other_words(fact)):
+                return
+            said |= changed
+        self._speaker.said = said
+        self.add(fact.tell, fact.tell.known, opening=opening)
+        self._told |= {key: word for key, word in said.items() if key in fact.slots}
+        self._told_at[fact.name] = self.length
+
+    def _other_words(self, fact: Fact) -> dict[str, Word]:
+        """Words for the slots of a fact that differ from those told before."""
+        result = dict[str, Word]()
+        for key in sorted(fact.slots & self._told.keys()):
+            words = self._persona.words[key.partition(".")[0]]
+            others = [word for word in words if word not in (*self._told.values(), *result.values())]
+            if others:
+                result[key] = self._random.choice(others)
+        return result
+
+    def ask(self, fact: Fact, phrasings: Sequence[Node] | None = None) -> None:
+        """Ask for a fact, whether it was told or not."""
+        told = fact.name in self._told_at
+        self._speaker.said = dict(self._told) if told else {}
+        self.add(fact.ask if told else fact.ask_untold, phrasings or fact.ask.known)

@@ -1,0 +1,181 @@
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+from chatmill.conversation.chatml import check_turns, render
+from chatmill.datasets.formats.talk import generate
+from chatmill.talk.matching import Matcher, fold
+from chatmill.talk.persona import read_persona
+from support.talk import write_persona
+
+PETS, NAMES = ("dog", "cat", "rat"), ("Ana", "Ben", "Chris", "Dora")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return write_persona(tmp_path_factory.mktemp("talk"))
+
+
+@pytest.fixture(scope="module")
+def items(file):
+    return list(generate(file, limit=3000, seed=1))
+
+
+@pytest.fixture(scope="module")
+def persona(file):
+    return read_persona(file)
+
+
+def exchanges(item):
+    texts = [message.text for message in item.conversation]
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def side(item):
+    return item.group.split("/")[0]
+
+
+def test_the_first_conversations_of_a_seed_are_these(file):
+    first = next(generate(file, limit=1, seed=1))
+    assert (first.group, first.place) == ("train/talk/1", f"{file}: conversation 1")
+    assert exchanges(first) == [("Good morning.", "Hi! What is on your mind?")]
+
+
+def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(file, items):
+    assert list(generate(file, limit=100, seed=1)) == items[:100]
+    assert list(generate(file, limit=100, seed=2)) != items[:100]
+
+
+def test_conversations_are_whole_and_of_mixed_length(items):
+    for item in items:
+        check_turns(item.conversation)
+    lengths = Counter(len(exchanges(item)) for item in items if side(item) == "train")
+    total = lengths.total()
+    assert 0.2 < lengths[1] / total < 0.6
+    assert 0.3 < sum(lengths[length] for length in range(2, 20)) / total < 0.7
+    assert 0.07 < sum(lengths[length] for length in range(20, 66)) / total < 0.13
+
+
+def test_every_fifteenth_conversation_is_held_back(items):
+    for number, item in enumerate(items, 1):
+        assert (item.skill is not None) == (side(item) in ("test", "validation")) == (number % 15 == 0)
+    assert Counter(map(side, items))["test"] > 100
+
+
+def test_no_held_back_phrasing_is_said_in_training(items, persona):
+    matcher = Matcher(persona.words, {}, None)
+    held_back = [node for exchange in persona.exchanges().values() for node in exchange.held_back]
+    said = {fold(question).strip() for item in items if side(item) == "train" for question, _ in exchanges(item)}
+    assert len(said) > 100
+    assert not [text for text in said if any(matcher.matches(node, text) for node in held_back)]
+
+
+def test_the_last_message_alone_is_held_back(items, persona):
+    matcher, known = Matcher(persona.words, {}, None), persona.exchanges()
+    for item in items:
+        if item.skill and item.skill["name"] == "talk" and not item.skill["noisy"]:
+            exchange, question = known[item.skill["intent"]], exchanges(item)[-1][0]
+            index = [matcher.matches(node, question) for node in exchange.held_back].index(True)
+            assert side(item) == ("test" if index < (len(exchange.held_back) + 1) // 2 else "validation")
+            assert (
+                len(exchanges(item))
+                == item.skill["turn"]
+                == 1
+                + item.skill["intent"].removeprefix("facts/").count("/")
+                - (item.skill["intent"].startswith("facts/"))
+            )
+
+
+def test_held_back_exchanges_turns_and_spellings_are_used_evenly(items):
+    skills = [item.skill for item in items if item.skill and item.skill["name"] == "talk"]
+    first = Counter(skill["intent"] for skill in skills if skill["turn"] == 1)
+    assert set(first) == {
+        "greeting", "pet_is_ill", "joke", "facts/name/tell", "facts/name/ask", "facts/no_pet/tell", "facts/no_pet/ask"
+    }  # fmt: skip
+    assert max(first.values()) - min(first.values()) <= 2
+    noisy = sum(skill["noisy"] for skill in skills if skill["turn"] == 1)
+    assert 0.4 < noisy / first.total() <= 0.5  # no error leaves a word in "hiya", at times
+    assert {skill["intent"] for skill in skills if skill["turn"] == 2} == {"pet_is_ill/1", "pet_is_ill/2", "joke/why"}
+
+
+def test_every_answer_is_right_for_what_was_said(items, persona):
+    exchanges_of = persona.exchanges()
+    for item in items:
+        if item.skill and item.skill["name"] == "talk":
+            said = {key: persona.word(key, word) for key, word in item.skill["slots"].items()}
+            answer = item.conversation[-1].text
+            assert persona.accepts(exchanges_of[item.skill["intent"]], said, answer), render(item.conversation)
+
+
+def test_slots_agree_within_a_thread(items):
+    for item in items:
+        pet = None
+        for question, answer in exchanges(item):
+            if ill := re.fullmatch(r"I am sorry\. What is wrong with (?:your (\w+)|(\w+))\?", answer):
+                pet = ill[1]
+                assert not pet or pet in question.lower()
+                assert not ill[2] or ill[2].lower() in question.lower()
+            if (vet := re.match(r"A (\w+) that does not eat", answer)) and pet:
+                assert vet[1] == pet
+            if meant := re.match(r"Oh, your (\w+)!", answer):
+                assert meant[1] != pet
+        endings = {
+            "Why did the hen cross the road?": "To get to the other side.",
+            "What is brown and sticky?": "A stick.",
+        }
+        for (_, joke), (_, ending) in zip(exchanges(item), exchanges(item)[1:], strict=False):
+            if joke in endings and ending in endings.values():
+                assert ending == endings[joke]
+
+
+def test_the_last_telling_of_a_fact_holds(items):
+    """Also after any number of exchanges; a fact that was not told is not known."""
+    changed, asked = 0, Counter()
+    for item in items:
+        name = None
+        for question, answer in exchanges(item):
+            if told := re.fullmatch(r"Nice to meet you, (\w+)!", answer):
+                assert told[1].lower() in question.lower()
+                changed += name is not None
+                assert name != told[1]
+                name = told[1]
+            if answer.startswith("Your name is"):
+                assert answer == f"Your name is {name}."
+                asked["told"] += 1
+            if answer == "You have not told me your name.":
+                assert name is None
+                asked["untold"] += 1
+    assert changed > 20 and asked["told"] > 100 and asked["untold"] > 20
+
+
+def test_questions_for_facts_are_asked_at_many_distances(items):
+    distances = defaultdict(list)
+    for item in items:
+        if item.skill and item.skill["name"] == "recall":
+            texts = exchanges(item)
+            told = max(i for i, (_, answer) in enumerate(texts) if re.match("Nice to meet|No .*, I see", answer))
+            assert len(texts) - told - 2 == item.skill["distance"]
+            distances[item.skill["fact"]].append(item.skill["distance"])
+            assert item.skill["contains"] == ([item.skill["slots"]["name"]] if item.skill["fact"] == "name" else [])
+    assert len({*distances["name"]}) >= 5 and max(distances["name"]) >= 20
+    assert min(map(len, distances.values())) >= 15
+
+
+def test_facts_are_asked_where_a_context_still_holds_them(items):
+    for item in items:
+        places = [i for i, (_, answer) in enumerate(exchanges(item)) if re.match("Nice to meet|Your name", answer)]
+        assert not places or len(exchanges(item)) - places[0] < 32
+
+
+def test_most_messages_are_spelled_well_and_some_are_not(items):
+    questions = [question for item in items if side(item) == "train" for question, _ in exchanges(item)]
+    share = len([text for text in questions if text[0].isupper()]) / len(questions)
+    assert 0.65 < share < 0.85
+    assert {"i do not know", "I do not know.", "I do not know"} <= set(questions)
+
+
+def test_a_persona_of_one_intent_is_enough(tmp_path):
+    file = write_persona(tmp_path, "intents: {hi: {known: [hi], held_back: [hello], answers: [Hi!]}}")
+    assert [len(item.conversation) // 2 for item in generate(file, limit=15, seed=0)][-1] == 1
+    assert {item.conversation[-1].text for item in generate(file, limit=40, seed=0)} == {"Hi!"}

@@ -1,0 +1,172 @@
+import re
+import signal
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.talk.grammar import Speaker, count_expansions, needed_slots, parse
+from chatmill.talk.matching import Matcher, fold, may_be_empty
+
+WORDS = {
+    "pet": [{"word": "dog", "many": "dogs"}, {"word": "guinea pig", "many": "guinea pigs"}],
+    "name": [{"word": "Ana"}, {"word": "Ben"}, {"word": "O'Neil"}],
+}
+DOG, PIG = WORDS["pet"]
+
+
+def expansions(text, said=None, drawable=None, times=200):
+    node, random = parse(text, WORDS), Random(0)
+    return {node.expand(Speaker(WORDS, random, dict(said or {}), drawable)) for _ in range(times)}
+
+
+def accepts(text, reply, said=None, drawable=frozenset()):
+    return Matcher(WORDS, said or {}, drawable).matches(parse(text, WORDS), reply)
+
+
+@contextmanager
+def ended(seconds=15):
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("does not end"))
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hi", {"hi"}),
+        ("(a|b|)c", {"ac", "bc", "c"}),
+        ("a[ b[ c]]", {"a", "a b", "a b c"}),
+        ("a[b|c]", {"a", "ab", "ac"}),
+        (r"\(a\|b\) \\", {r"(a|b) \ "[:-1]}),
+        ("{pet.many} and {pet}", {"dogs and dog", "guinea pigs and guinea pig"}),
+        ("{pet}, {pet.2}", {"dog, guinea pig", "guinea pig, dog"}),
+        ("{name|your {pet}}", {"your dog", "your guinea pig"}),
+    ],
+)
+def test_a_text_stands_for_these(text, expected):
+    assert expansions(text) == expected
+
+
+def test_a_slot_keeps_its_word_and_the_first_said_is_taken():
+    said = {"pet": DOG}
+    assert expansions("{pet} {pet.2.many}", said) == {"dog guinea pigs"}
+    assert expansions("{name|your {pet}}", said) == {"your dog"}
+    assert expansions("{name|your {pet}}", said | {"name": WORDS["name"][0]}) == {"Ana"}
+
+
+def test_what_needs_an_unsaid_slot_is_not_chosen():
+    assert expansions("(hi {name}|hi)[ {pet}]", {"pet": DOG}, frozenset()) == {"hi", "hi dog"}
+    assert not parse("hi {name}", WORDS).is_usable({}, frozenset())
+    assert parse("hi {name}", WORDS).is_usable({}, frozenset({"name"}))
+
+
+def test_expansions_are_counted_and_needed_slots_found():
+    node = parse("(a|b|{pet}) [c] {name} {name|{pet}}", WORDS)
+    assert (count_expansions(node), needed_slots(node)) == (12, {"name"})
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        ("Rest, dog!", False),
+        ("i am SORRY  what is wrong with your dog", True),
+        ("I'm sorry. What is wrong with your dog?", False),
+        ("I am sorry. What is wrong with your dogs?", False),
+        ("I am sorry. What is wrong with your guinea pig?", False),
+        ("I am sorry. What is wrong with your dog? Tell me.", False),
+        ("I am sorry. What is wrong with your", False),
+        ("", False),
+    ],
+)
+def test_a_reply_is_right_with_the_words_that_were_said(reply, right):
+    assert accepts("I am sorry. What is wrong with {name|your {pet}}?", reply, {"pet": DOG}) == right
+
+
+def test_drawn_words_must_agree():
+    text, drawable = "A {pet}? {pet.many} are fun, and {pet.2.many} too.", frozenset({"pet", "pet.2"})
+    assert accepts(text, "A dog? Dogs are fun, and guinea pigs too.", drawable=drawable)
+    assert not accepts(text, "A dog? Guinea pigs are fun, and dogs too.", drawable=drawable)
+    assert not accepts(text, "A dog? Dogs are fun, and dogs too.", drawable=drawable)
+    assert not accepts(text, "A dog? Dogs are fun, and guinea pigs too.")
+
+
+LEAVES = st.sampled_from(["a", "b c", " ", "it's ", ", ", "\\|", "{pet}", "{pet.many}", "{pet.2}", "{name}", "É. "])
+TEXTS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda nodes: f"({'|'.join(nodes)})"),
+        inner.map(lambda node: f"[{node}]"),
+        inner.map(lambda node: f"{{name|{node}}}"),
+    ),
+    max_leaves=8,
+)
+
+
+@given(TEXTS, st.integers(0, 2**32), st.booleans())
+def test_what_a_grammar_gives_matches_it(text, seed, is_said):
+    node, said = parse(text, WORDS), {"pet": PIG} if is_said else {}
+    speaker = Speaker(WORDS, Random(seed), dict(said))
+    expansion = node.expand(speaker)
+    assert Matcher(WORDS, said, None).matches(node, expansion)
+    assert Matcher(WORDS, speaker.said).matches(node, f" {expansion.upper()} ?!")
+    assert not Matcher(WORDS, speaker.said).matches(node, f"{expansion} zebra")
+    if not fold(expansion).strip():
+        assert may_be_empty(node)
+    assert needed_slots(node) <= speaker.said.keys() <= node.slots | said.keys()
+
+
+@given(TEXTS, st.integers(0, 2**32))
+def test_another_word_in_a_slot_does_not_match(text, seed):
+    node, random = parse(f"({text}) {{name}}", WORDS), Random(seed)
+    speaker = Speaker(WORDS, random)
+    expansion = node.expand(speaker)
+    others = {"name": next(word for word in WORDS["name"] if word != speaker.said["name"])}
+    assert not Matcher(WORDS, speaker.said | others).matches(node, expansion)
+
+
+@given(st.text(), st.text())
+def test_folding_is_the_same_in_parts(a, b):
+    assert re.sub(" +", " ", fold(a) + fold(b)) == fold(a + b)
+
+
+@given(st.text("(){}[]|\\ab.{pet}"))
+def test_any_text_is_a_grammar_or_an_error_of_one_line(text):
+    try:
+        parse(text, WORDS)
+    except ValueError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("my (dog", r"has a bracket at character 4 that is not closed: add '\)'"),
+        ("my dog]", r"has '\]' at character 7 without its opening bracket"),
+        ("(a]", r"has '\]' at character 3 without"),
+        ("a|b", r"has a \| outside of brackets"),
+        ("a\\", "ends with a backslash"),
+        ("(" * 13 + "a" + ")" * 13, "has brackets more than 12 deep"),
+        ("{hat}", "has an unknown slot {hat}: add it to slots, which has pet, name"),
+        ("{}", "has an unknown slot {}"),
+        ("{pet.old}", "has an unknown form {pet.old}: add 'old' to the word 'dog' of slots.pet"),
+        ("{pet.3}", "needs 3 words of the slot pet, which has 2: add some"),
+        ("{pet.0}", "needs 0 words"),
+        ("[a]" * 20, "has more than 1,000,000 expansions: split it"),
+        ("(a|b)" * 999, "has more than 1,000,000 expansions: split it"),
+        ("a" * 5_001, "has 5,001 characters: expected at most 5,000: split it"),
+    ],
+)
+def test_what_is_not_of_the_grammar_is_said(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text, WORDS)
+
+
+def test_many_ways_to_read_a_reply_take_no_longer():
+    with ended():
+        assert not accepts("[a][a ]" * 8 + "(a|a|aa| a)", "a " * 60 + "b")
+        assert not accepts("((((a|a)|a)|a)|a)" * 4, "a" * 10_000)

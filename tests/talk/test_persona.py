@@ -1,0 +1,120 @@
+import pytest
+
+from chatmill.talk.persona import read_persona
+from support.talk import PERSONA, write_persona
+
+BOMB = "[&a0 [x, x, x]" + "".join(f", &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40)) + "]"
+CHAIN = "[&a0 [x]" + "".join(f", &a{n} [*a{n - 1}]" for n in range(1, 2000)) + "]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("my {pet} [", "my {pet} [[", r"intents\.pet_is_ill\.known\.1: .* bracket at character 10 .* not closed"),
+        ("(he|she)", "(" * 30 + "a" + ")" * 30, r"intents\.pet_is_ill\.follow\.1\.known\.1: .* more than 12 deep"),
+        ("hiya", "[hiya]", r"intents\.greeting\.held_back\.1: may be empty: remove an empty alternative"),
+        ("hiya", "(hiya|!)", r"intents\.greeting\.held_back\.1: may be empty"),
+        ("my {pet} [", "my {hat} [", r"intents\.pet_is_ill\.known\.1: .* unknown slot {hat}: add it to slots"),
+        ("{joke.end}", "{joke.start}", r"intents\.joke\.follow\.why\.answers\.1: .* unknown form {joke\.start}"),
+        ("pet_name: [Rex, Luna]", "pet_name: []", r"slots\.pet_name: List should have at least 1 item.*: add some"),
+        ("pet_name: [Rex, Luna]", "pet_name: [Rex, '?']", r"slots\.pet_name\.2: word: '\?' has neither letters"),
+        ("pet_name: [Rex, Luna]", "pet_name: [Rex, Rex]", r"slots\.pet_name\.2: 'Rex' occurs twice: remove one"),
+        ("pet_name: [Rex, Luna]", "pet_name: [{many: Rexes}]", r"slots\.pet_name\.1: .*: no form 'word': add it"),
+        ("[Rex, Luna]", "[Rex]\n  x: [{word: a}]\n  y: [b, {wo rd: a}]", r"slots\.y\.1\.wo rd"),
+        (
+            '"no, i meant my {pet.2}"',
+            '"no, {pet_name.3}"',
+            r"follow\.2\.known\.1: .* needs 3 words of the slot pet_name",
+        ),
+        ('    held_back: ["make me laugh"]\n', "", r"intents\.joke\.held_back: Field required: add it"),
+        ('answers: ["{joke}"]', "answers: []", r"intents\.joke\.answers: List should have at least 1 item.*: add some"),
+        ("- known: [", "- konwn: [], known: [", "not YAML"),
+        ("weight: 2", "wieght: 2", r"intents\.greeting\.wieght: Extra inputs are not permitted: remove it, or correct"),
+        ("weight: 2", "weight: 0", r"intents\.greeting\.weight: Input should be greater than 0"),
+        (
+            "{pet_name|your {pet}}",
+            "{pet_name}",
+            r"pet_is_ill\.answers: after 'my {pet} .*{pet_name} may be unsaid: add",
+        ),
+        ("I am sorry.", "I am sorry, {name}.", r"pet_is_ill\.answers: after .*{name}, {pet_name} may be unsaid"),
+        ("You have not told me your", "{name} is your", r"facts\.name\.unknown: after .*{name} may be unsaid"),
+        (
+            "make me laugh",
+            "[a][b][c]" * 10,
+            r"intents\.joke\.held_back\.1: .* has more than 1,000,000 expansions: split",
+        ),
+        (
+            "make me laugh",
+            "tell me a joke",
+            r"'tell me a joke' is a phrasing of joke \(known\) and of joke \(held_back\)",
+        ),
+        (
+            "make me laugh",
+            "Hello, there!",
+            r"'hello there' is a phrasing of greeting \(known\) and of joke \(held_back\)",
+        ),
+        ("tell me a joke", "my (cat|dog) is ill", r"'my cat is ill' is a phrasing of joke \(known\) and of pet_is_ill"),
+        (
+            "tell me a joke",
+            "call me [a ]{name}",
+            r"'call me ana' is a phrasing of facts/name/tell \(known\) and of joke",
+        ),
+        ("no idea", "hello", r"'hello' is a phrasing of greeting \(known\) and of joke/why \(held_back\)"),
+        ("(he|she) does not eat", "no, i meant my cat", r"'no i meant my cat' is a phrasing of pet_is_ill/1"),
+        ("  joke:\n    known", "  greeting:\n    known", r"not YAML: line \d+: 'greeting' occurs twice: rename one"),
+        ("  joke:\n    known", "  a/b:\n    known", r"intents\.a/b\.\[key\]: String should match pattern"),
+        ("slots:\n", "slots:\n  a: &a [*a, *a]\n", "not YAML: found unconstructable recursive node"),
+        ("slots:\n", "slots:\n  a: *b\n", "not YAML: found undefined alias"),
+        (
+            "slots:\n",
+            f"slots: {BOMB}\nx:\n",
+            "not YAML: more than 300,000 entries, those of aliases counted again: remove",
+        ),
+        ("slots:\n", f"slots: {CHAIN}\nx:\n", "not YAML: nested too deeply"),
+        ("slots:\n", "slots: " + "[" * 100, r"not YAML: nested too deeply"),
+        ("intents:", "other:", "other: Extra inputs are not permitted|intents: Field required"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, message):
+    assert old in PERSONA
+    file = write_persona(tmp_path, PERSONA.replace(old, new, 1))
+    with pytest.raises(ValueError, match=rf"^{file}: .*({message})") as error:
+        read_persona(file)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_over_a_megabyte_is_refused_before_it_is_read(tmp_path):
+    file = write_persona(tmp_path, PERSONA + "#" * 1_000_000)
+    with pytest.raises(ValueError, match="over 1,000,000 bytes: split it"):
+        read_persona(file)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"3", b"\xff\xfe", b"\x00", b"intents: {a: 1}", b"- a", b"a: !!python/name:os.x"]
+)
+def test_other_content_is_an_error_of_one_line(tmp_path, content):
+    file = tmp_path / "talk.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{file}: ") as error:
+        read_persona(file)
+    assert "\n" not in str(error.value)
+
+
+def test_exchanges_are_named_by_their_place_and_draw_what_no_user_says(tmp_path):
+    persona = read_persona(write_persona(tmp_path, PERSONA))
+    exchanges = persona.exchanges()
+    assert list(exchanges)[:6] == ["greeting", "pet_is_ill", "pet_is_ill/1", "pet_is_ill/2", "joke", "joke/why"]
+    assert {path: set(found.drawable) for path, found in exchanges.items() if found.drawable} == {
+        "joke": {"joke"},
+        "joke/why": {"joke"},
+    }
+
+
+def test_equal_phrasings_that_cannot_be_confused_are_allowed(tmp_path):
+    """Known ones after different messages; the answers then depend on what was said before."""
+    read_persona(write_persona(tmp_path, PERSONA.replace('"(he|she) does not eat"', '"i do not know"')))
+
+
+def test_lists_may_be_shared_by_aliases(tmp_path):
+    shared = PERSONA.replace("pet_name: [Rex, Luna]", "pet_name: &names [Rex, Luna]\n  toy: *names")
+    assert read_persona(write_persona(tmp_path, shared)).words["toy"] == [{"word": "Rex"}, {"word": "Luna"}]
