@@ -1,0 +1,120 @@
+import pytest
+
+from chatmill.conversation.chatml import Message, Record, render
+from chatmill.datasets.formats.talk import generate
+from chatmill.evaluation.held_out_set import TestSet as HeldOut  # not a test
+from chatmill.evaluation.sense import Judge, Parrot, measure_sense, select_questions
+from chatmill.evaluation.skill_scoring import MEASURED_BY_SENSE
+from chatmill.talk.persona import read_persona
+from evaluate import select_questions as select_skills
+from support.talk import write_persona
+
+TELL = {"name": "talk", "phrasing": "held_back", "noisy": False}
+ILL = TELL | {"intent": "pet_is_ill", "turn": 1, "slots": {"pet": "dog"}}
+MEANT = TELL | {"intent": "pet_is_ill/2", "turn": 2, "slots": {"pet": "dog", "pet.2": "cat"}}
+WHY = TELL | {"intent": "joke/why", "turn": 2, "slots": {"joke": "What is brown and sticky?"}}
+NAME = {
+    "name": "recall",
+    "phrasing": "known",
+    "fact": "name",
+    "contains": ["Ana"],
+    "distance": 3,
+    "slots": {"name": "Ana"},
+}
+NO_PET = NAME | {"fact": "no_pet", "contains": [], "slots": {"pet": "dog"}}
+
+
+@pytest.fixture(scope="module")
+def persona(tmp_path_factory):
+    return read_persona(write_persona(tmp_path_factory.mktemp("sense")))
+
+
+@pytest.fixture(scope="module")
+def items(persona):
+    return list(generate(persona.file, limit=1500, seed=1))
+
+
+@pytest.fixture(scope="module")
+def held_out(items):
+    held = [item for item in items if item.group.startswith("test/")]
+    return HeldOut(["talk"] * len(held), [item.conversation for item in held], [item.skill for item in held])
+
+
+@pytest.fixture(scope="module")
+def train(items):
+    return [Record("talk", item.group, render(item.conversation)) for item in items if item.skill is None]
+
+
+@pytest.mark.parametrize(
+    ("skill", "reply", "right"),
+    [
+        (ILL, "i am sorry, what is wrong with your dog", True),
+        (ILL, "I am sorry. What is wrong with your cat?", False),
+        (ILL, "I am sorry. What is wrong with Rex?", False),
+        (ILL | {"slots": {"pet": "dog", "pet_name": "Rex"}}, "I am sorry. What is wrong with Rex?", True),
+        (ILL, "Nice to meet you, Ana!", False),
+        (MEANT, "Oh, your cat! What is wrong with it?", True),
+        (MEANT, "Oh, your dog! What is wrong with it?", False),
+        (WHY, "A stick.", True),
+        (WHY, "To get to the other side.", False),
+        (NAME, "Your name is Ana.", True),
+        (NAME, "It's Ana!", True),
+        (NAME, "Your name is Ben.", False),
+        (NAME, "Ana or Ben.", False),
+        (NAME, "Anastasia.", False),
+        (NAME, "You have not told me your name.", False),
+        (NO_PET, "No, you have no dog.", True),
+        (NO_PET, "Yes, you have a dog.", False),
+        (NO_PET, "", False),
+    ],
+)
+def test_a_reply_makes_sense_or_not(persona, skill, reply, right):
+    assert Judge(persona).makes_sense(skill, reply) == right
+
+
+def test_the_answers_of_the_test_set_are_all_right_and_silence_is_not(persona, held_out, train):
+    answers = {render(conversation[:-1]): conversation[-1].text for conversation in held_out.conversations}
+    right = measure_sense(persona, held_out, train, lambda asked: answers[render(asked)], limit=10)
+    assert {kind: value for kind, value in right.items() if kind != "parrot"} == {
+        kind: {"rate": 1.0, "n": 10} for kind in ("first", "later", "noisy", "recall")
+    }
+    silent = measure_sense(persona, held_out, train, lambda asked: "", limit=10)
+    assert {value["rate"] for kind, value in silent.items() if kind != "parrot"} == {0.0}
+    assert silent["parrot"] == right["parrot"]
+    assert right["parrot"]["later"]["rate"] < 0.5
+
+
+def test_questions_are_spread_over_the_test_set(held_out):
+    asked, all_asked = select_questions(held_out, 4), select_questions(held_out, 10_000)
+    for kind, questions in all_asked.items():
+        size = len(questions)
+        assert asked[kind] == [questions[index] for index in (0, size // 4, size // 2, 3 * size // 4)]
+    assert sum(map(len, all_asked.values())) == len(held_out.skills)
+    assert all(conversation[-1].role == "user" for conversation, _ in asked["later"])
+
+
+def test_the_test_set_of_another_persona_is_an_error(persona):
+    for skill in (ILL | {"intent": "pet_is_lost"}, NAME | {"fact": "age"}, ILL | {"slots": {"pet": "cow"}}):
+        with pytest.raises(ValueError, match=r"talk\.yaml: .*(pet_is_lost|age|cow).*: (run|the data)"):
+            Judge(persona).makes_sense(skill, "")
+
+
+def test_the_parrot_repeats_the_answer_to_the_nearest_message():
+    texts = {"my dog is ill": "A", "my cat is ill": "B", "hello there": "C", "is it": "D"}
+    parrot = Parrot([Message.from_text("user", text), Message.from_text("assistant", texts[text])] for text in texts)
+    for text, answer in {"My cat!": "B", "my dog, is it ill?": "A", "there": "C", "Is it it?": "D"}.items():
+        assert parrot.reply([Message.from_text("user", text)]) == answer
+    assert Parrot([]).reply([Message.from_text("user", "hi")]) == ""
+
+
+def test_the_parrot_learns_from_training_conversations_of_personas_alone(persona, held_out):
+    record = Record(
+        "letters", "letters/1", render([Message.from_text("user", "hi"), Message.from_text("assistant", "x")])
+    )
+    rates = measure_sense(persona, held_out, [record], lambda asked: "", limit=3)
+    assert rates["parrot"]["first"] == {"rate": 0.0, "n": 3}
+
+
+def test_what_is_measured_by_sense_is_not_among_the_skills(held_out):
+    assert {skill["name"] for skill in held_out.skills} == set(MEASURED_BY_SENSE)
+    assert select_skills(held_out, 5) == []
