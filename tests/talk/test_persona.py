@@ -30,6 +30,8 @@ CHAIN = "[&a0 [x]" + "".join(f", &a{n} [*a{n - 1}]" for n in range(1, 2000)) + "
         ('answers: ["{joke}"]', "answers: []", r"intents\.joke\.answers: List should have at least 1 item.*: add some"),
         ("- known: [", "- konwn: [], known: [", "not YAML"),
         ("weight: 2", "wieght: 2", r"intents\.greeting\.wieght: Extra inputs are not permitted: remove it, or correct"),
+        ('answers: ["{joke}"]', 'answers: ["[{joke}]"]', r"intents\.joke\.answers\.1: may be empty: remove"),
+        ("weight: 2", "weight: inf", r"intents\.greeting\.weight: Input should be less than or equal to 1000000"),
         ("weight: 2", "weight: 0", r"intents\.greeting\.weight: Input should be greater than 0"),
         (
             "{pet_name|your {pet}}",

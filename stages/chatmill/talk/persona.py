@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PositiveFloat
+from pydantic import BeforeValidator, Field
 
 from chatmill.talk.collisions import Owner, coincidences
 from chatmill.talk.grammar import Node, Word, Words, needed_slots, parse
@@ -45,7 +45,7 @@ SlotWord = Annotated[dict[SlotName, str], BeforeValidator(_with_form)]
 class ExchangeSection(StrictModel):
     """What a user says in many ways, what is answered, and the exchanges that may come next."""
 
-    weight: PositiveFloat = 1
+    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1
     known: Texts
     held_back: Texts
     answers: Texts
@@ -210,11 +210,11 @@ class _Reader:
         self, place: str, path: str, section: ExchangeSection, certain: frozenset[str], answers_key: str = "answers"
     ) -> Exchange:
         """A parsed exchange; the slots in `certain` were said before it."""
-        known, held_back = (self._phrasings(f"{place}.{key}", getattr(section, key)) for key in ("known", "held_back"))
+        known, held_back = (self._with_words(f"{place}.{key}", getattr(section, key)) for key in ("known", "held_back"))
         answers_place = f"{place.removesuffix('.tell').removesuffix('.ask')}.{answers_key}"
         if place.startswith("intents"):
             answers_place = f"{place}.answers"
-        answers = self._parse(answers_place, section.answers)
+        answers = self._with_words(answers_place, section.answers)
         drawable = slots_of(answers) - self.users
         texts = section.known + section.held_back
         for text, phrasing in zip(texts, known + held_back, strict=True):
@@ -236,10 +236,10 @@ class _Reader:
         missing = ", ".join(f"{{{slot}}}" for slot in sorted(slots_of(answers) - said - drawable))
         raise ValueError(
             f"{place}: after {text!r} none can be given, as {missing} may be unsaid: "
-            "add an answer without it, or put it into [ ] or {slot|other words}"
+            "add an answer without it, put it into [ ] or {slot|other words}, or use a slot that only answers say"
         )
 
-    def _phrasings(self, place: str, texts: list[str]) -> tuple[Node, ...]:
+    def _with_words(self, place: str, texts: list[str]) -> tuple[Node, ...]:
         nodes = self._parse(place, texts)
         for number, node in enumerate(nodes, 1):
             if may_be_empty(node):

@@ -179,3 +179,14 @@ def test_a_persona_of_one_intent_is_enough(tmp_path):
     file = write_persona(tmp_path, "intents: {hi: {known: [hi], held_back: [hello], answers: [Hi!]}}")
     assert [len(item.conversation) // 2 for item in generate(file, limit=15, seed=0)][-1] == 1
     assert {item.conversation[-1].text for item in generate(file, limit=40, seed=0)} == {"Hi!"}
+
+
+def test_nothing_is_left_over_around_optional_parts(tmp_path):
+    intent = "known: ['[no], i mean [a b] , c [d] ?'], held_back: [x], answers: ['[ Well] , it is [so ] .']"
+    texts = {
+        message.text
+        for item in generate(write_persona(tmp_path, f"intents: {{hi: {{{intent}}}}}"), limit=14, seed=3)
+        for message in item.conversation
+    }
+    assert {"It is.", "Well, it is so.", "No, I mean, c d?", "I mean a b, c?"} <= texts
+    assert not [text for text in texts if re.search(r"^\W| [,.?]|  ", text)]

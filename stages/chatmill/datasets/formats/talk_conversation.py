@@ -1,5 +1,6 @@
 """A conversation with a persona, drawn exchange by exchange."""
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from random import Random
@@ -9,6 +10,7 @@ from chatmill.datasets.formats.spelling import add_typos, vary_spelling
 from chatmill.talk.grammar import Node, Speaker, Word
 from chatmill.talk.persona import Exchange, Fact, Persona
 
+_BEFORE_MARK = re.compile(r" ([,.?!;:](?!\S))")
 TYPOS = 0.1  # share of the messages with typing errors
 ATTEMPTS = 8  # to draw an intent that did not occur in the conversation
 
@@ -71,7 +73,7 @@ class Talk:
         """Add an exchange of the present thread in one of the phrasings; whether it has typos, which may be asked."""
         random, speaker = self._random, self._speaker
         speaker.drawable = None
-        plain = " ".join((opening + random.choice(phrasings).expand(speaker)).split())
+        plain = _tidy(opening + random.choice(phrasings).expand(speaker))
         text = plain
         if random.random() < TYPOS if is_noisy is None else is_noisy:
             kept = {part for word in speaker.said.values() for form in word.values() for part in form.split()}
@@ -79,7 +81,7 @@ class Talk:
         self.said_before_answer = {key: word["word"] for key, word in speaker.said.items()}
         speaker.drawable = exchange.drawable
         usable = [answer for answer in exchange.answers if answer.is_usable(speaker.said, speaker.drawable)]
-        answer = " ".join(random.choice(usable).expand(speaker).split())
+        answer = _tidy(random.choice(usable).expand(speaker))
         self.messages.append(Message.from_text("user", vary_spelling(text, random)))
         self.messages.append(Message.from_text("assistant", answer[0].upper() + answer[1:]))
         return text != plain
@@ -112,3 +114,8 @@ class Talk:
         told = fact.name in self._told_at
         self._speaker.said = dict(self._told) if told else {}
         self.add(fact.ask if told else fact.ask_untold, phrasings or fact.ask.known)
+
+
+def _tidy(text: str) -> str:
+    """The text without what is left over around optional parts: repeated blanks, and marks without a word before."""
+    return _BEFORE_MARK.sub(r"\1", " ".join(text.split())).lstrip(",;:. ")
