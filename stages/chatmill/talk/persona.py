@@ -196,24 +196,22 @@ class _Reader:
         place, path = f"facts.{name}", f"facts/{name}"
         tell = _section(section.tell, section.reply)
         ask, untold = _section(section.ask, section.answers), _section(section.ask, section.unknown)
-        told = self._exchange(f"{place}.tell", f"{path}/tell", tell, frozenset(), "reply")
+        told = self._exchange(f"{place}.tell", f"{path}/tell", tell, frozenset(), f"{place}.reply")
         certain = frozenset.intersection(*map(needed_slots, told.phrasings))
         return Fact(
             name,
             told,
-            self._exchange(f"{place}.ask", f"{path}/asked", ask, certain),
-            self._exchange(f"{place}.ask", f"{path}/ask", untold, frozenset(), "unknown"),
+            self._exchange(f"{place}.ask", f"{path}/asked", ask, certain, f"{place}.answers"),
+            self._exchange(f"{place}.ask", f"{path}/ask", untold, frozenset(), f"{place}.unknown"),
             slots_of(told.phrasings),
         )
 
     def _exchange(
-        self, place: str, path: str, section: ExchangeSection, certain: frozenset[str], answers_key: str = "answers"
+        self, place: str, path: str, section: ExchangeSection, certain: frozenset[str], answers_place: str = ""
     ) -> Exchange:
         """A parsed exchange; the slots in `certain` were said before it."""
         known, held_back = (self._with_words(f"{place}.{key}", getattr(section, key)) for key in ("known", "held_back"))
-        answers_place = f"{place.removesuffix('.tell').removesuffix('.ask')}.{answers_key}"
-        if place.startswith("intents"):
-            answers_place = f"{place}.answers"
+        answers_place = answers_place or f"{place}.answers"
         answers = self._with_words(answers_place, section.answers)
         drawable = slots_of(answers) - self.users
         texts = section.known + section.held_back
