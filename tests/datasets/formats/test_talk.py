@@ -3,7 +3,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from chatmill.conversation.chatml import check_turns, render
+from chatmill.conversation.chatml import check_turns, declared_tools, render
 from chatmill.datasets.formats.talk import generate
 from chatmill.talk.matching import Matcher, fold
 from chatmill.talk.persona import read_persona
@@ -28,7 +28,7 @@ def persona(file):
 
 
 def exchanges(item):
-    texts = [message.text for message in item.conversation]
+    texts = [message.text for message in item.conversation if message.role != "system"]
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
@@ -39,7 +39,13 @@ def side(item):
 def test_the_first_conversations_of_a_seed_are_these(file):
     first = next(generate(file, limit=1, seed=1))
     assert (first.group, first.place) == ("train/talk/1", f"{file}: conversation 1")
-    assert exchanges(first) == [("Good morning.", "Hi! What is on your mind?")]
+    assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?"), ("I do not kno.", "A stick.")]
+
+
+def test_half_of_the_conversations_declare_the_calculator_whatever_they_are_for(items):
+    for split in ("train", "validation", "test"):
+        declared = [bool(declared_tools(item.conversation)) for item in items if side(item) == split]
+        assert 0.3 < sum(declared) / len(declared) < 0.7
 
 
 def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(file, items):
@@ -60,6 +66,7 @@ def test_conversations_are_whole_and_of_mixed_length(items):
 def test_every_fifteenth_conversation_is_held_back(items):
     for number, item in enumerate(items, 1):
         assert (item.skill is not None) == (side(item) in ("test", "validation")) == (number % 15 == 0)
+        assert item.skill is None or item.skill["persona"] == "talk.yaml"
     assert Counter(map(side, items))["test"] > 100
 
 

@@ -2,14 +2,16 @@
 
 Most conversations are for training, and all that the user says in them is phrased as in `known`. One of
 HELD_BACK_EVERY is for validation or test (chatmill.datasets.formats.talk_held_back), and its last answer is scored.
+Half of the conversations declare the calculator (chatmill.conversation.chatml.declare_tools), as chats do.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from random import Random
 
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.chatml import Conversation, declare_tools
 from chatmill.datasets.formats.example import Example
 from chatmill.datasets.formats.talk_conversation import Choices, Talk
 from chatmill.datasets.formats.talk_held_back import HeldBackTalks
@@ -28,11 +30,13 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     known, held_back = KnownTalks(persona, random), HeldBackTalks(persona, random)
     for number in islice(count(1), limit):
         place, group = f"{file}: conversation {number}", f"talk/{number}"
+        has_calculator = random.random() < 0.5
         if number % HELD_BACK_EVERY:
-            yield Example(place, on_side(group, "train"), known.draw())
+            item = Example(place, on_side(group, "train"), known.draw())
         else:
             talk = held_back.draw()
-            yield Example(place, on_side(group, talk.split), talk.conversation, talk.skill)
+            item = Example(place, on_side(group, talk.split), talk.conversation, talk.skill | {"persona": file.name})
+        yield replace(item, conversation=declare_tools(item.conversation)) if has_calculator else item
 
 
 class KnownTalks:
