@@ -2,11 +2,10 @@
 
 The model answers the last question of each conversation, greedily and with the calculator. `skills` are measured with
 the main engine, which chats also use; `engines` compares all of them on the first `engine_prompts` questions of each
-skill.
+skill. `sense` and `recall` are shares of replies to a persona's user that make sense (chatmill.evaluation.sense).
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -15,21 +14,21 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from chatmill.conversation.chatml import Conversation, Message
+from chatmill.conversation.chatml import Conversation, read_records
 from chatmill.conversation.template import TemplateName
-from chatmill.encoded.token_files import read_meta, read_split
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.evaluation.answering import accuracies, answer_prompts, answer_questions, answer_talk
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, default_stride
 from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSet, sample_test_set
 from chatmill.evaluation.hits import hits_at_1, make_rankings
-from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, mean_of_shares, share, values_of
-from chatmill.evaluation.ngram import NgramScore, score_with_ngrams
+from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, share, values_of
+from chatmill.evaluation.ngram import NgramScore, read_counted_text, score_with_ngrams
 from chatmill.evaluation.rounding import rounded
 from chatmill.evaluation.scoring import make_prefix_scorer, make_scorer
-from chatmill.evaluation.skill_scoring import is_correct
+from chatmill.evaluation.sense import measure_sense
 from chatmill.evaluation.verbatim import measure_copying
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
@@ -41,43 +40,13 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.talk.persona import read_persona
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 MAX_RANKINGS = 100  # conversations without `skill` for hits@1
 MAX_TALK_ANSWERS = 200  # of them that are answered, to see what is copied
 MAX_TALK = 1000  # of them from which other replies are taken
-
-
-def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
-    """Whether each answer is correct, and whether the model ended it itself."""
-    correct, stopped = [], []
-    for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
-        message, stop = session.greedy_reply(question.conversation, max_tokens)
-        correct.append(is_correct(question.skill, message.text))
-        stopped.append(stop)
-    return correct, stopped
-
-
-def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, Estimate]:
-    """Share of correct answers by skill, and `macro`, their mean; empty without questions."""
-    by_skill = defaultdict(list)
-    for question, answered in zip(questions, correct, strict=True):
-        if question.skill["phrasing"] == phrasing:
-            by_skill[question.skill["name"]].append(answered)
-    shares = {name: share(by_skill[name]) for name in sorted(by_skill)}
-    return {"macro": mean_of_shares(list(shares.values())), **shares} if shares else {}
-
-
-def measure_ngram(tokens: Path, model: Path, corpus: Corpus, template: TemplateName) -> NgramScore:
-    """The score of n-grams of the training text, which must be encoded as the corpus is."""
-    meta = read_meta(tokens)
-    if (meta.fingerprint, meta.template) != (corpus.tokenizer.fingerprint, template):
-        raise ValueError(
-            f"{tokens} was encoded with another tokenizer or template than that of {model}: recreate both with dvc "
-            "repro train_model"
-        )
-    return score_with_ngrams(read_split(tokens, "train"), read_split(tokens, "validation"), corpus)
 
 
 def measure_text(
@@ -133,30 +102,6 @@ def measure_compression(
     }
 
 
-def answer_prompts(session: ChatSession, prompts: Path, max_tokens: int) -> list[dict[str, Any]]:
-    """The answers to the prompts in a file, one per line."""
-    try:
-        lines = prompts.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{prompts}: not UTF-8 at byte {error.start}") from error
-    result = []
-    for line in filter(str.strip, lines):
-        message, stopped = session.greedy_reply([Message.from_text("user", line)], max_tokens)
-        result.append({"prompt": line, "answer": message.text, "stopped": stopped})
-    return result
-
-
-def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: int) -> list[tuple[str, str]]:
-    """The model's and the true last reply to each conversation whose last message fits into the context."""
-    result = []
-    for *prompt, true in progress(list(talk), "answers to look for in the training data", unit="answer"):
-        last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
-        if true.role == "assistant" and prompt and session.fits(last_turn, max_tokens):
-            message, _ = session.greedy_reply(prompt, max_tokens)
-            result.append((message.text, true.text))
-    return result
-
-
 def open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
     """The engines, opened one at a time, with the files of their weights; PyTorch comes first."""
     network, _ = load_chat_model(model, torch.device("cpu"))
@@ -206,6 +151,19 @@ def describe_chunks(model: ChatModel, corpus: Corpus, samples: list[dict[str, An
     return chunk_statistics(starts, contents)
 
 
+def ask_persona(
+    session: ChatSession, persona: Path, questions: dict[str, list[Question]], train: Path, max_tokens: int
+) -> dict[str, Any]:
+    """The sections sense and recall of the metrics, without questions or a persona none."""
+    if not questions or not persona.exists():
+        return {}
+
+    def reply(conversation: Conversation) -> str:
+        return session.greedy_reply(conversation, max_tokens)[0].text
+
+    return measure_sense(read_persona(persona), questions, read_records(train), reply)
+
+
 def trained_on_assistant_only(model: Path) -> bool:
     """Whether only the assistant's text had a loss weight in training."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -217,6 +175,7 @@ def main(
     test: Path,
     train: Path,
     prompts: Path,
+    persona: Path,
     tokens: Path,
     model: Path,
     onnx: Path,
@@ -229,6 +188,7 @@ def main(
     conversations: PositiveInt | None,
     skill_prompts: PositiveInt,
     engine_prompts: PositiveInt,
+    talk_prompts: PositiveInt,
     compare_tokenizers: list[Path],
     stride: PositiveInt | None,
 ) -> None:
@@ -236,12 +196,13 @@ def main(
 
     Bits per byte are measured on `conversations` of the test set; answers are searched in those of `train`. `tokens` is
     the encoded training text, whose n-grams are a baseline. `skill_prompts` and `engine_prompts` limit the questions of
-    each skill and phrasing. `compare_tokenizers` are files of other tokenizers in the folder `external`. Conversations
-    longer than the context are scored in windows that move by `stride` tokens, by default half a context.
+    each skill and phrasing, `talk_prompts` those of each kind to the persona. `compare_tokenizers` are files of other
+    tokenizers in the folder `external`. Conversations longer than the context are scored in windows that move by
+    `stride` tokens, by default half a context.
     """
     for file in compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
-    sample = sample_test_set(test, conversations, skill_prompts, MAX_TALK)
+    sample = sample_test_set(test, conversations, skill_prompts, MAX_TALK, talk_prompts, persona.name)
     test_set, questions = sample.test, sample.questions
     loaded = load_model(onnx if engine_names(onnx) else model, device="cpu", threads=threads)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
@@ -256,16 +217,18 @@ def main(
         question for question in questions if question.skill["phrasing"] == "known" and question.rank < engine_prompts
     ]
 
-    ngram = measure_ngram(tokens, model, corpus, template)
+    counted = read_counted_text(tokens, tokenizer, template, model)
+    ngram = score_with_ngrams(counted, tokenizer, corpus.ids, corpus.offsets)
     engines = open_engines(model, onnx, threads)
     compared, nats = measure_engines(
         engines, corpus, engine_questions, template, max_tokens=max_tokens, stride=stride, trained_only=trained_only
     )
     session = ChatSession(*loaded)
     correct, stopped = answer_questions(session, questions, max_tokens)
-    free = answer_prompts(session, prompts, max_tokens)
+    free = answer_prompts(session, prompts, loaded.tools, max_tokens)
     stopped += [answer["stopped"] for answer in free]
     talk = answer_talk(session, sample.talk[:MAX_TALK_ANSWERS], max_tokens)
+    sense = ask_persona(session, persona, sample.talk_questions, train, max_tokens)
     rankings = make_rankings(sample.talk, MAX_RANKINGS)
     segments, scorer = loaded.template.continue_final_message, make_prefix_scorer(loaded.engine)
     hits = hits_at_1(rankings, tokenizer, segments, loaded.engine.context, scorer)
@@ -280,6 +243,7 @@ def main(
         "verbatim": measure_copying(
             [answer["answer"] for answer in free] + [reply for reply, _ in talk], [true for _, true in talk], train
         ),
+        **sense,
         "engines": compared,
         "tokenizer": measure_compression(test_set, tokenizer, corpora, template, compare_tokenizers),
     }

@@ -111,6 +111,28 @@ def test_questions_are_exercises_and_found_beyond_the_sample(tmp_path):
     assert found == select_questions(read_test_set(file), 2)
 
 
+def message(number, persona="talk.yaml", **skill):
+    conversation = [Message.from_text("user", f"Message {number}."), Message.from_text("assistant", "2")]
+    return Record("talk", f"talk/{number}", render(conversation), {"name": "talk", "persona": persona} | skill)
+
+
+def test_questions_to_a_persona_are_chosen_by_kind_and_beyond_the_sample(tmp_path):
+    kinds = {
+        "first": {"turn": 1, "noisy": False},
+        "noisy": {"turn": 1, "noisy": True},
+        "later": {"turn": 3, "noisy": False},
+        "recall": {"name": "recall"},
+    }
+    records = [message(f"{key}, {kind}", **skill) for kind, skill in kinds.items() for key in range(5)]
+    records += [message("to another", "bakery.yaml", **kinds["first"]), exercise("add", 1), talk("talk", 1)]
+    file = write_all(tmp_path / "test.jsonl", records)
+    found = sample_test_set(file, 1, 1, 1, 3, "talk.yaml").talk_questions
+    assert {kind: [one.rank for one in asked] for kind, asked in found.items()} == {kind: [0, 1, 2] for kind in kinds}
+    for kind, asked in found.items():
+        assert all(len(one.conversation) == 1 and kind in one.conversation[0].text for one in asked)
+    assert len(sample_test_set(file, 1, 1, 1, 9, "bakery.yaml").talk_questions["first"]) == 1
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
     """No more records are alive at a time than the sample holds, and a few."""
     alive = weakref.WeakSet()

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.ngram import (
     MAX_ORDER,
+    CountedText,
     count_tables,
     estimate_discounts,
     limit_tokens,
@@ -189,8 +189,8 @@ def test_the_order_is_the_best_on_the_text_of_validation(validation, order):
         return [*nats_by_order(tables, split.ids, split.offsets, len(tokenizer.token_bytes))]
 
     scored, text = split_of(b"cabd", b"ab"), split_of(validation)
-    corpus = Corpus(tokenizer, scored.ids, scored.offsets, *[None] * 2, tokenizer.token_bytes, None)
-    found = score_with_ngrams(train, split_of(validation, CONTROLS), corpus)
+    counted = CountedText(train, split_of(validation, CONTROLS))
+    found = score_with_ngrams(counted, tokenizer, scored.ids, scored.offsets)
     assert found.order == order == 1 + np.argmin([one.sum() for one in nats(text)])
     assert found.train_tokens == len(train.ids)
     assert found.nats.tolist() == nats(scored)[order - 1].tolist()

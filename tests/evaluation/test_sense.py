@@ -2,11 +2,10 @@ import pytest
 
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.datasets.formats.talk import generate
-from chatmill.evaluation.held_out_set import TestSet as HeldOut  # not a test
-from chatmill.evaluation.sense import Judge, Parrot, measure_sense, select_questions
-from chatmill.evaluation.skill_scoring import MEASURED_BY_SENSE
+from chatmill.evaluation.held_out_set import TALK_SKILLS, sample_test_set
+from chatmill.evaluation.intervals import share
+from chatmill.evaluation.sense import Judge, Parrot, measure_sense
 from chatmill.talk.persona import read_persona
-from evaluate import select_questions as select_skills
 from support.talk import write_persona
 
 TELL = {"name": "talk", "phrasing": "held_back", "noisy": False}
@@ -35,9 +34,12 @@ def items(persona):
 
 
 @pytest.fixture(scope="module")
-def held_out(items):
-    held = [item for item in items if item.group.startswith("test/")]
-    return HeldOut(["talk"] * len(held), [item.conversation for item in held], [item.skill for item in held])
+def held_out(items, persona):
+    """The file of the test set."""
+    records = [Record("talk", item.group, render(item.conversation), item.skill) for item in items]
+    file = persona.file.with_name("test.jsonl")
+    file.write_text("".join(one.to_json() for one in records if one.group.startswith("test/")), encoding="utf-8")
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +74,27 @@ def test_a_reply_makes_sense_or_not(persona, skill, reply, right):
     assert Judge(persona).makes_sense(skill, reply) == right
 
 
+def asked(held_out, limit, persona="talk.yaml"):
+    return sample_test_set(held_out, None, 0, 0, limit, persona).talk_questions
+
+
 def test_the_answers_of_the_test_set_are_all_right_and_silence_is_not(persona, held_out, train):
-    answers = {render(conversation[:-1]): conversation[-1].text for conversation in held_out.conversations}
-    right = measure_sense(persona, held_out, train, lambda asked: answers[render(asked)], limit=10)
-    assert {kind: value for kind, value in right.items() if kind != "parrot"} == {
-        kind: {"rate": 1.0, "n": 10} for kind in ("first", "later", "noisy", "recall")
-    }
-    silent = measure_sense(persona, held_out, train, lambda asked: "", limit=10)
-    assert {value["rate"] for kind, value in silent.items() if kind != "parrot"} == {0.0}
-    assert silent["parrot"] == right["parrot"]
-    assert right["parrot"]["later"]["rate"] < 0.5
+    conversations = sample_test_set(held_out, None, 0, 0).test.conversations
+    answers = {render(conversation[:-1]): conversation[-1].text for conversation in conversations}
+    questions = asked(held_out, 10)
+    right = measure_sense(persona, questions, train, lambda asked: answers[render(asked)])
+    parrot = right["sense"].pop("parrot")
+    assert right == {"sense": dict.fromkeys(("first", "later", "noisy"), share([1] * 10)), "recall": share([1] * 10)}
+    silent = measure_sense(persona, questions, train, lambda asked: "")
+    assert silent["sense"].pop("parrot") == parrot and parrot.keys() == silent["sense"].keys()
+    assert {*silent["sense"].values(), silent["recall"]} == {share([0] * 10)}
+    assert parrot["later"].value < 0.5
 
 
-def test_questions_are_spread_over_the_test_set(held_out):
-    asked, all_asked = select_questions(held_out, 4), select_questions(held_out, 10_000)
-    for kind, questions in all_asked.items():
-        size = len(questions)
-        assert asked[kind] == [questions[index] for index in (0, size // 4, size // 2, 3 * size // 4)]
-    assert sum(map(len, all_asked.values())) == len(held_out.skills)
-    assert all(conversation[-1].role == "user" for conversation, _ in asked["later"])
+def test_kinds_that_are_not_asked_are_left_out(persona, held_out):
+    questions = asked(held_out, 2)
+    assert measure_sense(persona, {"recall": questions["recall"]}, [], lambda asked: "") == {"recall": share([0, 0])}
+    assert measure_sense(persona, {"first": questions["first"]}, [], lambda asked: "").keys() == {"sense"}
 
 
 def test_the_test_set_of_another_persona_is_an_error(persona):
@@ -111,10 +115,17 @@ def test_the_parrot_learns_from_training_conversations_of_personas_alone(persona
     record = Record(
         "letters", "letters/1", render([Message.from_text("user", "hi"), Message.from_text("assistant", "x")])
     )
-    rates = measure_sense(persona, held_out, [record], lambda asked: "", limit=3)
-    assert rates["parrot"]["first"] == {"rate": 0.0, "n": 3}
+    measured = measure_sense(persona, asked(held_out, 3), [record], lambda asked: "")
+    assert measured["sense"]["parrot"]["first"] == share([0, 0, 0])
 
 
 def test_what_is_measured_by_sense_is_not_among_the_skills(held_out):
-    assert {skill["name"] for skill in held_out.skills} == set(MEASURED_BY_SENSE)
-    assert select_skills(held_out, 5) == []
+    found = sample_test_set(held_out, None, 5, 5, 10_000, "talk.yaml")
+    assert {skill["name"] for skill in found.test.skills} == set(TALK_SKILLS)
+    assert (found.questions, found.talk) == ([], [])
+    assert sum(map(len, found.talk_questions.values())) == found.num_conversations
+    assert all(one.conversation[-1].role == "user" for one in found.talk_questions["later"])
+
+
+def test_the_questions_to_another_persona_are_left_out(held_out):
+    assert asked(held_out, 5, "bakery.yaml") == {}

@@ -9,7 +9,9 @@ import pytest
 import export_onnx
 from chatmill.conversation.chatml import Message, Part, Record, parse, read_records, render, unescape
 from chatmill.conversation.template import conversation_segments
+from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
+from chatmill.evaluation.answering import accuracies, answer_prompts, answer_talk
 from chatmill.evaluation.batch_scoring import group_by_size
 from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
 from chatmill.evaluation.held_out_set import read_test_set, select_questions
@@ -18,13 +20,14 @@ from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import write_manifest
-from evaluate import accuracies, answer_prompts, answer_talk, main
+from evaluate import main
 from support.paths import ANY_FOLDER
+from support.talk import write_persona
 from support.tiny import byte_tokenizer, write_model
 from support.training_runs import write_tokens
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
-SETTINGS |= {"stride": None, "conversations": None}
+SETTINGS |= {"stride": None, "conversations": None, "talk_prompts": 3}
 CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
@@ -63,6 +66,7 @@ def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings
         out / "test.jsonl",
         folders / "train.jsonl",
         folders / "free.txt",
+        out / "talk.yaml",
         tokens or folders / "tokens",
         model or folders / "model",
         folders / "onnx",
@@ -103,6 +107,30 @@ def test_every_precision_stands_beside_the_others(metrics):
     sizes = [values["size_mb"] for values in precisions]
     assert sizes == sorted(sizes, reverse=True)
     assert len({values["bits_per_byte"] for values in precisions}) == 3
+
+
+@pytest.fixture(scope="module")
+def persona_records(tmp_path_factory):
+    items = generate(write_persona(tmp_path_factory.mktemp("persona")), limit=450, seed=1)
+    return [Record("talk", item.group, render(item.conversation), item.skill) for item in items if item.skill]
+
+
+def test_sense_and_recall_are_measured_beside_the_parrot(folders, tmp_path, persona_records):
+    write_persona(tmp_path)
+    found = evaluated(folders, tmp_path, persona_records)
+    kinds = {"first": 0.0, "later": 0.0, "noisy": 0.0}
+    assert found["sense"] == kinds | {"parrot": kinds} and found["recall"] == 0.0
+    assert found["counts"]["sense"] == dict.fromkeys(kinds, 3) | {"parrot": dict.fromkeys(kinds, 3)}
+    assert found["intervals"]["sense"]["parrot"]["later"] == pytest.approx(wilson(0, 3), abs=1e-6)
+    assert found["counts"]["recall"] == 3 and "skills" not in found
+
+
+@pytest.mark.parametrize("persona", [None, "intents: {hi: {known: [hi], held_back: [hello], answers: [Hi!]}}"])
+def test_without_a_persona_or_questions_to_it_there_is_no_sense_rate(folders, tmp_path, persona_records, persona):
+    if persona:
+        write_persona(tmp_path, persona)
+    found = evaluated(folders, tmp_path, RECORDS if persona else persona_records[:8])
+    assert not {"sense", "recall"} & (found.keys() | found["counts"].keys())
 
 
 def test_sources_pool_to_the_whole(metrics):
@@ -301,7 +329,7 @@ def test_a_bad_record_is_named_with_its_line(folders, tmp_path):
 def test_prompts_that_are_not_utf8_are_refused(folders, tmp_path):
     (tmp_path / "free.txt").write_bytes(b"ok\n\xff\n")
     with pytest.raises(ValueError, match=r"free\.txt: not UTF-8 at byte 3"):
-        answer_prompts(None, tmp_path / "free.txt", 4)
+        answer_prompts(None, tmp_path / "free.txt", (), 4)
 
 
 def test_a_model_and_an_export_of_different_tokenizers_are_refused(folders, tmp_path):

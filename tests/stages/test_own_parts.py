@@ -26,6 +26,7 @@ from support.training_runs import write_tokens
 CHUNKED = replace(CONFIG, chunking=Chunking())
 TALK = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
 EVALUATE = {
+    "talk_prompts": 1,
     "max_tokens": 4,
     "threads": 1,
     "conversations": 5,
@@ -91,7 +92,7 @@ def test_why_there_is_no_graph_is_written_down(folder):
 
 
 def test_it_is_evaluated_by_pytorch_alone_and_its_chunks_are_told(folder, tmp_path):
-    inputs = (folder / name for name in ("test.jsonl", "test.jsonl", "free.txt", "tokens", "model", "onnx"))
+    inputs = (folder / name for name in ("test.jsonl", "test.jsonl", "free.txt", "none", "tokens", "model", "onnx"))
     evaluate.main(*inputs, ANY_FOLDER, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
     metrics = json.loads((tmp_path / "evaluate.json").read_text())
     (sample,) = map(json.loads, (tmp_path / "samples.jsonl").read_text().splitlines())

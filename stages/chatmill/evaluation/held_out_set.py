@@ -37,6 +37,7 @@ class TestSample(NamedTuple):
 
     test: TestSet  # for bits per byte
     questions: list[Question]  # of skills
+    talk_questions: dict[str, list[Question]]  # to a persona, by their kind (talk_kind)
     talk: list[Conversation]  # conversations without `skill`, in the order of their hashes
     num_conversations: int  # of the whole file
 
@@ -77,16 +78,19 @@ def read_test_set(file: Path, limit: int | None = None) -> TestSet:
     return _parse_lines(file, lines[:: 1 if limit is None else -(-len(lines) // limit)])
 
 
-def sample_test_set(file: Path, conversations: int | None, questions: int, talk: int) -> TestSample:
+def sample_test_set(
+    file: Path, conversations: int | None, questions: int, talk: int, talk_questions: int = 0, persona: str = ""
+) -> TestSample:
     """A sample of a file, which is read once, line by line: memory does not grow with it.
 
     Of the `conversations` for bits per byte, MIN_OF_SOURCE are from each source, or as many as it has or as there is
     room for, and the others from the whole file; they are in its order, all of it for None. `questions` is the number
-    of those of each skill and phrasing, the first ones; `talk` that of conversations without `skill`. Raises ValueError
-    with file and line.
+    of those of each skill and phrasing, the first ones; `talk` that of conversations without `skill`, and
+    `talk_questions` that of each kind of question to this persona, by hash. Raises ValueError with file and line.
     """
     drawn, drawn_talk = SmallestHashes(conversations), SmallestHashes(talk)
     by_source: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(MIN_OF_SOURCE))
+    by_kind: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(talk_questions))
     counts: Counter[tuple[str, str]] = Counter()
     asked: list[tuple[int, Line]] = []
     number = 0
@@ -98,14 +102,13 @@ def sample_test_set(file: Path, conversations: int | None, questions: int, talk:
             drawn_talk.add(digest, line)
         elif is_exercise(record.skill) and (rank := _count(counts, record.skill)) < questions:
             asked.append((rank, line))
+        elif record.skill.get("persona") == persona:
+            by_kind[talk_kind(record.skill)].add(digest, line)
     selected = _with_every_source(drawn.lines(), [one.lines() for one in by_source.values()], conversations)
-    parsed = (_parse_line(file, line) for _, line in asked)
     return TestSample(
         _parse_lines(file, sorted(selected, key=lambda line: line.number)),
-        [
-            Question(conversation[:-1], line.record.skill or {}, rank)
-            for (rank, line), conversation in zip(asked, parsed, strict=True)
-        ],
+        [_question(file, line, rank) for rank, line in asked],
+        {kind: [_question(file, line, rank) for rank, line in enumerate(one.lines())] for kind, one in by_kind.items()},
         [_parse_line(file, line) for line in drawn_talk.lines()],
         number,
     )
@@ -124,6 +127,13 @@ def select_questions(test: TestSet, limit: int) -> list[Question]:
 def is_exercise(skill: dict[str, Any]) -> bool:
     """Whether the last answer is scored as an exercise (chatmill.evaluation.skill_scoring)."""
     return skill["name"] not in TALK_SKILLS and ("answers" in skill or "contains" in skill)
+
+
+def talk_kind(skill: dict[str, Any]) -> str:
+    """`recall` for a question for a fact, else `first`, `noisy` (a first message with typing errors) or `later`."""
+    if skill["name"] == "recall":
+        return "recall"
+    return "noisy" if skill["noisy"] else "first" if skill["turn"] == 1 else "later"
 
 
 def _count(counts: Counter[tuple[str, str]], skill: dict[str, Any]) -> int:
@@ -161,6 +171,10 @@ def _parse_lines(file: Path, lines: Iterable[Line]) -> TestSet:
     lines = list(lines)
     conversations = [_parse_line(file, line) for line in lines]
     return TestSet([line.record.source for line in lines], conversations, [line.record.skill for line in lines])
+
+
+def _question(file: Path, line: Line, rank: int) -> Question:
+    return Question(_parse_line(file, line)[:-1], line.record.skill or {}, rank)
 
 
 def _parse_line(file: Path, line: Line) -> Conversation:

@@ -17,14 +17,15 @@ lower order. The rank -1 stands for what did not occur.
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.corpus import Corpus
+from chatmill.encoded.token_files import EncodedSplit, read_meta, read_split
 from chatmill.pipeline.progress import progress
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 MAX_ORDER = 8
 MAX_TRAIN_TOKENS = 1 << 23  # of random text, the worst case, took 15 s and 1.6 GB
@@ -37,8 +38,15 @@ Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
 
+class CountedText(NamedTuple):
+    """The text that is counted, and the one by which the order of a model is chosen."""
+
+    train: EncodedSplit
+    validation: EncodedSplit
+
+
 class NgramScore(NamedTuple):
-    """The nats of a corpus under the best n-gram model."""
+    """The nats of tokens under the best n-gram model."""
 
     nats: Floats  # (N,), 0 for the first token of each conversation
     order: int
@@ -75,18 +83,30 @@ class _Counted(NamedTuple):
     ranks: Integers  # (N,) of the n-gram that ends at each token
 
 
-def score_with_ngrams(train: EncodedSplit, validation: EncodedSplit, corpus: Corpus) -> NgramScore:
-    """Score a corpus with the model of the order that needs the fewest bits per byte of the validation text.
+def read_counted_text(tokens: Path, tokenizer: ChatTokenizer, template: str, model: Path) -> CountedText:
+    """The training text in a folder of `encode`. Raises ValueError if it is not encoded as the model reads text."""
+    meta = read_meta(tokens)
+    if (meta.fingerprint, meta.template) != (tokenizer.fingerprint, template):
+        raise ValueError(
+            f"{tokens} was encoded with another tokenizer or template than that of {model}: recreate both with dvc "
+            "repro train_model"
+        )
+    return CountedText(read_split(tokens, "train"), read_split(tokens, "validation"))
 
-    Of more than MAX_TRAIN_TOKENS tokens, evenly spread conversations are counted.
+
+def score_with_ngrams(text: CountedText, tokenizer: ChatTokenizer, ids: Ids, offsets: Integers) -> NgramScore:
+    """Score conversations, ids[offsets[i]:offsets[i + 1]], with n-grams of the best order.
+
+    It is the order that needs the fewest bits per byte of the validation text. Of more than MAX_TRAIN_TOKENS tokens,
+    evenly spread conversations are counted.
     """
-    vocab_size, (counted, counted_offsets) = len(corpus.texts), limit_tokens(train.ids, train.offsets, MAX_TRAIN_TOKENS)
+    (train, validation), vocab_size = text, len(tokenizer.is_text)
+    counted, counted_offsets = limit_tokens(train.ids, train.offsets, MAX_TRAIN_TOKENS)
     tables = progress(count_tables(counted, counted_offsets, vocab_size), "n-grams", total=MAX_ORDER, unit="order")
     size = len(validation.ids)  # both texts are scored at once, so that only one table is in memory
-    ids = np.concatenate((validation.ids, corpus.ids))
-    offsets = np.concatenate((validation.offsets, corpus.offsets[1:] + size))
-    is_text = corpus.tokenizer.is_text[validation.ids]
-    found = list(nats_by_order(tables, ids, offsets, vocab_size))
+    both = np.concatenate((validation.ids, ids)), np.concatenate((validation.offsets, offsets[1:] + size))
+    is_text = tokenizer.is_text[validation.ids]
+    found = list(nats_by_order(tables, *both, vocab_size))
     best = int(np.argmin([nats[:size][is_text].sum() for nats in found]))
     return NgramScore(found[best][size:], best + 1, len(counted))
 

@@ -6,7 +6,7 @@ questions for a fact that was told some exchanges before.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import log
 from typing import Any, TypeVar
@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from chatmill.conversation.chatml import Conversation, Record, parse
-from chatmill.evaluation.held_out_set import TestSet
+from chatmill.evaluation.held_out_set import Question
+from chatmill.evaluation.intervals import Estimate, share
+from chatmill.pipeline.progress import progress
 from chatmill.talk.grammar import Word
 from chatmill.talk.matching import fold
 from chatmill.talk.persona import Persona
@@ -23,42 +25,31 @@ KINDS = ("first", "later", "noisy", "recall")
 TRAINED_GROUPS = "train/talk/"  # begin of the groups of the conversations that the format talk makes for training
 
 Named = TypeVar("Named")
-Question = tuple[Conversation, dict[str, Any]]  # a conversation that ends with the user's message, and its `skill`
 
 
 def measure_sense(
-    persona: Persona, test: TestSet, train: Iterable[Record], reply: Callable[[Conversation], str], limit: int
+    persona: Persona,
+    asked: Mapping[str, Sequence[Question]],
+    train: Iterable[Record],
+    reply: Callable[[Conversation], str],
 ) -> dict[str, Any]:
-    """`rate` and `n`, the number of questions, of each kind, and the same of `parrot`, which repeats training answers.
+    """The sections `sense` and `recall` of the metrics, from questions of each kind to this persona.
 
-    At most `limit` questions of each kind are asked, evenly spread over the test set. Raises ValueError if a question
-    is not of this persona.
+    `parrot` repeats training answers. Raises ValueError if a question is not of this persona.
     """
-    questions = select_questions(test, limit)
-    parrot = Parrot(parse(record.text) for record in train if record.group.startswith(TRAINED_GROUPS))
-    judge = Judge(persona)
-    return judge.rates(questions, reply) | {"parrot": judge.rates(questions, parrot.reply)}
+    judge, parrot = Judge(persona), Parrot(parse(one.text) for one in train if one.group.startswith(TRAINED_GROUPS))
 
+    def shares(name: str, reply: Callable[[Conversation], str]) -> dict[str, Estimate]:
+        result = {}
+        for kind in (kind for kind in KINDS if kind in asked):
+            replies = [reply(one.conversation) for one in progress(asked[kind], f"{name}: {kind}", unit="question")]
+            result[kind] = judge.share(asked[kind], replies)
+        return result
 
-def select_questions(test: TestSet, limit: int) -> dict[str, list[Question]]:
-    """At most `limit` questions of each kind, evenly spread; kinds without questions are left out."""
-    result: dict[str, list[Question]] = {kind: [] for kind in KINDS}
-    for conversation, skill in zip(test.conversations, test.skills, strict=True):
-        if skill and (kind := _kind(skill)):
-            result[kind].append((conversation[:-1], skill))
-    return {
-        kind: [found[index * len(found) // limit] for index in range(limit)] if len(found) > limit else found
-        for kind, found in result.items()
-        if found
-    }
-
-
-def _kind(skill: dict[str, Any]) -> str | None:
-    if skill["name"] != "talk":
-        return "recall" if skill["name"] == "recall" else None
-    if skill["noisy"]:
-        return "noisy"
-    return "first" if skill["turn"] == 1 else "later"
+    own, repeated = shares("persona", reply), shares("parrot", parrot.reply)
+    recall = {"recall": own.pop("recall")} if "recall" in own else {}
+    repeated.pop("recall", None)  # it cannot recall what it was never told
+    return ({"sense": {**own, "parrot": repeated}} if own else {}) | recall
 
 
 class Judge:
@@ -68,15 +59,9 @@ class Judge:
         self._persona, self._exchanges = persona, persona.exchanges()
         self._facts = {fact.name: fact for fact in persona.facts}
 
-    def rates(
-        self, questions: dict[str, list[Question]], reply: Callable[[Conversation], str]
-    ) -> dict[str, dict[str, Any]]:
-        """The share of replies that make sense, and the number of questions, by kind."""
-        result = {}
-        for kind, asked in questions.items():
-            right = sum(self.makes_sense(skill, reply(conversation)) for conversation, skill in asked)
-            result[kind] = {"rate": right / len(asked), "n": len(asked)}
-        return result
+    def share(self, questions: Sequence[Question], replies: Sequence[str]) -> Estimate:
+        """The share of replies that make sense."""
+        return share([self.makes_sense(one.skill, reply) for one, reply in zip(questions, replies, strict=True)])
 
     def makes_sense(self, skill: dict[str, Any], reply: str) -> bool:
         """Whether a reply to a question of this `skill` makes sense. Raises ValueError for another persona's skill."""

@@ -1,0 +1,60 @@
+"""The answers of a model to what evaluation asks, all of them greedy."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from chatmill.conversation.chatml import Conversation, Message, declare_tools
+from chatmill.evaluation.held_out_set import Question
+from chatmill.evaluation.intervals import Estimate, mean_of_shares, share
+from chatmill.evaluation.skill_scoring import is_correct
+from chatmill.inference.chat_session import ChatSession
+from chatmill.pipeline.progress import progress
+
+
+def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
+    """Whether each answer is correct, and whether the model ended it itself."""
+    correct, stopped = [], []
+    for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
+        message, stop = session.greedy_reply(question.conversation, max_tokens)
+        correct.append(is_correct(question.skill, message.text))
+        stopped.append(stop)
+    return correct, stopped
+
+
+def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, Estimate]:
+    """Share of correct answers by skill, and `macro`, their mean; empty without questions."""
+    by_skill = defaultdict(list)
+    for question, answered in zip(questions, correct, strict=True):
+        if question.skill["phrasing"] == phrasing:
+            by_skill[question.skill["name"]].append(answered)
+    shares = {name: share(by_skill[name]) for name in sorted(by_skill)}
+    return {"macro": mean_of_shares(list(shares.values())), **shares} if shares else {}
+
+
+def answer_prompts(
+    session: ChatSession, prompts: Path, tools: Collection[str], max_tokens: int
+) -> list[dict[str, Any]]:
+    """The answers to the prompts in a file, one per line, each a chat in which these tools are declared."""
+    try:
+        lines = prompts.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{prompts}: not UTF-8 at byte {error.start}") from error
+    result = []
+    for line in filter(str.strip, lines):
+        prompt = declare_tools([Message.from_text("user", line)], tools)
+        message, stopped = session.greedy_reply(prompt, max_tokens)
+        result.append({"prompt": line, "answer": message.text, "stopped": stopped})
+    return result
+
+
+def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: int) -> list[tuple[str, str]]:
+    """The model's and the true last reply to each conversation whose last message fits into the context."""
+    result = []
+    for *prompt, true in progress(list(talk), "answers to look for in the training data", unit="answer"):
+        last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
+        if true.role == "assistant" and prompt and session.fits(last_turn, max_tokens):
+            message, _ = session.greedy_reply(prompt, max_tokens)
+            result.append((message.text, true.text))
+    return result
