@@ -20,8 +20,9 @@ from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, as_memory_error
 from chatmill.evaluation.bits_per_byte import Ids, default_stride, token_nats
 from chatmill.evaluation.corpus import BitsPerByte, Corpus
-from chatmill.evaluation.intervals import Interval, bits_interval
-from chatmill.evaluation.pairs import Pair, PairScores, equal_nats, score_pairs
+from chatmill.evaluation.intervals import Estimate, Interval, bits_interval
+from chatmill.evaluation.ngram import CountedText, score_with_ngrams
+from chatmill.evaluation.pairs import Nats, Pair, PairScores, equal_nats, score_pairs
 from chatmill.evaluation.scoring import OwnNetwork, make_prefix_scorer, make_scorer
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.model_loading import LoadedModel
@@ -128,8 +129,23 @@ def difference(measurement: Measurement, other: Measurement, text: str) -> Inter
     return bits_interval(nats - other_nats, num_bytes) if np.array_equal(num_bytes, other_bytes) else None
 
 
-def measure_pairs(loaded: LoadedModel, pairs: Mapping[str, Sequence[Pair]]) -> tuple[PairScores, PairScores]:
-    """The minimal pairs in which a model prefers the acceptable sentence, and those that have it by length alone."""
+class PairMeasurement(NamedTuple):
+    """The minimal pairs in which a model prefers the acceptable sentence, and those in which simpler models do."""
+
+    by_model: PairScores
+    by_length: PairScores  # a model of equal logits
+    by_ngrams: PairScores | None
+
+    def rows(self) -> list[tuple[str, list[Estimate]]]:
+        """The shares of the models by paradigm, and their mean last."""
+        scores = [one.rows() for one in self if one]
+        return [(paradigm[0][0], [share for _, share in paradigm]) for paradigm in zip(*scores, strict=True)]
+
+
+def measure_pairs(
+    loaded: LoadedModel, pairs: Mapping[str, Sequence[Pair]], counted: CountedText | None = None
+) -> PairMeasurement:
+    """Compare the sentences of minimal pairs under a model, and under n-grams of the text `counted`, if it is given."""
     engine, tokenizer, template, *_ = loaded
     scorer = make_scorer(engine) if isinstance(engine, OwnNetwork) else make_prefix_scorer(engine)
     length = window_length(engine, None)
@@ -137,10 +153,15 @@ def measure_pairs(loaded: LoadedModel, pairs: Mapping[str, Sequence[Pair]]) -> t
     def nats(documents: list[Ids]) -> list[np.ndarray]:
         return token_nats(documents, length, scorer)
 
-    by_model, by_length = (
-        score_pairs(pairs, tokenizer, template.continue_final_message, one) for one in (nats, equal_nats)
-    )
-    return by_model, by_length
+    def ngram_nats(documents: list[Ids]) -> list[np.ndarray]:
+        assert counted, "it is called only then"
+        offsets = np.cumsum([0, *map(len, documents)])
+        return np.split(score_with_ngrams(counted, tokenizer, np.concatenate(documents), offsets).nats, offsets[1:-1])
+
+    def scores(nats: Nats) -> PairScores:
+        return score_pairs(pairs, tokenizer, template.continue_final_message, nats)
+
+    return PairMeasurement(scores(nats), scores(equal_nats), scores(ngram_nats) if counted else None)
 
 
 def window_length(engine: Engine, requested: int | None) -> int:

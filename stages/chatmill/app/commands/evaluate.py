@@ -12,6 +12,7 @@ from chatmill.app.experiments import fetch_model
 from chatmill.app.measurement import (
     Document,
     Measurement,
+    PairMeasurement,
     difference,
     interval,
     measure,
@@ -24,19 +25,21 @@ from chatmill.app.terminal.terminal_chat import device_name, notify
 from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.evaluation.intervals import Estimate
-from chatmill.evaluation.pairs import Pair, PairScores, read_pairs
+from chatmill.evaluation.ngram import read_counted_text
+from chatmill.evaluation.pairs import Pair, read_pairs
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.pipeline.user_errors import error_line
 from chatmill.report.metrics import bits_range, number, percent, percent_range
 
 PAIRS_CAPTION = "Acceptable sentence preferred (95 % interval), and by a model that counts tokens alone"
+NGRAM_CAPTION = "Acceptable sentence preferred (95 % interval), by a model that counts tokens alone, and by n-grams"
 MAX_LISTED = 3  # places of documents longer than the context
 EXAMPLES = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
   chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl
-  chatmill evaluate data/model --pairs data/raw/pairs/zorro --limit 200
+  chatmill evaluate data/model --pairs data/raw/pairs/zorro --limit 200 --tokens data/tokens
 
 Control tokens are not scored. A document longer than the context is scored in
 windows that overlap by half; with --stride N they move by N tokens, and do not
@@ -67,6 +70,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "minimal pairs: a file or a folder of .txt (unacceptable, acceptable sentence on alternate lines) or .jsonl"
     )
     add("--pairs", type=Path, metavar="PATH", help=minimal)
+    add(
+        "--tokens",
+        type=Path,
+        metavar="FOLDER",
+        help="encoded training text, whose n-grams are measured by the pairs too",
+    )
     add("--limit", type=int, metavar="N", help="read only the first N documents or pairs of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--stride", type=int, metavar="N", help="tokens by which windows move (default: half the context)")
@@ -87,6 +96,8 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"expected 1 to {len(ascii_uppercase)} models, got {len(options.models)}")
     if not options.data and not options.pairs:
         raise ValueError("nothing to measure: expected --data FILE or --pairs PATH")
+    if options.tokens and not options.pairs:
+        raise ValueError("--tokens: its n-grams are measured by minimal pairs: expected --pairs PATH as well")
     documents = [
         one for file in dict.fromkeys(options.data) for one in read_documents(file, options.format, options.limit)
     ]
@@ -101,12 +112,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 class Result(NamedTuple):
-    """A model and what was measured of it; `length_alone` is what a model of equal logits scores in the pairs."""
+    """A model and what was measured of it."""
 
     loaded: LoadedModel
     text: Measurement | None
-    pairs: PairScores | None
-    length_alone: PairScores | None
+    pairs: PairMeasurement | None
 
 
 def load_and_measure(
@@ -119,14 +129,20 @@ def load_and_measure(
             trust = options.trust_tokenizer
             loaded = load_model(model, options.device, options.threads, trust_tokenizer=trust, **overrides)
         text = measure(loaded, documents, options.context, options.stride) if documents else None
-        preferred, by_length = measure_pairs(loaded, pairs) if pairs else (None, None)
+        counted = (
+            read_counted_text(options.tokens, loaded.tokenizer, loaded.template.name, path) if options.tokens else None
+        )
+        preferred = measure_pairs(loaded, pairs, counted) if pairs else None
     except (ValueError, MemoryError) as error:
         message = error_line(error)
-        known = (str(path), *(str(file) for file in (*options.data, options.pairs, options.tokenizer) if file))
+        known = (
+            str(path),
+            *(str(file) for file in (*options.data, options.pairs, options.tokens, options.tokenizer) if file),
+        )
         raise ValueError(message if message.startswith(known) else f"{path}: {message}") from error
     if text:
         notify_of_text(path, loaded, text)
-    return Result(loaded, text, preferred, by_length)
+    return Result(loaded, text, preferred)
 
 
 def notify_of_text(path: Path, loaded: LoadedModel, measurement: Measurement) -> None:
@@ -178,21 +194,17 @@ def text_lines(head: Sequence[str], measurements: Sequence[Measurement]) -> Iter
 
 
 def pair_lines(head: Sequence[str], results: Sequence[Result]) -> Iterator[StyledLine]:
-    """The table of minimal pairs: for each model the share, its interval, and the share by length alone."""
-    columns = [
-        [pair_cell(*shares) for shares in zip(one.pairs.rows(), one.length_alone.rows(), strict=True)]
-        for one in results
-        if one.pairs and one.length_alone
-    ]
-    names = [(name, f"{share.n:,}") for name, share in results[0].pairs.rows()] if results[0].pairs else []
+    """The table of minimal pairs: for each model the share, its interval, and the shares of simpler models."""
+    measured = [one.pairs for one in results if one.pairs]
+    names = [(name, f"{shares[0].n:,}") for name, shares in measured[0].rows()]
+    columns = [[pair_cell(*shares) for _, shares in one.rows()] for one in measured]
     rows = [(*name, *cells) for name, *cells in zip(names, *columns, strict=True)]
-    yield from aligned(PAIRS_CAPTION, ("", "pairs", *head[1:]), rows)
+    yield from aligned(NGRAM_CAPTION if measured[0].by_ngrams else PAIRS_CAPTION, ("", "pairs", *head[1:]), rows)
 
 
-def pair_cell(share: tuple[str, Estimate], by_length: tuple[str, Estimate]) -> str:
-    """A share with its interval, and that of length alone."""
-    _, found = share
-    return f"{percent(found.value)} ({percent_range(found.interval)}), {percent(by_length[1].value)}"
+def pair_cell(share: Estimate, *others: Estimate) -> str:
+    """A share with its interval, and those of simpler models."""
+    return ", ".join([f"{percent(share.value)} ({percent_range(share.interval)})", *(percent(o.value) for o in others)])
 
 
 def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
@@ -211,7 +223,7 @@ def as_json(path: Path, result: Result) -> dict[str, Any]:
         "template": loaded.template.name,
         "tokenizer": loaded.tokenizer.fingerprint,
         **(text_json(result.text) if result.text else {}),
-        **({"pairs": pairs_json(result.pairs, result.length_alone)} if result.pairs and result.length_alone else {}),
+        **({"pairs": pairs_json(result.pairs)} if result.pairs else {}),
     }
 
 
@@ -233,10 +245,11 @@ def text_json(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def pairs_json(scores: PairScores, by_length: PairScores) -> dict[str, Any]:
+def pairs_json(measured: PairMeasurement) -> dict[str, Any]:
     """The shares of minimal pairs: their mean, and those of each paradigm."""
+    names = "by_length", "by_ngrams"
     rows = [
-        (name, share._asdict() | {"by_length": length.value})
-        for (name, share), (_, length) in zip(scores.rows(), by_length.rows(), strict=True)
+        (name, share._asdict() | {other: one.value for other, one in zip(names, others, strict=False)})
+        for name, (share, *others) in measured.rows()
     ]
     return {"mean": rows[-1][1], "paradigms": dict(rows[:-1])}
