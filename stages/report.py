@@ -104,6 +104,7 @@ def main(
         sections.checks(measured),
         answers.chats(chats),
         answers.skills(measured),
+        answers.persona(measured),
         answers.talk(measured),
         sections.compression(measured),
         sections.training(steps),

@@ -8,6 +8,8 @@ EVALUATION = {
     "bits_per_byte": {"all": 0.382457, "assistant": 0.078376, "baselines": {"xz": 1.069187, "ngram": 0.628857}},
     "skills": {"macro": 0.973077, "adding": 1.0, "held_back": {"macro": 0.963462}},
     "stops_rate": 1.0,
+    "sense": {"first": 0.812345, "later": 0.75, "noisy": 0.5, "parrot": {"first": 0.25, "later": 0.0, "noisy": 0.125}},
+    "recall": 0.875,
     "hits_at_1": 0.090909,
     "verbatim": {"share": 0.15625, "longest_max": 23, "true": {"share": 0.0}},
     "engines": {"pytorch": {"size_mb": 6.891904}, "onnx": {"size_mb": 7.164703}},
@@ -45,6 +47,10 @@ ALL = {
     "skills": 0.9731,
     "skills_held_back": 0.9635,
     "stops_rate": 1.0,
+    "sense_first": 0.8123,
+    "sense_later": 0.75,
+    "sense_noisy": 0.5,
+    "recall": 0.875,
     "hits_at_1": 0.09091,
     "verbatim": 0.1562,
     "model_mb": 7.165,
@@ -56,7 +62,6 @@ ALL = {
     "bytes_per_token": 2.897,
     "train_conversations": 32173,
     "rejected": 6,
-    "duplicates": 725,
     "leaked": 0,
 }
 

@@ -29,6 +29,8 @@ EVALUATION = {
     },
     "skills": {"macro": 0.95, "adding": 0.95, "held_back": {"macro": 0.75, "adding": 0.75}},
     "stops_rate": 0.995,
+    "sense": {"first": 0.8125, "later": 0.6875, "parrot": {"first": 0.1875, "later": 0.0625}},
+    "recall": 0.5625,
     "hits_at_1": 0.375,
     "verbatim": {
         "share": 0.625,
@@ -39,9 +41,10 @@ EVALUATION = {
     "intervals": {
         "bits_per_byte": {"all": [0.85, 0.95]},
         "skills": {"macro": [0.915, 0.985]},
+        "sense": {"first": [0.71, 0.885]},
         "verbatim": {"true": {"share": [0, 0.08]}},
     },
-    "counts": {"verbatim": {"true": {"share": 44}}},
+    "counts": {"verbatim": {"true": {"share": 44}}, "sense": {"first": 80}},
     "engines": {
         "pytorch": {"bits_per_byte": 0.9, "skills_macro": 0.9, "size_mb": 9.8},
         "onnx": {"bits_per_byte": 0.9005, "skills_macro": 0.9, "size_mb": 10.0},
@@ -183,6 +186,14 @@ def test_shares_of_talk_and_intervals_stand_on_the_page(write_page):
     assert "Talk of the test set" not in Outline(write_page(EVALUATION | {"hits_at_1": None, "verbatim": {}})).text
 
 
+def test_sense_and_recall_stand_beside_the_parrot(write_page):
+    shown = Outline(write_page()).text
+    for figure in ("81.2 % (71.0 to 88.5 %)80", "18.8 %", "68.8 %", "6.2 %", "56.2 %"):
+        assert figure in shown
+    assert "with typing errors" not in shown
+    assert "make sense" not in Outline(write_page(EVALUATION | {"sense": {}, "recall": None})).text
+
+
 def test_the_key_figures_of_what_was_measured_are_written(run_stage):
     assert json.loads((run_stage(soft=SOFT) / "summary.json").read_text()) == {
         "bits_per_byte": 0.9,
@@ -194,6 +205,9 @@ def test_the_key_figures_of_what_was_measured_are_written(run_stage):
         "skills": 0.95,
         "skills_held_back": 0.75,
         "stops_rate": 0.995,
+        "sense_first": 0.8125,
+        "sense_later": 0.6875,
+        "recall": 0.5625,
         "hits_at_1": 0.375,
         "verbatim": 0.625,
         "model_mb": 10.0,
@@ -204,7 +218,6 @@ def test_the_key_figures_of_what_was_measured_are_written(run_stage):
         "bytes_per_token": 3.4,
         "train_conversations": 90,
         "rejected": 3,
-        "duplicates": 5,
         "leaked": 1,
     }
 

@@ -6,6 +6,8 @@ from chatmill.report.chart import bar
 from chatmill.report.markup import Html, section, table, tag
 from chatmill.report.metrics import Metrics, get_nested, number, percent, percent_range
 
+SENSE_TITLES = {"first": "first", "later": "later, which depends on those before", "noisy": "first, with typing errors"}
+
 
 def skills(evaluation: Metrics) -> Html:
     """Accuracy by skill, on known and on held-back phrasings."""
@@ -71,6 +73,27 @@ def talk(evaluation: Metrics) -> Html:
         table("Shares, with 95 % intervals", ("", "share", "cases"), rows),
         table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
     )
+
+
+def persona(evaluation: Metrics) -> Html:
+    """How many replies to a persona's user make sense, beside those that repeat a training answer."""
+    measured = [
+        (title, ("sense", kind), share_cell(evaluation, "sense", "parrot", kind))
+        for kind, title in SENSE_TITLES.items()
+    ]
+    rows = [
+        (title, share_cell(evaluation, *path), number(get_nested(evaluation, "counts", *path)), parrot)
+        for title, path, parrot in [*measured, ("question for a fact that was told before", ("recall",), "")]
+        if get_nested(evaluation, *path) is not None
+    ]
+    if not rows:
+        return Html()
+    note = (
+        "Share of greedy replies that the persona's answers allow. Training did not see the phrasings, but for half of "
+        "the questions for facts."
+    )
+    head = ("message of the user", "make sense", "cases", "the answer to the nearest message of training")
+    return section("Sense", tag("p", note, class_="note"), table("Shares, with 95 % intervals", head, rows))
 
 
 def chats(samples: Iterable[Metrics]) -> Html:

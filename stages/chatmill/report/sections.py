@@ -46,6 +46,11 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
         ("Bits per byte", in_bits(get_nested(bits, "assistant")), "assistant's text"),
         ("Skills", percent(get_nested(evaluation, "skills", "macro")), "on known phrasings"),
         ("Skills, held back", percent(get_nested(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
+        (
+            "Sense",
+            percent(get_nested(evaluation, "sense", "first")),
+            "of replies to first messages, on unseen phrasings",
+        ),
         ("True reply first", percent(get_nested(evaluation, "hits_at_1")), "of 20 replies; by chance 5.0 %"),
         ("Copied answers", percent(get_nested(evaluation, "verbatim", "share")), "stand in the training data"),
         ("Complete answers", percent(get_nested(evaluation, "stops_rate")), "ended by the model"),

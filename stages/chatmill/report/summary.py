@@ -1,10 +1,11 @@
 """The key figures of a run, by which runs are compared and which DVC tracks as metrics.
 
-Bits per byte, skills, `stops_rate` and `hits_at_1` are measured on the test set, `verbatim` is the share of answers to
-talk that stand word for word in the training data, and `validation_bits_per_byte` at the last step of
-training that measures it. `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in
-all runs; `pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt
-whose length is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
+Bits per byte, skills, `stops_rate` and `hits_at_1` are measured on the test set, `validation_bits_per_byte` at the last
+step of training that measures it. `sense_first`, `sense_later`, `sense_noisy` and `recall` are shares of replies to a
+persona's user that make sense; `verbatim` is the share of answers to talk that stand word for word in training data.
+`model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in all runs;
+`pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt whose length
+is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
 `soft_tokenizer_bits_per_byte` is that of the model with rows made from bytes, on some conversations of the test set.
 A figure that a run did not measure is left out.
 """
@@ -34,6 +35,10 @@ def key_figures(
         "skills": get_nested(evaluation, "skills", "macro"),
         "skills_held_back": get_nested(evaluation, "skills", "held_back", "macro"),
         "stops_rate": get_nested(evaluation, "stops_rate"),
+        "sense_first": get_nested(evaluation, "sense", "first"),
+        "sense_later": get_nested(evaluation, "sense", "later"),
+        "sense_noisy": get_nested(evaluation, "sense", "noisy"),
+        "recall": get_nested(evaluation, "recall"),
         "hits_at_1": get_nested(evaluation, "hits_at_1"),
         "verbatim": get_nested(evaluation, "verbatim", "share"),
         "model_mb": get_nested(evaluation, "engines", ENGINE, "size_mb"),
@@ -45,7 +50,6 @@ def key_figures(
         "bytes_per_token": get_nested(evaluation, "tokenizer", "bytes_per_token"),
         "train_conversations": get_nested(mix, "conversations", "train"),
         "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
-        "duplicates": get_nested(mix, "duplicates"),
         "leaked": get_nested(mix, "leaked"),
     }
     return {name: significant(value) for name, value in figures.items() if value is not None}
