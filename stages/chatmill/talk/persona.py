@@ -12,8 +12,7 @@ data/README.md describes the format, and chatmill.talk.grammar the phrasings and
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,6 +122,7 @@ class Persona:
     intents: tuple[Exchange, ...]
     facts: tuple[Fact, ...]
     again: tuple[str, ...]
+    held_back: frozenset[str] = frozenset()  # folded texts that known phrasings give, too
 
     def openings(self) -> list[Exchange]:
         """The exchanges with which a conversation may begin."""
@@ -182,8 +182,7 @@ class _Reader:
         )
         facts = tuple(self._fact(name, section) for name, section in source.facts.items())
         persona = Persona(self.file, self.words, intents, facts, tuple(source.again))
-        _check_coincidences(persona)
-        return persona
+        return replace(persona, held_back=_known_and_held_back(persona))
 
     def _find_users_slots(self, place: str, section: ExchangeSection, drawn: frozenset[str]) -> None:
         self.users |= slots_of(self._parse(f"{place}.known", section.known)) - drawn
@@ -254,14 +253,20 @@ class _Reader:
         return tuple(self._parsed[text] for text in texts)
 
 
-def _check_coincidences(persona: Persona) -> None:
-    """Raise ValueError for phrasings that give the same text where they must not."""
-    found = [
+def _known_and_held_back(persona: Persona) -> frozenset[str]:
+    """The folded texts that a known and a held-back phrasing give.
+
+    Raises ValueError for two exchanges that may come at the same place and give the same text.
+    """
+    found = list(coincidences(_owned("", persona.openings()), persona.words))
+    wrong = [
         f"{text!r} is a phrasing of {one} and of {other}"
-        for text, one, other in islice(coincidences(_owned("", persona.openings()), persona.words), 3)
+        for text, one, other in found
+        if one.group == other.group and one.exchange != other.exchange
     ]
-    if found:
-        raise ValueError(f"{'; '.join(found)}: change one of them, or the sense rate would be wrong")
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong[:3])}: change one of them, or the sense rate would be wrong")
+    return frozenset(text for text, _, _ in found)
 
 
 def _owned(group: str, exchanges: Iterable[Exchange]) -> Iterator[tuple[Owner, Node]]:

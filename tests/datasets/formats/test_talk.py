@@ -197,3 +197,13 @@ def test_nothing_is_left_over_around_optional_parts(tmp_path):
     }
     assert {"It is.", "Well, it is so.", "No, I mean, c d?", "I mean a b, c?"} <= texts
     assert not [text for text in texts if re.search(r"^\W| [,.?]|  ", text)]
+
+
+def test_a_known_phrasing_is_never_drawn_as_a_text_that_is_held_back(tmp_path):
+    file = tmp_path / "talk.yaml"
+    file.write_text("intents: {joke: {known: [tell (me|us) a joke], held_back: [tell me a joke], answers: [No.]}}")
+    said = Counter(fold(exchanges(item)[0][0]).strip() for item in generate(file, limit=300, seed=1))
+    assert said.keys() >= {"tell us a joke", "tell me a joke"} and said["tell us a joke"] > 200
+    file.write_text(file.read_text().replace("(me|us)", "me"))
+    with pytest.raises(ValueError, match=r"talk\.yaml: joke: its known phrasings are all held back: add others"):
+        next(generate(file, limit=1, seed=1))

@@ -8,10 +8,12 @@ from random import Random
 from chatmill.conversation.chatml import Conversation, Message
 from chatmill.datasets.formats.spelling import add_typos, vary_spelling
 from chatmill.talk.grammar import Node, Speaker, Word
+from chatmill.talk.matching import fold
 from chatmill.talk.persona import Exchange, Fact, Persona
 
 _BEFORE_MARK = re.compile(r" ([,.?!;:](?!\S))")
 TYPOS = 0.1  # share of the messages with typing errors
+ATTEMPTS_TO_PHRASE = 100
 ATTEMPTS = 8  # to draw an intent that did not occur in the conversation
 
 
@@ -73,7 +75,7 @@ class Talk:
         """Add an exchange of the present thread in one of the phrasings; whether it has typos, which may be asked."""
         random, speaker = self._random, self._speaker
         speaker.drawable = None
-        plain = _tidy(opening + random.choice(phrasings).expand(speaker))
+        plain = self._phrase(exchange, phrasings, opening)
         text = plain
         if random.random() < TYPOS if is_noisy is None else is_noisy:
             kept = {part for word in speaker.said.values() for form in word.values() for part in form.split()}
@@ -85,6 +87,17 @@ class Talk:
         self.messages.append(Message.from_text("user", vary_spelling(text, random)))
         self.messages.append(Message.from_text("assistant", answer[0].upper() + answer[1:]))
         return text != plain
+
+    def _phrase(self, exchange: Exchange, phrasings: Sequence[Node], opening: str) -> str:
+        """A text of one of the phrasings; of known ones, none that is held back elsewhere. Raises ValueError."""
+        said, before = self._speaker.said, dict(self._speaker.said)
+        for _ in range(ATTEMPTS_TO_PHRASE):
+            said.clear()
+            said |= before
+            text = _tidy(opening + self._random.choice(phrasings).expand(self._speaker))
+            if phrasings is not exchange.known or fold(text).strip() not in self._persona.held_back:
+                return text
+        raise ValueError(f"{self._persona.file}: {exchange.path}: its known phrasings are all held back: add others")
 
     def tell(self, fact: Fact) -> None:
         """Tell a fact, or tell it anew with other words, if there are some."""
