@@ -52,6 +52,7 @@ PARAMETER_ROWS = [
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
     ("evaluate.conversations", 5, ["evaluate", *REPORT]),
+    ("evaluate.talk_prompts", 5, ["evaluate", *REPORT]),
     ("benchmark.repeats", 2, ["benchmark", *REPORT]),
     ("report.sample", "Another one.", REPORT),
 ]
@@ -78,6 +79,7 @@ CODE_ROWS = [
     ("stages/evaluate.py", ["evaluate", *REPORT]),
     ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", *REPORT]),
     ("stages/chatmill/evaluation/ngram.py", ["evaluate", *REPORT]),
+    ("stages/chatmill/talk/persona.py", [*PREPARE, "mix", *AFTER_MIX]),
     ("stages/chatmill/evaluation/corpus.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
@@ -89,6 +91,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/raw/letters.txt", ["prepare@letters"]),
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
+    ("data/raw/talk.yaml", ["evaluate"]),
     ("data/raw/external/initial/.gitkeep", ["train_model"]),
     ("data/raw/external/pretrained/.gitkeep", ["train_tokenizer"]),
     ("data/raw/external/other_tokenizer/.gitkeep", ["train_soft_tokenizer"]),
@@ -285,7 +288,11 @@ def test_every_allowed_value_is_among_those_that_are_run():
     for key, value in chain(read_params_flat(), *(values.items() for values in VALUES)):
         tried[key] |= set(value) if isinstance(value, list) else {value}
     left_out = {key: rest for key, allowed in allowed_values() if (rest := allowed - tried[key])}
-    assert left_out == {"train_model.device": {"cpu", "cuda"}, "train_model.processes": {"auto"}}
+    assert left_out == {
+        "prepare.side": {"train", "validation", "test"},
+        "train_model.device": {"cpu", "cuda"},
+        "train_model.processes": {"auto"},
+    }
 
 
 def read_params_flat():
