@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 
 import export_onnx  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
+from chatmill.evaluation.answering import accuracies, answer_questions  # noqa: E402
 from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
 from chatmill.evaluation.held_out_set import TestSet, read_test_set, select_questions  # noqa: E402
@@ -31,7 +32,6 @@ from chatmill.inference.chat_session import ChatSession  # noqa: E402
 from chatmill.inference.chat_template import ChatmillTemplate  # noqa: E402
 from chatmill.inference.model_loading import load_engine  # noqa: E402
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer  # noqa: E402
-from evaluate import accuracies, answer_questions  # noqa: E402
 
 MAX_TOKENS = 128  # of an answer
 QUANTIZED = [name.removeprefix("onnx_") for name in ONNX_FILES if name not in ("onnx", "onnx_hf")]

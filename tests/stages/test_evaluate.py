@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.conversation.chatml import Message, Part, Record, parse, read_records, render, unescape
+from chatmill.conversation.chatml import Message, Part, Record, declare_tools, parse, read_records, render, unescape
 from chatmill.conversation.template import conversation_segments
 from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
@@ -337,3 +337,15 @@ def test_a_model_and_an_export_of_different_tokenizers_are_refused(folders, tmp_
     write_manifest(model, kind="model", fingerprint="another")
     with pytest.raises(ValueError, match="have different tokenizers"):
         evaluated(folders, tmp_path, model=model)
+
+
+def test_free_prompts_are_asked_as_in_a_chat_with_the_models_tools(tmp_path):
+    class Echo:
+        def greedy_reply(self, conversation, max_tokens):
+            return Message.from_text("assistant", render(conversation)), True
+
+    (tmp_path / "free.txt").write_text("Hello?\n")
+    for tools in ((), ("calculator",)):
+        (found,) = answer_prompts(Echo(), tmp_path / "free.txt", tools, 4)
+        assert found["answer"] == render(declare_tools([Message.from_text("user", "Hello?")], tools))
+        assert (found["prompt"], "calculator" in found["answer"]) == ("Hello?", bool(tools))
