@@ -1,0 +1,59 @@
+"""The hand-written conversations follow the rules of data/README.md."""
+
+import json
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+from support.paths import ROOT
+
+FILE = ROOT / "data/raw/talk.jsonl"
+HELD_OUT = ROOT / "data/raw/smalltalk.jsonl"
+
+
+def words(text):
+    return re.findall(r"[\w']+", text.lower())
+
+
+def texts_of(file):
+    return [[message["content"] for message in json.loads(line)["messages"]] for line in file.open(encoding="utf-8")]
+
+
+@pytest.fixture(scope="module")
+def conversations():
+    return texts_of(FILE)
+
+
+def test_there_are_enough_conversations_of_two_to_eight_messages(conversations):
+    assert len(conversations) >= 4000
+    assert {len(messages) for messages in conversations} == {2, 4, 6, 8}
+    assert sum(len(messages) > 2 for messages in conversations) > 0.5 * len(conversations)
+
+
+def test_first_messages_differ(conversations):
+    openings = Counter(tuple(words(messages[0])[:7]) for messages in conversations)
+    assert not [opening for opening, count in openings.items() if len(opening) == 7 and count > 1]
+    assert len({tuple(words(messages[0])) for messages in conversations}) >= 3000
+
+
+def test_many_words_are_used(conversations):
+    assert len({word for messages in conversations for text in messages for word in words(text)}) >= 6000
+
+
+def five_grams(messages):
+    return {tuple(said[i : i + 5]) for said in map(words, messages) for i in range(len(said) - 4)}
+
+
+def test_no_conversation_repeats_another(conversations):
+    """Nor a held-out one: less than 30 % of a conversation's five-word sequences occur in another one."""
+    grams = [five_grams(messages) for messages in conversations + texts_of(HELD_OUT)]
+    places = defaultdict(list)
+    for number, sequences in enumerate(grams):
+        for sequence in sequences:
+            places[sequence].append(number)
+    shared = Counter(
+        (a, b) for numbers in places.values() if len(numbers) > 1 for a in numbers for b in numbers if a != b
+    )
+    own = ((len(grams[a]), count) for (a, _), count in shared.items() if a < len(conversations))
+    assert all(count < 0.3 * length for length, count in own if length > 4)
