@@ -29,7 +29,7 @@ CONTEXT = 32
 def folder(tmp_path_factory):
     """Some short dialogues, prepared and encoded."""
     folder = tmp_path_factory.mktemp("data")
-    lines = (f"How are the {i} ? __eou__ {'Fine . ' * (i % 5 + 1)}__eou__\n" for i in range(100))
+    lines = (f"How are the {i} ? __eou__ {'Fine . ' * (i % 5 + 1)}__eou__\n" for i in range(400))
     (folder / "talks.txt").write_text("".join(lines))
     learning.make_data(folder, {"dailydialog": folder / "talks.txt"}, 320, validation_share=0.2)
     return folder
