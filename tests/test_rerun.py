@@ -21,7 +21,7 @@ from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from support.external_tokenizers import llama_like, ranks_like
 from support.paths import ROOT, SOURCE
 
-PREPARE = ["prepare@smalltalk", "prepare@skills", "prepare@letters", "prepare@visits"]
+PREPARE = [f"prepare@{source}" for source in ("talk", "persona", "skills", "smalltalk", "letters", "visits")]
 REPORT = ["report"]
 AFTER_EXPORT = ["export_onnx", "evaluate", "benchmark", *REPORT]
 AFTER_MODEL = ["train_soft_tokenizer", *AFTER_EXPORT]
@@ -91,7 +91,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/raw/letters.txt", ["prepare@letters"]),
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
-    ("data/raw/talk.yaml", ["evaluate"]),
+    ("data/raw/talk.yaml", ["prepare@persona", "evaluate"]),
     ("data/raw/external/initial/.gitkeep", ["train_model"]),
     ("data/raw/external/pretrained/.gitkeep", ["train_tokenizer"]),
     ("data/raw/external/other_tokenizer/.gitkeep", ["train_soft_tokenizer"]),
