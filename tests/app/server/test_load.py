@@ -112,8 +112,12 @@ class Alone:
         self.prompt_builder = PromptBuilder(*self._loaded)
         self.answer = cache(self._answer)
 
+    def prompt_ids(self, conversation: tuple[Message, ...]) -> list[int]:
+        """The prompt of a conversation, as the server declares the model's tools in it."""
+        return self.prompt_builder.prompt_ids(self.prompt_builder.declare(list(conversation)))
+
     def _answer(self, conversation: tuple[Message, ...]) -> tuple[str, list[int]]:
-        message, _ = self._session.greedy_reply(list(conversation), TOKENS)
+        message, _ = self._session.greedy_reply(self.prompt_builder.declare(list(conversation)), TOKENS)
         return message.text, self._session.answer_ids
 
     def differences(self, said: Said) -> str:
@@ -145,7 +149,7 @@ def test_sixty_four_chats_at_once_get_the_answers_that_each_would_get_alone(mode
     print(f"\n{len(found):,} answers, {sum(len(said.ids) for said in found):,} tokens in {seconds:.0f} s; ", end="")
     print(f"{memory >> 20} MB, {growth / (1 << 20):+.1f} MB in the last two thirds")
     assert {len(said.conversation) for said in found} == {2 * turn + 2 for turn in range(TURNS)}
-    assert all(said.prompt_ids == alone.prompt_builder.prompt_ids(list(said.conversation)) for said in found)
+    assert all(said.prompt_ids == alone.prompt_ids(said.conversation) for said in found)
     assert [difference for said in found if (difference := alone.differences(said))] == []
     assert all(said.text == alone.answer(said.conversation)[0] for said in found)
     assert growth < GROWTH
@@ -154,9 +158,9 @@ def test_sixty_four_chats_at_once_get_the_answers_that_each_would_get_alone(mode
 def test_who_finds_the_queue_full_is_told_when_to_come_again_and_then_gets_through(model):
     with serving("--model", model, "--device", "cpu", "--parallel", 1, "--queue", 1) as address:
         port = int(address.rpartition(":")[2])
-        long = {"prompt": "Once upon a time", "max_tokens": 200, "stop": None}
-        with ThreadPoolExecutor(12) as pool:
-            replies = list(pool.map(lambda _: ask(port, "POST", "/v1/completions", body=long), range(12)))
+        long = {"prompt": "Once upon a time, " * 5, "max_tokens": 200, "stop": None}
+        with ThreadPoolExecutor(24) as pool:
+            replies = list(pool.map(lambda _: ask(port, "POST", "/v1/completions", body=long), range(24)))
             client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=30)
             texts = list(pool.map(lambda _: client.completions.create(model="", **long).choices[0].text, range(6)))
     assert {reply.status for reply in replies} == {200, 429}

@@ -42,7 +42,7 @@ def test_it_gives_conversations_in_which_everything_occurs(file):
 @pytest.mark.slow
 def test_a_model_is_trained_on_it_by_the_stages_of_the_project(tmp_path):
     project = copy_project(tmp_path, git=False)
-    write_persona(tmp_path / "data/raw", PERSONA).rename(tmp_path / "data/raw/bakery.yaml")
+    (tmp_path / "data/raw/bakery.yaml").write_text(PERSONA, encoding="utf-8")
     project.edit({"prepare.bakery": {"path": "data/raw/bakery.yaml", "format": "talk", "limit": 200}})
     assert "train_model" in project.repro("train_model")
     lines = [line for file in (tmp_path / "data/chat").glob("*.jsonl") for line in file.open(encoding="utf-8")]
