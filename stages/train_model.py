@@ -199,7 +199,7 @@ def run_worker(
         plan = plan_steps(parameters, dataset, meta.vocab_size, group)
         needed = partial(
             memory_needed,
-            rows=plan.rows_per_batch,
+            rows=plan.phases[-1].rows_per_batch,
             row_length=dataset.row_length,
             precision=choose_precision(parameters.precision, device),
             shards=group.size if parameters.shard else 1,
@@ -210,7 +210,7 @@ def run_worker(
         hardware = group.broadcast(choose_hardware(parameters, device, untrained, group))
         trainer = make_trainer(untrained, parameters, hardware, torch.from_numpy(token_byte_lengths(vocabulary)), group)
         held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // dataset.row_length))
-        batches = validation.batches(held_out, plan.rows_per_batch, group.rank, group.size)
+        batches = validation.batches(held_out, plan.phases[-1].rows_per_batch, group.rank, group.size)
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED) | {"precision": hardware.precision}
         inputs = [
             tokens / MANIFEST_NAME,
@@ -220,7 +220,7 @@ def run_worker(
         fingerprint = run_fingerprint(followed, inputs)
         check_equal(fingerprint, group)
         checkpoint = Checkpoint(fingerprint, partial(log, STAGE))
-        lines = train(trainer, dataset, batches, plan, checkpoint, vocabulary)
+        lines = train(trainer, batches, plan, checkpoint, vocabulary)
         weights = group.gather_full(trainer.model.state_dict())
         if not group.is_main_process:
             return

@@ -151,7 +151,8 @@ def declare_tools(conversation: Conversation, tools: Collection[str] = (CALCULAT
         return conversation
     line = f"{_DECLARATION}{', '.join(tools)}"
     if conversation and conversation[0].role == "system":
-        return [Message.from_text("system", f"{line}\n{conversation[0].text}"), *conversation[1:]]
+        text = conversation[0].text
+        return [Message.from_text("system", f"{line}\n{text}" if text else line), *conversation[1:]]
     return [Message.from_text("system", line), *conversation]
 
 

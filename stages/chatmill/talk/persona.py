@@ -94,6 +94,11 @@ class Exchange:
         """All phrasings."""
         return self.known + self.held_back
 
+    @property
+    def size(self) -> int:
+        """The number of exchanges from this one on."""
+        return 1 + sum(following.size for following in self.follow)
+
     def descend(self) -> Iterator[tuple["Exchange", ...]]:
         """The chains of exchanges that begin with this one, the shortest first in each branch."""
         yield (self,)

@@ -34,6 +34,12 @@ class ConversationSpans:
         """(N,) tokens that each takes in a row."""
         return np.asarray(self.lengths + self.truncated)
 
+    def not_longer(self, length: int) -> "ConversationSpans":
+        """Those of at most `length` tokens that are not truncated."""
+        kept = (self.lengths <= length) & ~self.truncated
+        heads = Heads(self.heads.lengths[kept], self.heads.kinds[kept])
+        return ConversationSpans(self.starts[kept], self.lengths[kept], self.truncated[kept], heads, self.rejected)
+
 
 class Batch(NamedTuple):
     """The arrays of some rows, each (B, T). Padding has the conversation id -1 and no target."""

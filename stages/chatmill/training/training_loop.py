@@ -1,13 +1,18 @@
-"""The loop of a training run, from its checkpoint to its learning curve, and how its steps are divided into batches."""
+"""The loop of a training run, from its checkpoint to its learning curve, and how its steps are divided into batches.
+
+A run begins with short rows, in which to repeat what was said is learnt sooner, and a step takes less time.
+"""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import NoReturn
 
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.training.chains import Row
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm
 from chatmill.training.display import Display
 from chatmill.training.distributed import Group
@@ -20,27 +25,57 @@ STAGE = "train_model"
 MAX_BATCH_LOGITS = 1 << 24  # the gradients of several batches are added up
 CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
+SHORT_ROW = 256  # tokens
+SHORT_STEPS = 0.7  # share of the steps
 HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How rows are divided into steps and batches."""
+class Phase:
+    """Steps whose rows have one length, and how these rows are divided into steps and batches."""
 
+    dataset: PackedDataset
+    steps: int
     rows_per_step: int
     rows_per_batch: int  # computed together; it divides a process's rows of a step, so that all batches have one shape
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The phases of a run, the last of which has rows of the context's length."""
+
+    phases: tuple[Phase, ...]
     seed: int
     checkpoint_every: int  # steps
 
+    def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
+        """The phase and the rows of each step that follows the completed ones."""
+        for phase in self.phases:
+            skipped = min(completed, phase.steps)
+            completed -= skipped
+            rows = islice(phase.dataset.endless_rows(self.seed), skipped * phase.rows_per_step, None)
+            for _ in range(skipped, phase.steps):
+                yield phase, list(islice(rows, phase.rows_per_step))
+
 
 def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: int, group: Group) -> Plan:
-    """Divide the tokens of a step, train_model.batch_size, into rows and batches."""
+    """Divide the steps into phases, and the tokens of a step, train_model.batch_size, into rows and batches."""
     total = int(dataset.spans.packed_lengths.sum())
     if group.is_main_process and total < parameters.context:
         log(STAGE, f"the conversations have {total} tokens together: lower train_model.context = {parameters.context}")
-    rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
-    rows_per_batch = rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
-    return Plan(rows_per_step, rows_per_batch, parameters.seed, parameters.checkpoint_every)
+
+    def phase(dataset: PackedDataset, steps: int) -> Phase:
+        rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
+        return Phase(
+            dataset, steps, rows_per_step, rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
+        )
+
+    spans = dataset.spans.not_longer(SHORT_ROW)
+    has_short = dataset.row_length > SHORT_ROW and 2 * spans.packed_lengths.sum() >= total
+    num_short = round(SHORT_STEPS * parameters.steps) if has_short else 0
+    short = (phase(replace(dataset, spans=spans, row_length=SHORT_ROW), num_short),) if num_short else ()
+    phases = (*short, phase(dataset, parameters.steps - num_short))
+    return Plan(phases, parameters.seed, parameters.checkpoint_every)
 
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:
@@ -65,7 +100,6 @@ def share_rows(batch_size: int, context: int, row_length: int, processes: int) -
 
 def train(
     trainer: Trainer,
-    dataset: PackedDataset,
     validation: list[Batch],
     plan: Plan,
     checkpoint: Checkpoint,
@@ -77,14 +111,13 @@ def train(
         curve, sums = state["curve"], LossTotals(*state["sums"])
         trainer.load_state_dict(state["trainer"])
         watch.load_state_dict(state["watch"])
-    rows = islice(dataset.endless_rows(plan.seed), trainer.completed_steps * plan.rows_per_step, None)
     every = max(1, trainer.steps // CURVE_POINTS)
-    with catch_sigterm() as stop_requested, Display(trainer, plan.rows_per_step, dataset.row_length) as display:
-        while trainer.completed_steps < trainer.steps:
-            members = list(islice(rows, plan.rows_per_step))
-            of_step = trainer.step(dataset.batches(members, plan.rows_per_batch, group.rank, group.size))
+    with catch_sigterm() as stop_requested, Display(trainer) as display:
+        for phase, rows in plan.steps_after(trainer.completed_steps):
+            of_step = trainer.step(phase.dataset.batches(rows, phase.rows_per_batch, group.rank, group.size))
+            display.update(len(rows), phase.dataset.row_length)
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps
-            watch.check(done, of_step.loss, partial(describe_conversations, dataset, members, vocabulary))
+            watch.check(done, of_step.loss, partial(describe_conversations, phase.dataset, rows, vocabulary))
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
             if done % every == 0 or last:
                 measured = done % (every * POINTS_PER_VALIDATION) == 0 or last
@@ -98,7 +131,6 @@ def train(
                 saved = group.is_main_process and checkpoint.save(state)
                 if ending:
                     end_early(trainer, saved)
-            display.update()
     return curve
 
 

@@ -30,7 +30,7 @@ BASE = {  # of each unit, in a common one
 
 @pytest.fixture(scope="module")
 def items():
-    return list(generate(FILE, limit=24000, seed=1))
+    return list(generate(FILE, limit=30000, seed=1))
 
 
 def turns_of(conversation):
@@ -180,17 +180,17 @@ def test_the_first_conversations_of_a_seed_are_these_bytes():
     first = next(generate(FILE, limit=1, seed=1))
     assert render(first.conversation) == (
         "<|im_start|>system\nTools: calculator<|im_end|>\n"
-        "<|im_start|>user\nsort 89, 92, 75 from small to large.<|im_end|>\n"
-        "<|im_start|>assistant\n75, 89, 92<|im_end|>\n"
+        "<|im_start|>user\nWhat do you get for 17 / 1?<|im_end|>\n"
+        "<|im_start|>assistant\n<|python_start|>17/1<|python_end|><|output_start|>17<|output_end|>"
+        "17 divided by 1 is 17.<|im_end|>\n"
         "<|im_start|>user\nPlease call me Jodon<|im_end|>\n"
         "<|im_start|>assistant\nNice to meet you, Jodon!<|im_end|>\n"
         "<|im_start|>user\nWhat did I say my name was?<|im_end|>\n"
         "<|im_start|>assistant\nYour name is Jodon.<|im_end|>\n"
-        "<|im_start|>user\nWhat do you get for 743 - 29?<|im_end|>\n"
-        "<|im_start|>assistant\n<|python_start|>743-29<|python_end|><|output_start|>714<|output_end|>"
-        "743 minus 29 is 714.<|im_end|>\n"
+        "<|im_start|>user\nWhich number is less, 89 or 92<|im_end|>\n"
+        "<|im_start|>assistant\n89 is less than 92.<|im_end|>\n"
     )
-    assert first.group == "skills/arithmetic/743-29"
+    assert first.group == "skills/comparing/89 92"
 
 
 def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(items):

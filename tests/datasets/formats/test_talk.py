@@ -60,7 +60,7 @@ def test_conversations_are_whole_and_of_mixed_length(items):
     total = lengths.total()
     assert 0.2 < lengths[1] / total < 0.6
     assert 0.3 < sum(lengths[length] for length in range(2, 20)) / total < 0.7
-    assert 0.07 < sum(lengths[length] for length in range(20, 66)) / total < 0.13
+    assert 0.04 < sum(lengths[length] for length in range(20, 46)) / total < 0.1
 
 
 def test_every_fifteenth_conversation_is_held_back(items):

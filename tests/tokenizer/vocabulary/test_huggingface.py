@@ -144,13 +144,13 @@ def test_what_the_format_cannot_express_is_refused(loaded, messages, message):
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @given(
-    system=st.sampled_from(["", "Be kind.", "Tools: none"]),
+    system=st.sampled_from([None, "", "Be kind.", "Tools: none"]),
     names=st.sampled_from([["calculator"], ["calculator", "<|x"]]),
 )
-@settings(max_examples=6)
+@settings(max_examples=8)
 def test_tools_are_declared_as_chatmill_declares_them(loaded, template, system, names):
     other, _ = loaded["bpe", template]
-    messages = [{"role": "system", "content": system}] * bool(system) + [user()]
+    messages = [{"role": "system", "content": system}] * (system is not None) + [user()]
     declared = declare_tools(read(messages), names)
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     text = "".join(segment.text for segment in conversation_segments(declared, template))

@@ -19,8 +19,9 @@ from chatmill.datasets.split import on_side
 from chatmill.talk.persona import Fact, Persona, read_persona, slots_of
 
 HELD_BACK_EVERY = 15
-LONG_CHAT = (20, 60)  # exchanges
+LONG_CHAT = (20, 40)  # exchanges
 SHORT_CHAT = (3, 9)
+FACT_CHAT = (1, 4)
 IN_CONTEXT = 24  # exchanges at the end of a long chat, in which facts are told; a context of 1,024 tokens holds these
 
 
@@ -51,14 +52,16 @@ class KnownTalks:
         }
 
     def draw(self) -> Conversation:
-        """An intent with what follows, or several intents, or a long chat."""
+        """An intent with what follows, or a fact with little else, or several intents, or a long chat."""
         kind = self._random.random()
-        if kind < 0.6:
+        if kind < 0.5:
             talk = Talk(self._persona, self._random)
-            talk.thread(self._intents, goes_on=0.7)
+            talk.thread(self._intents, goes_on=0.8)
             return talk.messages
-        if kind < 0.9:
-            return self._chat(self._random.randint(*SHORT_CHAT), self._random.choice((0, 0, 1)))
+        if kind < 0.7:
+            return self._chat(self._random.randint(*FACT_CHAT), 1)
+        if kind < 0.93:
+            return self._chat(self._random.randint(*SHORT_CHAT), self._random.choice((0, 1, 1, 2)))
         return self._chat(self._random.randint(*LONG_CHAT), self._random.randint(1, 4))
 
     def _chat(self, length: int, num_facts: int) -> Conversation:
@@ -71,7 +74,7 @@ class KnownTalks:
                 _, is_told, fact = events.pop(0)
                 talk.tell(fact) if is_told else talk.ask(fact)
             else:
-                talk.thread(intents, goes_on=0.6)
+                talk.thread(intents, goes_on=0.7)
         return talk.messages
 
     def _events(self, facts: list[Fact], length: int) -> list[tuple[int, bool, Fact]]:

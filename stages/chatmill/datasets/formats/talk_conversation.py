@@ -12,17 +12,17 @@ from chatmill.talk.matching import fold
 from chatmill.talk.persona import Exchange, Fact, Persona
 
 _BEFORE_MARK = re.compile(r" ([,.?!;:](?!\S))")
-TYPOS = 0.1  # share of the messages with typing errors
+TYPOS = 0.2  # share of the messages with typing errors
 ATTEMPTS_TO_PHRASE = 100
 ATTEMPTS = 8  # to draw an intent that did not occur in the conversation
 
 
 class Choices:
-    """Exchanges that are drawn by their weights."""
+    """Exchanges that are drawn by their weights; those from which many go on more often, so that all are learnt."""
 
     def __init__(self, exchanges: Iterable[Exchange]) -> None:
         self.exchanges = list(exchanges)
-        self.cumulative = list(accumulate(exchange.weight for exchange in self.exchanges))
+        self.cumulative = list(accumulate(exchange.weight * exchange.size**0.5 for exchange in self.exchanges))
 
     def draw(self, random: Random) -> Exchange:
         """One of the exchanges."""

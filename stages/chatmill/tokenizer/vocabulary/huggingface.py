@@ -102,7 +102,8 @@ _TEMPLATE = r"""
     {%- set place = loop.index0 -%}
     {%- set text = text_of(message) -%}
     {%- set text = escape(text) -%}
-    {%- if loop.first and declared.text and message.role == 'system' and text.split('Tools: ') | first -%}
+    {%- if loop.first and declared.text and message.role == 'system'
+          and (not text or text.split('Tools: ') | first) -%}
         {%- set text = declared.text + ('\n' + text if text else '') -%}
     {%- endif -%}
     {%- set calls = message.tool_calls or [] -%}

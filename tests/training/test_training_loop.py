@@ -1,0 +1,62 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from chatmill.training.distributed import SINGLE_PROCESS
+from chatmill.training.train_parameters import TrainParameters
+from chatmill.training.training_loop import SHORT_ROW, plan_steps
+from support.packed import pack
+
+PARAMETERS = TrainParameters(
+    depth=1,
+    context=512,
+    steps=10,
+    batch_size=1024,
+    prompt_loss_weight=0.1,
+    seed=3,
+    threads=1,
+    precision="float32",
+    compile=False,
+)
+SHORT, LONG = ["a" * 40, "b" * 40], ["a" * 150, "b" * 150]
+
+
+def plan(talks, *, row_length=512):
+    return plan_steps(PARAMETERS, pack(talks, row_length, chained=0.5), 512, SINGLE_PROCESS)
+
+
+def described(steps):
+    return [(phase.dataset.row_length, [row.conversations.tolist() for row in rows]) for phase, rows in steps]
+
+
+def test_a_run_begins_with_short_rows_of_the_conversations_that_fit():
+    short, full = plan([SHORT] * 50 + [LONG] * 2).phases
+    assert (short.steps, full.steps) == (7, 3)
+    assert (short.dataset.row_length, full.dataset.row_length) == (SHORT_ROW, 512)
+    assert short.rows_per_step * SHORT_ROW == full.rows_per_step * 512 == PARAMETERS.batch_size
+    assert len(short.dataset.spans.starts) == 50 and len(full.dataset.spans.starts) == 52
+    assert short.dataset.spans.packed_lengths.max() <= SHORT_ROW
+
+
+@pytest.mark.parametrize(
+    ("talks", "row_length"), [([SHORT] * 4 + [LONG] * 4, 512), ([SHORT] * 50, SHORT_ROW), ([["a" * 600, "b"]], 512)]
+)
+def test_rows_are_never_short_where_less_than_half_fits_or_the_context_is_short(talks, row_length):
+    (phase,) = plan(talks, row_length=row_length).phases
+    assert (phase.steps, phase.dataset.row_length) == (10, row_length)
+
+
+@pytest.mark.parametrize("completed", [0, 1, 6, 7, 8, 10])
+def test_a_run_that_resumes_sees_the_rows_of_one_that_was_not_stopped(completed):
+    whole = plan([SHORT] * 50 + [LONG] * 2)
+    assert described(whole.steps_after(completed)) == described(whole.steps_after(0))[completed:]
+
+
+def test_each_phase_reads_its_conversations_once_before_any_twice():
+    for phase in plan([SHORT] * 9 + [LONG]).phases:
+        rows = list(phase.dataset.epoch(PARAMETERS.seed, 0))
+        read = np.concatenate([row.conversations for row in rows])
+        assert sorted(read) == list(range(len(phase.dataset.spans.starts)))
+    lengths = [length for length, _ in described(plan([SHORT] * 50).steps_after(0))]
+    assert all(first <= second for first, second in pairwise(lengths))
