@@ -62,7 +62,7 @@ class KnownTalks:
             return self._chat(self._random.randint(*FACT_CHAT), 1)
         if kind < 0.93:
             return self._chat(self._random.randint(*SHORT_CHAT), self._random.choice((0, 1, 1, 2)))
-        return self._chat(self._random.randint(*LONG_CHAT), self._random.randint(1, 4))
+        return self._chat(self._random.randint(*LONG_CHAT), self._random.randint(2, 6))
 
     def _chat(self, length: int, num_facts: int) -> Conversation:
         """A conversation of at least `length` exchanges, in which facts are told and asked for at any place."""
@@ -81,7 +81,7 @@ class KnownTalks:
         """When each fact is told, True, or asked for: sometimes before it was told, and sometimes told anew."""
         random, events = self._random, []
         for fact in facts:
-            actions = [False] * (random.random() < 0.3) + [True, False]
+            actions = [False] * (random.random() < 0.3) + [True] + [False] * random.choice((1, 1, 2))
             actions += [True, False] * (random.random() < 0.3) + [False] * (random.random() < 0.3)
             places = sorted(random.randrange(max(0, length - IN_CONTEXT), length) for _ in actions)
             events += [(place, is_told, fact) for place, is_told in zip(places, actions, strict=True)]
