@@ -60,9 +60,9 @@ def heal(found: Survey) -> Iterator[str]:
     for file in found.bad_remote:
         file.unlink()
         yield f"{_shown(project, file)}: damaged: removed, since the cache has it"
-    for file in found.bad_runs:
-        file.unlink()
-        yield f"{_shown(project, file)}: damaged entry of the run cache: removed"
+    for place in found.bad_runs:
+        _remove_run(place)
+        yield f"{_shown(project, place)}: damaged entry of the run cache: removed"
     for file in found.bad_outputs:
         file.unlink()
         yield f"{_shown(project, file)}: no run wrote this content: removed"
@@ -90,6 +90,15 @@ def _remove_object(found: Survey, one: StoredObject, recorded: set[str]) -> str:
         one.file.unlink()
         return f"{place}: damaged: {'restored from the workspace' if one.name in found.lost else 'removed'}"
     return f"{place}: damaged, and no stage made it: moved to {_set_aside(found.project, one.file, Path(one.name))}"
+
+
+def _remove_run(place: Path) -> None:
+    """Remove an entry of the run cache, and its folder if that has no other; or a folder without any."""
+    folder = place if place.is_dir() else place.parent
+    if place != folder:
+        place.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _set_aside(project: Project, file: Path, name: Path) -> Path:
