@@ -67,10 +67,8 @@ def temporary_files(store: Path) -> list[Path]:
 
 def read_runs(store: Path) -> tuple[list[dict[str, Any]], list[Path]]:
     """The sound entries of a run cache, the files of the others, and empty folders, at which DVC fails."""
-    entries, broken = (
-        [],
-        [folder for folder in sorted(store.glob("runs/*/*")) if folder.is_dir() and not any(folder.iterdir())],
-    )
+    folders = [folder for folder in sorted(store.glob("runs/*/*")) if folder.is_dir()]
+    entries, broken = [], [folder for folder in folders if not any(folder.iterdir())]
     for file in sorted(store.glob("runs/*/*/*")):
         if file.name.endswith(TEMPORARY):
             continue
