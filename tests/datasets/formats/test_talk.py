@@ -42,10 +42,12 @@ def test_the_first_conversations_of_a_seed_are_these(file):
     assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?"), ("I do not kno.", "A stick.")]
 
 
-def test_half_of_the_conversations_declare_the_calculator_whatever_they_are_for(items):
+def test_half_of_the_conversations_declare_the_calculator_whatever_they_are_for(file):
+    items = [item for seed in range(4) for item in generate(file, limit=6000, seed=seed)]
     for split in ("train", "validation", "test"):
         declared = [bool(declared_tools(item.conversation)) for item in items if side(item) == split]
-        assert 0.2 < sum(declared) / len(declared) < 0.8
+        assert len(declared) >= 40
+        assert 0.3 < sum(declared) / len(declared) < 0.7
 
 
 def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(file, items):
