@@ -21,6 +21,7 @@ from chatmill.conversation.chatml import (
 )
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
+from chatmill.datasets.formats.table import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.outputs import SCRATCH
@@ -36,10 +37,17 @@ _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no a
 
 
 def records(
-    raw: Path, source: str, *, format: str, limit: int | None, seed: int, side: SplitName | None = None
+    raw: Path,
+    source: str,
+    *,
+    format: str,
+    limit: int | None,
+    seed: int,
+    side: SplitName | None = None,
+    mapping: TableMapping | None = None,
 ) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and a reject for each invalid entry."""
-    for item in read_dataset(raw, format, limit=limit, seed=seed):
+    for item in read_dataset(raw, format, limit=limit, seed=seed, mapping=mapping):
         yield item if isinstance(item, Reject) else _record(item, source, side)
 
 
@@ -101,6 +109,8 @@ def main(
     seed: NonNegativeInt = 0,
     max_reject_rate: Fraction = 0.0,
     side: SplitName | None = None,
+    columns: Columns | None = None,
+    roles: Roles | None = None,
 ) -> None:
     """Write the records of a dataset, and one line for each entry that is rejected.
 
@@ -110,7 +120,8 @@ def main(
     source = conversations.stem
     written, reasons, first, tools = 0, Counter[str](), dict[str, Reject](), Counter[str]()
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
-        entries = records(path, source, format=format, limit=limit, seed=seed, side=side)
+        mapping = TableMapping(columns=columns, roles=roles or {}) if columns else None
+        entries = records(path, source, format=format, limit=limit, seed=seed, side=side, mapping=mapping)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
                 out.write(to_json(entry, exclude_none=True) + b"\n")

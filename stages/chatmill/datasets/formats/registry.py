@@ -23,11 +23,14 @@ from chatmill.datasets.formats import (
     personachat,
     sharegpt,
     skills,
+    table,
     talk,
     text,
 )
+from chatmill.datasets.formats.containers import rows_of
 from chatmill.datasets.formats.example import Example, RawRow, Reject, UnusableRowError
 from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.table import TableMapping
 
 
 class DatasetFormat(NamedTuple):
@@ -52,14 +55,21 @@ _FORMATS = {
     "text": DatasetFormat(paragraphs, text.conversation),
 }
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
-FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "hub")
+FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "hub", "table")
 
 
-def read_dataset(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Example | Reject]:
+def read_dataset(
+    file: Path, name: str, *, limit: int | None, seed: int, mapping: TableMapping | None = None
+) -> Iterator[Example | Reject]:
     """The first `limit` entries of a file in the named format, or all of them.
 
-    Only `skills` and `talk`, which generate their conversations, use `seed`. Raises ValueError for an unknown format.
+    Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table` uses the mapping. Raises
+    ValueError for an unknown format.
     """
+    if (name == "table") == (mapping is None):
+        raise ValueError(f"format {name}: {'needs columns' if mapping is None else 'takes no columns'}")
+    if mapping is not None:
+        return islice(_items(rows_of(file), table.reader(mapping)), limit)
     if name in _GENERATORS:
         if limit is None:
             raise ValueError(f"format {name}: generates conversations without end: set limit")

@@ -107,8 +107,8 @@ def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any]]:
         yield from entries(file, stream, MAX_ROW_BYTES)
 
 
-def table_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of a table as dicts by its header in lower case; a .tsv is separated by tabs, other files by commas."""
+def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:
+    """The rows of a table as dicts by its header; a .tsv is separated by tabs, other files by commas."""
     tabs = ".tsv" in file.suffixes
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
@@ -125,7 +125,7 @@ def table_rows(file: Path) -> Iterator[RawRow | Reject]:
             if cells is None:
                 return
             if not header:
-                header = [cell.strip().lower() for cell in cells]
+                header = [cell.strip().lower() if lower_case else cell.strip() for cell in cells]
             elif len(cells) > len(header):
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):
