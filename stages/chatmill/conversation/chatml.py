@@ -164,9 +164,14 @@ def declared_tools(conversation: Conversation) -> list[str]:
     return first.text.split("\n")[0].removeprefix(_DECLARATION).split(", ")
 
 
-def check_turns(conversation: Conversation) -> None:
-    """Raise ValueError unless the roles are [system], user, assistant, user, assistant … and no message is blank."""
+def check_turns(conversation: Conversation, *, opening: bool = False) -> None:
+    """Raise ValueError unless the roles are [system], user, assistant, user, assistant … and no message is blank.
+
+    With `opening`, a message of the assistant may precede the first one of the user.
+    """
     turns = conversation[1:] if conversation and conversation[0].role == "system" else conversation
+    if opening and turns and turns[0].role == "assistant":
+        turns = turns[1:]
     for index, message in enumerate(turns):
         expected = ("user", "assistant")[index % 2]
         if message.role != expected:
@@ -184,19 +189,23 @@ class Record:
 
     Conversations of one `group` are in the same split. `skill` says how the last answer is scored
     (chatmill.evaluation.skill_scoring, and chatmill.evaluation.sense for `talk` and `recall`); only conversations with
-    a known right answer have it.
+    a known right answer have it. `train` says of each message whether it is trained, where that does not follow from
+    its role; None for those of which it does.
     """
 
     source: str
     group: str
     text: str
     skill: dict[str, Any] | None = None
+    train: list[bool | None] | None = None
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
         fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text}
         if self.skill is not None:
             fields["skill"] = self.skill
+        if self.train is not None:
+            fields["train"] = self.train
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
 

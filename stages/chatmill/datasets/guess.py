@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from chatmill.datasets.formats.table import USUAL_NAMES
+from chatmill.datasets.formats.mapping import USUAL_NAMES
 
 MAX_DEPTH = 4  # of keys inside each other
 MAX_ROLES = 12  # different names of speakers

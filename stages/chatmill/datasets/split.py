@@ -4,6 +4,7 @@ The group of a conversation is one of
 
     questions/2f1c…          named by what is asked before the first answer, whatever the source is called
     skills/units/99 km m     named by the format that generated the conversation
+    columns/77ab…            named by the dataset's column of groups
     test/questions/2f1c…     as above, on a fixed side: train, validation or test
 
 The side of a group that is not fixed follows from a hash of its name, so that added data moves no group.
@@ -15,7 +16,7 @@ from typing import Literal, get_args
 
 SplitName = Literal["train", "validation", "test"]
 _SIDES = get_args(SplitName)
-_BY_QUESTION = "questions/"
+_BY_QUESTION, _BY_COLUMN = "questions/", "columns/"
 _USER_HEADER, _ASSISTANT_HEADER = "<|im_start|>user\n", "<|im_start|>assistant\n"  # never occur in content
 _DECLARATION = re.compile(r"(?:<\|im_start\|>system\nTools: calculator(?=<\|im_end\|>\n)|(?<=\n)Tools: calculator\n)")
 
@@ -31,8 +32,18 @@ def on_side(group: str, side: SplitName) -> str:
 
 
 def is_generated(group: str) -> bool:
-    """Whether a format named the group, and not the question."""
-    return not group.removeprefix(f"{fixed_side(group)}/").startswith(_BY_QUESTION)
+    """Whether the format that generated the conversation named the group."""
+    return not group.removeprefix(f"{fixed_side(group)}/").startswith((_BY_QUESTION, _BY_COLUMN))
+
+
+def column_group(value: str) -> str:
+    """The group of the rows that have this value in the column of groups."""
+    return f"{_BY_COLUMN}{hashlib.blake2b(value.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+def is_by_column(group: str) -> bool:
+    """Whether a column of groups named the group."""
+    return group.removeprefix(f"{fixed_side(group)}/").startswith(_BY_COLUMN)
 
 
 def question_group(text: str) -> str:
@@ -40,13 +51,18 @@ def question_group(text: str) -> str:
 
     Case, spaces, final punctuation and the declaration of tools make no difference.
     """
-    return _BY_QUESTION + _question_hash(text[: text.index(_ASSISTANT_HEADER)])
+    begin = text.index(_USER_HEADER)  # what the assistant says before it is no answer
+    end = text.index(_ASSISTANT_HEADER, begin)
+    opening = text.find(_ASSISTANT_HEADER, 0, begin)
+    return _BY_QUESTION + _question_hash(text[: opening if opening >= 0 else begin] + text[begin:end])
 
 
 def question_of(group: str, text: str) -> str:
     """What conversations of all sources that ask the same share: of a generated one the last question counts."""
     if is_generated(group):
         return _BY_QUESTION + _question_hash(text[text.rindex(_USER_HEADER) : text.rindex(_ASSISTANT_HEADER)])
+    if is_by_column(group):
+        return question_group(text)
     return group.removeprefix(f"{fixed_side(group)}/")
 
 

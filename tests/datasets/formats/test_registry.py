@@ -391,7 +391,7 @@ def test_lines_that_are_not_json_are_rejected_where_they_stand(tmp_path, line):
         ('[\n{},\n{"a": tru}]', "3: not JSON: Expecting value"),
         ("[\n" + "[" * 100_000, "2: not JSON: maximum recursion depth"),
         ("[" + "1" * 5000 + "]", "1: not JSON: Exceeds the limit"),
-        ("[{}]\n[]", "2: not JSON: more text after"),
+        ("[{}]\nx", "2: not JSON: more text after"),
         ("{\n", "2: not JSON: Expecting property name"),
         ('{\n"messages": []}\n{\n1', "4: not JSON: Expecting property name"),
     ],

@@ -8,8 +8,8 @@ from pyarrow import ipc, parquet
 
 from chatmill.conversation.chatml import render
 from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
-from chatmill.datasets.formats.table import TableMapping
 
 QUESTION, ANSWER, SYSTEM = "Is it open?", "Yes, until six.", "Be short."
 PAIR = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>\n"
@@ -81,10 +81,15 @@ def test_speakers_may_be_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("row", "columns"),
     [
-        ({"q": QUESTION, "a": ANSWER}, {"prompt": "q", "completion": "a"}),
-        ({"q": [said("user", QUESTION)], "a": [said("assistant", ANSWER)]}, {"prompt": "q", "completion": "a"}),
-        ({"q": QUESTION, "chosen": [said("assistant", ANSWER)]}, {"prompt": "q", "completion": "chosen"}),
-        ({"q": QUESTION, "i": "", "a": ANSWER}, {"prompt": "q", "input": "i", "completion": "a"}),
+        ({"q": QUESTION, "a": ANSWER}, {"prompt": "q", "response": "a"}),
+        ({"q": [said("user", QUESTION)], "a": [said("assistant", ANSWER)]}, {"prompt": "q", "response": "a"}),
+        ({"q": QUESTION, "chosen": [said("assistant", ANSWER)]}, {"prompt": "q", "response": "chosen"}),
+        ({"q": QUESTION, "i": "", "a": ANSWER}, {"prompt": "q", "query": "i", "response": "a"}),
+        ({"q": QUESTION, "c": ANSWER, "r": "No."}, {"prompt": "q", "chosen": "c", "rejected": "r"}),
+        (
+            {"q": QUESTION, "c": [said("user", QUESTION), said("assistant", ANSWER)]},
+            {"prompt": "q", "chosen": "c"},
+        ),
     ],
 )
 def test_prompt_and_completion_are_texts_or_messages(tmp_path, row, columns):
@@ -93,14 +98,14 @@ def test_prompt_and_completion_are_texts_or_messages(tmp_path, row, columns):
 
 def test_an_input_follows_the_prompt(tmp_path):
     [item] = items(
-        tmp_path, {"q": "Sort.", "i": "3 1", "a": "1 3"}, columns={"prompt": "q", "input": "i", "completion": "a"}
+        tmp_path, {"q": "Sort.", "i": "3 1", "a": "1 3"}, columns={"prompt": "q", "query": "i", "response": "a"}
     )
     assert item.conversation[0].text == "Sort.\n\n3 1"
 
 
 def test_a_column_may_hold_the_system_message(tmp_path):
     rows = [{"s": text, "q": QUESTION, "a": ANSWER} for text in (SYSTEM, "")]
-    columns = {"system": "s", "prompt": "q", "completion": "a"}
+    columns = {"system": "s", "prompt": "q", "response": "a"}
     assert rendered(items(tmp_path, *rows, columns=columns)) == [WITH_SYSTEM, PAIR]
 
 
@@ -135,11 +140,11 @@ def test_what_is_no_mark_stays_in_the_turn(tmp_path):
     ("row", "expected"),
     [
         ({"turns": []}, ("missing_field", "no column 'messages' in an object of 'turns'")),
-        ({"messages": 3}, ("missing_field", "messages: expected a list or a text, got a int")),
-        ({"messages": [said("user", None)]}, ("not_text", "content: expected text, got a NoneType")),
-        ({"messages": [said(7, "x")]}, ("not_text", "role: expected text, got a int")),
+        ({"messages": 3}, ("missing_field", "messages: expected a list or a text, got the number 3")),
+        ({"messages": [said("user", None)]}, ("not_text", "content: expected text, got null")),
+        ({"messages": [said(7, "x")]}, ("not_text", "role: expected text, got the number 7")),
         ({"messages": [{"role": "user"}]}, ("missing_field", "no column 'content' in an object of 'role'")),
-        ({"messages": ["a", 2]}, ("not_text", "text 2: expected text, got a int")),
+        ({"messages": ["a", 2]}, ("not_text", "text 2: expected text, got the number 2")),
         ({"messages": "no mark"}, ("no_marker", "expected the name of a speaker and a colon, not 'no mark'")),
         ({"messages": [said("agent_7", "x")]}, ("unknown_role", "unknown role 'agent_7': say whose it is in roles")),
     ],
@@ -148,9 +153,9 @@ def test_a_row_that_does_not_fit_is_rejected_with_what_is_there(tmp_path, row, e
     assert reject(tmp_path, row, columns={"messages": "messages"}) == expected
 
 
-@pytest.mark.parametrize("columns", [{}, {"messages": "m", "prompt": "q"}, {"prompt": "q"}, {"completion": "a"}])
+@pytest.mark.parametrize("columns", [{}, {"messages": "m", "prompt": "q"}, {"prompt": "q"}, {"response": "a"}])
 def test_columns_say_where_all_of_a_conversation_is(columns):
-    with pytest.raises(ValueError, match="expected either messages, or prompt and completion"):
+    with pytest.raises(ValueError, match=r"expected messages( alone)?, or prompt and response"):
         TableMapping.model_validate({"columns": columns})
 
 
@@ -159,7 +164,7 @@ def rows():
     return [{"Q": f"{QUESTION} {number}", "A, so": ANSWER, "n": number} for number in range(700)]
 
 
-COLUMNS = {"prompt": "Q", "completion": "A, so"}
+COLUMNS = {"prompt": "Q", "response": "A, so"}
 
 
 def write(file, rows):
@@ -229,5 +234,5 @@ def test_a_file_that_is_no_table_is_named(tmp_path, name, content, message):
 
 
 def test_an_empty_folder_is_named(tmp_path):
-    with pytest.raises(ValueError, match="no file named"):
+    with pytest.raises(ValueError, match=r"no file matches \*"):
         read(tmp_path, columns=COLUMNS)

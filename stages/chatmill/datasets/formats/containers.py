@@ -9,49 +9,55 @@ from typing import Any
 
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.row_readers import json_rows, table_rows
+from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, table_rows
 
 _PACKED = (".gz", ".zst")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
-_SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 
 
-def files_of(path: Path, pattern: str = "*") -> list[Path]:
-    """The file itself, or those of a folder and the folders in it whose names match, in the order of their names.
+def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
+    """The file itself, or those of a folder and the folders in it that match, in the order of their names.
 
-    Hidden files are left out. Raises ValueError where none is left.
+    A pattern without a slash matches the name of a file in any folder. Hidden files, and those of DVC, are left out.
+    Raises ValueError where none is left.
     """
     if not path.is_dir():
         return [path]
-    found = [file for file in path.rglob(pattern) if file.is_file() and not file.name.startswith(".")]
-    if not found:
-        raise ValueError(f"{path}: no file named {pattern}: add some, or change files")
-    return sorted(found, key=lambda file: file.relative_to(path).as_posix())
+    found = {file for pattern in patterns for file in path.glob(pattern if "/" in pattern else f"**/{pattern}")}
+    files = [file for file in found if file.is_file() and not file.name.startswith(".") and file.suffix != ".dvc"]
+    if not files:
+        raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
+    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
 
 
-def rows_of(path: Path, pattern: str = "*") -> Iterator[RawRow | Reject]:
-    """The rows of a file, or of the matching files of a folder. Raises ValueError for a file that is no table."""
-    for file in files_of(path, pattern):
-        yield from _rows(file)
+def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
+    """The rows of a file, or of the matching files of a folder; of Parquet files only the columns, if there are some.
+
+    Raises ValueError for a file that is no table.
+    """
+    names = {column.partition(".")[0] for column in columns} | set(columns)
+    for file in files_of(path, patterns):
+        yield from _rows(file, names - {""} if "." not in columns else set())
 
 
-def _rows(file: Path) -> Iterator[RawRow | Reject]:
+def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
     kind = next((suffix for suffix in reversed(file.suffixes) if suffix not in _PACKED), "").lower()
     with open_decompressed(file) as stream:
         start = stream.read(8)
     kind = next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
-    if kind == "UTF-16":
-        raise ValueError(f"{file}: UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8")
     if kind in (".csv", ".tsv"):
         return table_rows(file, lower_case=False)
     if kind == ".parquet":
-        return _parquet_rows(file)
+        return _parquet_rows(file, columns)
     if kind in (".arrow", ".feather"):
         return _arrow_rows(file)
+    if kind in (".txt", ".text", ".md"):
+        return nonblank_lines(file)
     return json_rows(file)
 
 
-def _parquet_rows(file: Path) -> Iterator[RawRow]:
+def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
     """The rows of a Parquet file, which holds one row group in memory."""
     _require_pyarrow(file)
     import pyarrow
@@ -59,7 +65,8 @@ def _parquet_rows(file: Path) -> Iterator[RawRow]:
 
     try:
         with parquet.ParquetFile(file) as table:
-            yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS))
+            names = [name for name in table.schema_arrow.names if name in columns] or None
+            yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
     except pyarrow.ArrowException as error:
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
 

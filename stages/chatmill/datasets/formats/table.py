@@ -1,166 +1,212 @@
-"""Rows of any table, by a mapping that says where the conversation is.
-
-    format: table
-    columns: {messages: utterances, role: speaker, content: text}
-    roles: {user: [customer], assistant: [agent]}
-
-`messages` is a list of messages, a list of texts whose speakers alternate, or a text with a mark before each turn
-(`agent: Hello`). In place of it `prompt` and `completion` are texts, or lists of messages. A column is a key of the row
-or a path of keys with dots between them. `roles` names what the speakers are called, besides the usual names.
-"""
+"""Rows of any table, by a mapping that says where the conversation is (chatmill.datasets.formats.mapping)."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.example import UnusableRowError, describe_value
+from chatmill.conversation.chatml import declare_tools
+from chatmill.datasets.formats.example import Dropped, Extent, Turn, UnusableRowError, describe_value, num_bytes
+from chatmill.datasets.formats.mapping import OPTIONAL, Columns, Speaker, TableMapping
+from chatmill.datasets.formats.message_content import is_trained, read_content, tool_calls, tool_names
 from chatmill.datasets.formats.turns import Step, StepKind, check_turn_count, join_tools
 
-Column = Annotated[str, Field(min_length=1)]
-Speaker = Literal["system", "user", "assistant", "call", "output", "ignore"]
-USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
-    "system": ("system", "developer"),
-    "user": ("user", "human", "prompter"),
-    "assistant": ("assistant", "gpt", "bot", "chatbot", "model"),
-    "call": ("function_call", "tool_call"),
-    "output": ("tool", "function", "observation", "tool_response", "ipython"),
-}
-Roles = Mapping[Speaker, tuple[str, ...]]
-_MISSING = object()
+_MISSING, _ABSENT = object(), object()
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def value_at(entry: Any, column: str, default: Any = _MISSING) -> Any:
+    """The value of a column, at a path of keys, or of the row itself, which is `.`.
 
-
-class Columns(_Section):
-    """Where the parts of a conversation are."""
-
-    messages: Column | None = None
-    role: Column = "role"  # of a message
-    content: Column = "content"  # of a message
-    prompt: Column | None = None
-    input: Column | None = None  # follows the prompt after a blank line, where it is not empty
-    completion: Column | None = None
-    system: Column | None = None
-    group: Column | None = None  # rows with an equal value are on the same side of the split
-
-    @model_validator(mode="after")
-    def _complete(self) -> "Columns":
-        if (self.messages is None) == (self.prompt is None) or (self.prompt is None) != (self.completion is None):
-            raise ValueError("expected either messages, or prompt and completion")
-        return self
-
-
-class TableMapping(_Section):
-    """A mapping of rows to conversations."""
-
-    columns: Columns
-    roles: Roles = {}
-    first: Literal["user", "assistant"] = "user"  # of texts whose speakers alternate
-
-    def speakers(self) -> dict[str, Speaker]:
-        """The speakers by the names that stand for them, in lower case; `roles` goes before the usual names."""
-        result: dict[str, Speaker] = {}
-        for names in (self.roles, USUAL_NAMES):
-            for speaker, values in names.items():
-                for value in values:
-                    result.setdefault(value.lower(), speaker)
-        return result
-
-
-def reader(mapping: TableMapping) -> Callable[[Any], Conversation]:
-    """The function that converts a row to a conversation, or raises UnusableRowError."""
-    return partial(_conversation, mapping, mapping.speakers())
-
-
-def value_at(entry: Any, column: str) -> Any:
-    """The value of a column, or at a path of keys. Raises UnusableRowError with the columns that are there."""
+    Raises UnusableRowError with the columns that are there, unless there is a default.
+    """
+    if column == ".":
+        return entry
     if isinstance(entry, dict) and column in entry:
         return entry[column]
     value = entry
     for key in column.split("."):
         value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
         if value is _MISSING:
+            if default is not _MISSING:
+                return default
             raise UnusableRowError("missing_field", f"no column {column!r} in {describe_value(entry)}")
     return value
 
 
-def _conversation(mapping: TableMapping, speakers: Mapping[str, Speaker], row: Any) -> Conversation:
-    columns, steps = mapping.columns, list[Step]()
-    if columns.system is not None and (text := _text(value_at(row, columns.system), columns.system)):
-        steps.append(("system", text))
-    if columns.messages is not None:
-        steps += _turns(mapping, speakers, value_at(row, columns.messages), columns.messages)
-    else:
-        assert columns.prompt is not None and columns.completion is not None
-        steps += _side(mapping, speakers, _question(row, columns), columns.prompt, "user")
-        steps += _side(mapping, speakers, value_at(row, columns.completion), columns.completion, "assistant")
-    check_turn_count(len(steps))
-    return join_tools(steps)
+class TableReader:
+    """Converts rows to turns. `unseen` are the optional columns that no row has had."""
+
+    def __init__(self, mapping: TableMapping) -> None:
+        self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
+        self._first: StepKind = mapping.first or "user"
+        self._marks: re.Pattern[str] | None = None
+        self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
+
+    def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
+        """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
+        columns, dropped = self._columns, list[Dropped]()
+        steps = list(self._opening(row))
+        if columns.messages is not None:
+            steps += self._conversation(value_at(row, columns.messages), dropped)
+        else:
+            steps += self._side(self._question(row), str(columns.prompt), "user", dropped)
+            answer = self._side(value_at(row, columns.answer), columns.answer, "assistant", dropped)
+            if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):
+                steps = []  # the chosen side repeats the prompt
+            steps += answer
+        check_turn_count(len(steps))
+        turns = join_tools(steps)
+        names = tool_names(self._optional(row, "tools"))
+        if names:
+            messages = declare_tools([turn.message for turn in turns], names)
+            counts = [Turn(messages[0], Extent()), *turns] if len(messages) > len(turns) else turns
+            turns = [turn._replace(message=message) for turn, message in zip(counts, messages, strict=True)]
+        notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
+        return turns, dropped, notes
+
+    def extent(self, row: Any) -> Extent:
+        """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
+        columns = self._columns
+        names = [columns.messages] if columns.messages else [columns.system, columns.prompt, columns.response]
+        values = [value_at(row, name, None) for name in (*names, columns.chosen) if name is not None]
+        messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
+        texts = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
+        size = sum(num_bytes(text) for text in texts if isinstance(text, str))
+        return Extent(sum(item is not None for item in messages), size)
+
+    def group(self, row: Any) -> str | None:
+        """What the row has in the column of groups, as text."""
+        value = self._optional(row, "group")
+        return None if value is None else str(value)
+
+    def check_language(self, row: Any) -> None:
+        """Raise UnusableRowError for a row in a language that is left out."""
+        found, wanted = self._optional(row, "language"), self._mapping.languages
+        if wanted is not None and found not in wanted:
+            raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
+
+    def _optional(self, row: Any, name: str) -> Any:
+        """The value of a column that may be missing; None if it is."""
+        column = getattr(self._columns, name)
+        if column is None:
+            return None
+        value = value_at(row, column, _ABSENT)
+        if value is _ABSENT:
+            return None
+        self.unseen.pop(name, None)
+        return value
+
+    def _text(self, row: Any, name: str) -> str:
+        """The text of an optional column; empty if there is none."""
+        value = self._optional(row, name)
+        return "" if value is None else _text(value, name)
+
+    def _opening(self, row: Any) -> Iterator[Step]:
+        """The system message of a row, and what was said before the prompt."""
+        if text := self._text(row, "system"):
+            yield Step("system", text)
+        for pair in self._optional(row, "history") or ():
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise UnusableRowError("missing_field", f"history: expected pairs of texts, got {describe_value(pair)}")
+            yield Step("user", _text(pair[0], "history"))
+            yield Step("assistant", _text(pair[1], "history"))
+
+    def _question(self, row: Any) -> Any:
+        """The prompt, with the query after a blank line."""
+        column = str(self._columns.prompt)
+        prompt, query = value_at(row, column), self._text(row, "query")
+        return f"{_text(prompt, column)}\n\n{query}" if query else prompt
+
+    def _side(self, value: Any, column: str, speaker: StepKind, dropped: list[Dropped]) -> list[Step]:
+        """The steps of a prompt or an answer, which is a text or a list of messages."""
+        if isinstance(value, list):
+            return list(self._messages(value, dropped))
+        return [Step(speaker, _text(value, column))]
+
+    def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
+        if isinstance(value, str):
+            separator = self._mapping.turn_separator
+            return _alternating(_split(value, separator), self._first) if separator else self._marked(value, dropped)
+        if not isinstance(value, list):
+            column = self._columns.messages
+            raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
+        check_turn_count(len(value))
+        if value and isinstance(value[0], str):
+            return _alternating(value, self._first)
+        if value and all(isinstance(item, list) for item in value):
+            value = [message for item in value for message in item]
+        return self._messages(value, dropped)
+
+    def _messages(self, messages: Sequence[Any], dropped: list[Dropped]) -> Iterator[Step]:
+        columns, unnamed = self._columns, list[str]()
+        for message in messages:
+            name = _text(value_at(message, columns.role), columns.role)
+            kind, calls = self._kind(name, unnamed), tool_calls(message)
+            content = value_at(message, columns.content, None if calls else _MISSING)
+            text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
+            if kind is None:
+                dropped.append(Dropped("ignored_role", Extent(1, num_bytes(text)), f"{name[:40]!r}: {text[:60]!r}"))
+                continue
+            train, calls = is_trained(message, columns.train), inline + calls
+            if text or not calls:
+                yield Step(kind, text, 1, train)
+            for number, call in enumerate(calls):
+                yield Step("call", call, int(not text and not number), train)
+
+    def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
+        """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
+        if self._marks is None:
+            names = "|".join(re.escape(name) for name in sorted(self._speakers, key=len, reverse=True))
+            self._marks = re.compile(rf"(?im)^[ \t]*({names})[ \t]*:[ \t]?")
+        pieces = self._marks.split(text)
+        if pieces[0].strip() or len(pieces) == 1:
+            raise UnusableRowError("no_marker", f"expected the name of a speaker and a colon, not {text[:40]!r}")
+        check_turn_count(len(pieces) // 2)
+        unnamed: list[str] = []
+        for name, turn in zip(pieces[1::2], pieces[2::2], strict=True):
+            content = turn.strip("\n")
+            if (kind := self._kind(name, unnamed)) is None:
+                dropped.append(Dropped("ignored_role", Extent(1, num_bytes(content)), f"{name!r}: {content[:60]!r}"))
+            else:
+                yield Step(kind, content)
+
+    def _kind(self, name: str, unnamed: list[str]) -> StepKind | None:
+        """The kind of a speaker's turns; None for those to leave out.
+
+        `unnamed` are the speakers of this conversation who are not in roles, in their order; with `first` there may be
+        two.
+        """
+        speaker: Speaker | None = self._speakers.get(name.lower())
+        if speaker is None:
+            if name not in unnamed:
+                unnamed.append(name)
+            if self._mapping.first is None or len(unnamed) > 2:
+                raise UnknownRoleError(name)
+            return _order(self._first)[unnamed.index(name)]
+        return None if speaker == "ignore" else speaker
 
 
-def _question(row: Any, columns: Columns) -> Any:
-    """The prompt, with the input after a blank line."""
-    assert columns.prompt is not None
-    prompt = value_at(row, columns.prompt)
-    if columns.input is None or not (text := _text(value_at(row, columns.input), columns.input)):
-        return prompt
-    return f"{_text(prompt, columns.prompt)}\n\n{text}"
+class UnknownRoleError(UnusableRowError):
+    """Raised for a speaker whom no rule maps."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("unknown_role", f"unknown role {name[:40]!r}: say whose it is in roles")
+        self.name = name[:40]
 
 
-def _side(
-    mapping: TableMapping, speakers: Mapping[str, Speaker], value: Any, column: str, speaker: StepKind
-) -> Iterable[Step]:
-    """The steps of a prompt or completion, which is a text or a list of messages."""
-    return _messages(mapping, speakers, value) if isinstance(value, list) else [(speaker, _text(value, column))]
+def _split(text: str, separator: str) -> list[str]:
+    """The texts around a separator, each without the white space around it; an empty one at the end is left out."""
+    check_turn_count(text.count(separator) + 1)
+    turns = [turn.strip() for turn in text.split(separator)]
+    return turns if turns[-1] else turns[:-1]
 
 
-def _turns(mapping: TableMapping, speakers: Mapping[str, Speaker], value: Any, column: str) -> Iterable[Step]:
-    if isinstance(value, str):
-        return _marked(mapping, speakers, value)
-    if not isinstance(value, list):
-        raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
-    if value and isinstance(value[0], str):
-        return _alternating(value, mapping.first)
-    return _messages(mapping, speakers, value)
+def _order(first: StepKind) -> tuple[StepKind, StepKind]:
+    return ("user", "assistant") if first == "user" else ("assistant", "user")
 
 
-def _messages(mapping: TableMapping, speakers: Mapping[str, Speaker], messages: Sequence[Any]) -> Iterator[Step]:
-    columns = mapping.columns
-    for message in messages:
-        kind = _kind(speakers, _text(value_at(message, columns.role), columns.role))
-        if kind is not None:
-            yield kind, _text(value_at(message, columns.content), columns.content)
-
-
-def _alternating(texts: Sequence[Any], first: Literal["user", "assistant"]) -> Iterator[Step]:
-    order: tuple[StepKind, StepKind] = ("user", "assistant") if first == "user" else ("assistant", "user")
+def _alternating(texts: Sequence[Any], first: StepKind) -> Iterator[Step]:
     for number, text in enumerate(texts):
-        yield order[number % 2], _text(text, f"text {number + 1}")
-
-
-def _marked(mapping: TableMapping, speakers: Mapping[str, Speaker], text: str) -> Iterator[Step]:
-    """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
-    names = "|".join(re.escape(name) for name in sorted(speakers, key=len, reverse=True))
-    pieces = re.split(rf"(?im)^[ \t]*({names})[ \t]*:[ \t]?", text)
-    if pieces[0].strip() or len(pieces) == 1:
-        raise UnusableRowError("no_marker", f"expected the name of a speaker and a colon, not {text[:40]!r}")
-    for name, turn in zip(pieces[1::2], pieces[2::2], strict=True):
-        if (kind := _kind(speakers, name)) is not None:
-            yield kind, turn.strip("\n")
-
-
-def _kind(speakers: Mapping[str, Speaker], name: str) -> StepKind | None:
-    """The kind of a speaker's turns; None for those to leave out."""
-    speaker = speakers.get(name.lower())
-    if speaker is None:
-        raise UnusableRowError("unknown_role", f"unknown role {name[:40]!r}: say whose it is in roles")
-    return None if speaker == "ignore" else speaker
+        yield Step(_order(first)[number % 2], _text(text, f"text {number + 1}"))
 
 
 def _text(value: Any, column: str) -> str:
@@ -168,3 +214,8 @@ def _text(value: Any, column: str) -> str:
     if not isinstance(value, str):
         raise UnusableRowError("not_text", f"{column}: expected text, got {describe_value(value)}")
     return value
+
+
+def reader_of(**columns: str) -> TableReader:
+    """The reader of these columns."""
+    return TableReader(TableMapping(columns=Columns.model_validate(columns)))
