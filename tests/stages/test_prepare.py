@@ -16,6 +16,7 @@ import mix
 import prepare
 import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records
+from chatmill.datasets import records
 from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.tally import Tally
 from support.paths import ANY_FOLDER, ROOT, SOURCE
@@ -147,8 +148,8 @@ def test_a_conversation_of_long_messages_is_kept(tmp_path):
 )
 def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
     tally = Tally()
-    entry, *parts = prepare._entries(
-        Example("raw:1", None, as_turns(conversation)), "chats", prepare.ReadOptions(), tally
+    entry, *parts = records._entries(
+        Example("raw:1", None, as_turns(conversation)), "chats", records.ReadOptions(), tally
     )
     for part in (entry, *parts):
         if isinstance(part, Record):
