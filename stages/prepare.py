@@ -48,7 +48,8 @@ def _write(entries: Iterable[Record | Reject], conversations: Path, rejects: Pat
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
         for entry in entries:
             if isinstance(entry, Record):
-                out.write(to_json(entry, exclude_none=True) + b"\n")
+                fields = {"source": entry.source, "group": entry.group, "text": entry.text, "skill": entry.skill}
+                out.write(to_json(fields | ({"train": entry.train} if entry.train else {})) + b"\n")
                 written += 1
                 tools.update(tools_of(entry))
             else:
@@ -63,8 +64,7 @@ def _log_counts(source: str, result: _Result, tally: Tally) -> None:
     """Log what was left out and repaired, and tools that models do not learn to call."""
     counts = tally.content()
     for what, by_reason in (("left out", counts["messages"]["rejected"]), ("repaired", counts["repaired"])):
-        if by_reason:
-            numbers = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+        if numbers := ", ".join(f"{name} {number:,}" for name, number in by_reason.items() if number):
             unit = f"of {counts['messages']['read']:,} messages" if what == "left out" else "conversations"
             log("prepare", f"{source}: {what} {unit}: {numbers}")
     others = [f"{name} ({number} conversations)" for name, number in result.tools.items() if name != CALCULATOR]
@@ -147,8 +147,8 @@ def main(
     source, tally = conversations.stem, Tally()
     entries = progress(records(path, source, format, options, tally), f"prepare {source}")
     result = _write(entries, conversations, rejects)
-    _log_counts(source, result, tally)
     _check_rejects(source, result, rejects, max_reject_rate)
     if not result.written:
         raise ValueError(f"{path}: no conversations: add some, or remove prepare.{source} from params.yaml")
+    _log_counts(source, result, tally)
     write_file_manifest(manifest, [conversations, rejects], kind="conversations", counts=tally.content())
