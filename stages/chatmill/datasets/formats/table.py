@@ -54,7 +54,9 @@ class TableReader:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
         self._first: StepKind = mapping.first or "user"
         self._others = [
-            column for name, column in self._columns.named().items() if name in OPTIONAL and name != "tools"
+            column
+            for name, column in self._columns.named().items()
+            if name in OPTIONAL and name not in ("tools", "query")
         ]
         self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
         self._marks: re.Pattern[str] | None = None
@@ -84,12 +86,17 @@ class TableReader:
         return turns, dropped, notes
 
     def _plain_turns(self, row: Any) -> list[Turn] | None:
-        """The turns of a row that has a list of plain messages and little else, or None; this is only faster."""
+        """The turns of a row that has plain messages, or a plain pair, and little else, or None; this is only faster."""
         columns = self._columns
-        messages = row.get(columns.messages) if isinstance(row, dict) else None
-        if not isinstance(messages, list) or not messages or len(messages) > MAX_TURNS:
+        if not isinstance(row, dict) or any(column in row for column in self._others):
             return None
-        if any(column in row for column in self._others):
+        if columns.messages is None:
+            prompt, answer = row.get(columns.prompt), row.get(columns.answer)
+            if not isinstance(prompt, str) or not isinstance(answer, str):
+                return None
+            return [Turn(Message.from_text("user", self._question(row))), Turn(Message.from_text("assistant", answer))]
+        messages = row.get(columns.messages)
+        if not isinstance(messages, list) or not messages or len(messages) > MAX_TURNS:
             return None
         turns = []
         for message in messages:
