@@ -56,8 +56,7 @@ def test_joined_messages_keep_their_calls():
 
 def test_messages_that_are_trained_and_not_are_never_joined():
     said = [
-        Turn(message, 1, flag)
-        for (message, *_), flag in zip(turns(*PAIR, PAIR[1]), (None, True, False), strict=True)
+        Turn(message, 1, flag) for (message, *_), flag in zip(turns(*PAIR, PAIR[1]), (None, True, False), strict=True)
     ]
     assert len(repair(said, RepairRules()).turns) == 3
 

@@ -86,7 +86,7 @@ class TableReader:
         return turns, dropped, notes
 
     def _plain_turns(self, row: Any) -> list[Turn] | None:
-        """The turns of a row that has plain messages, or a plain pair, and little else, or None; this is only faster."""
+        """The turns of a row of plain messages, or of a plain pair, and little else, or None; this is only faster."""
         columns = self._columns
         if not isinstance(row, dict) or any(column in row for column in self._others):
             return None
@@ -185,7 +185,10 @@ class TableReader:
         columns, unnamed = self._columns, list[str]()
         for message in messages:
             name = _text(value_at(message, columns.role), columns.role)
-            kind, calls = self._kind(name, unnamed), tool_calls(message)
+            try:
+                kind, calls = self._kind(name, unnamed), tool_calls(message)
+            except UnknownRoleError as error:
+                raise UnknownRoleError(*self._unknown(messages)) from error
             content = value_at(message, columns.content, None if calls else _MISSING)
             text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
             if kind is None:
@@ -214,6 +217,12 @@ class TableReader:
             else:
                 yield Step(kind, content)
 
+    def _unknown(self, messages: Sequence[Any]) -> list[str]:
+        """The names in a list of messages that are not in roles."""
+        role = self._columns.role
+        names = (value_at(message, role, None) for message in messages if isinstance(message, dict))
+        return sorted({name for name in names if isinstance(name, str) and name.lower() not in self._speakers})
+
     def _kind(self, name: str, unnamed: list[str]) -> StepKind | None:
         """The kind of a speaker's turns; None for those to leave out.
 
@@ -231,11 +240,12 @@ class TableReader:
 
 
 class UnknownRoleError(UnusableRowError):
-    """Raised for a speaker whom no rule maps."""
+    """Raised for speakers whom no rule maps."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__("unknown_role", f"unknown role {name[:40]!r}: say whose it is in roles")
-        self.name = name[:40]
+    def __init__(self, *names: str) -> None:
+        self.names = [name[:40] for name in names[:10]]
+        unknown = f"unknown role{'s' * (len(names) > 1)} {', '.join(map(repr, self.names))}"
+        super().__init__("unknown_role", f"{unknown}: add {'them' if len(names) > 1 else 'it'} to roles")
 
 
 def _declare(turns: list[Turn], names: list[str]) -> list[Turn]:
