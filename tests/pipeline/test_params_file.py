@@ -88,6 +88,15 @@ def test_a_sum_of_a_pretrained_tokenizer_is_no_longer_a_parameter():
     assert found[0].startswith("train_tokenizer.pretrained.sha256 was removed, since DVC tracks ")
 
 
+@pytest.mark.parametrize(
+    ("copies", "weights"), [({"talk": 3, "letters": 1, "skills": 0}, '{"talk": 3, "skills": 0}'), (None, "{}")]
+)
+def test_copies_in_train_are_now_weights_of_the_training(copies, weights):
+    assert errors(mix__repeat=copies) == [
+        f"mix.repeat is no longer a parameter: use train_model.source_weights: {weights}"
+    ]
+
+
 def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     params = read_params(ROOT / "params.yaml")
     params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")
