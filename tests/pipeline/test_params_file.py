@@ -52,6 +52,31 @@ def test_the_parameters_of_the_project_are_right():
         ("train_model__precision", "fp32", 'train_model.precision: expected auto, float32 or bfloat16, got "fp32"'),
         ("train_model__compile", 5, "train_model.compile: expected auto, or true or false, got 5"),
         ("train_model__context", 8192, "train_model.batch_size = 4096 is less than train_model.context = 8192"),
+        (
+            "train_model__phases",
+            [{"steps": 400}, {"steps": 500}],
+            "train_model.phases have 900 steps together, and train_model.steps = 1150: set train_model.steps: 900",
+        ),
+        ("train_model__phases", [{"steps": 0}], "train_model.phases.0.steps: expected an integer above 0, got 0"),
+        *(
+            (
+                "train_model__source_weights",
+                {"talk": weight},
+                f'train_model.source_weights.talk: expected a number of at least 0, or a string such as "30%", got {it}',
+            )
+            for weight, it in ((-1, "-1"), ("3", '"3"'), ("-3%", '"-3%"'), (True, "true"), (None, "null"))
+        ),
+        (
+            "train_model__source_weights",
+            {"talk": "70%", "skills": "40%"},
+            "train_model.source_weights: the shares sum to 110%: expected at most 100%",
+        ),
+        (
+            "train_model",
+            read_params(ROOT / "params.yaml")["train_model"]
+            | {"source_weights": {"talk": "70%"}, "phases": [{"steps": 1150, "source_weights": {"skills": "40%"}}]},
+            "train_model.phases.0.source_weights: the shares sum to 110%: expected at most 100%",
+        ),
         ("train_model__initial_sha256", "0", "train_model.initial_sha256 was removed, since DVC tracks "),
         ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp'{NEAR.format('bpe')}bpe, byte, "),
         ("train_tokenizer__bep", {}, f"unknown parameter train_tokenizer.bep{NEAR.format('bpe')}"),

@@ -107,7 +107,7 @@ class PackedDataset:
     stream: int = 0
 
     def epoch(self, seed: int, number: int) -> Iterator[Row]:
-        """Rows, each conversation in one of them, or as often as the weights say; both arguments determine the order."""
+        """Rows, with each conversation in one of them or as often as the weights say; the arguments set the order."""
         random = np.random.default_rng((seed, number, self.stream))
         if self.weights:
             order = draw_epoch(self._span_sources(), self.source_factors(), random)

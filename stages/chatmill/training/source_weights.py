@@ -29,7 +29,7 @@ def source_factors(
     """
     given = [weights.get(name, 1.0) if count else 0.0 for name, count in zip(names, tokens, strict=True)]
     shares = np.array([share_of(weight) or 0.0 for weight in given])
-    factors = np.array([0.0 if isinstance(weight, str) else weight for weight in given])
+    factors = np.array([0.0 if isinstance(weight, str) else float(weight) for weight in given])
     others, total = float((factors * tokens).sum()), round(float(shares.sum()), 9)
     if not others and not total:
         raise ValueError(f"nothing is left to train on: expected a weight above 0 for one of {', '.join(names)}")
@@ -58,8 +58,8 @@ def draw_epoch(
             times[members] = total // len(members)
             times[members[: total % len(members)]] += 1
     copies = np.repeat(np.arange(len(sources)), times)
-    copy = np.arange(len(copies)) - np.repeat(np.cumsum(times) - times, times)
-    place = (copy + random.random(len(sources))[copies]) / times[copies]
+    number = np.arange(len(copies)) - np.repeat(np.cumsum(times) - times, times)
+    place = (number + random.random(len(copies))) / times[copies]
     return copies[np.argsort(place, kind="stable")]
 
 

@@ -131,8 +131,8 @@ def log_weights(phases: Sequence[tuple[PackedDataset, int]]) -> None:
     """Log the share of each source in each phase, and the weights of sources that are not there."""
     dataset, weighted = phases[0][0], {name for dataset, _ in phases for name in dataset.weights}
     found = [name for name, tokens in zip(dataset.source_names, dataset.source_tokens(), strict=True) if tokens]
-    if unknown := sorted(weighted.difference(found)):
-        log(STAGE, f"no conversations of {', '.join(unknown)}: the weight is ignored; there are {', '.join(found)}")
+    if unknown := ", ".join(sorted(weighted.difference(found))):
+        log(STAGE, f"no conversations of {unknown}: their weights are ignored; there are {', '.join(found)}")
     for number, (dataset, steps) in enumerate(phases, start=1):
         place = f"phase {number} of {len(phases)}, {steps} steps, " if len(phases) > 1 else ""
         read = describe_factors(dataset.source_names, dataset.source_factors(), dataset.source_tokens())
