@@ -115,7 +115,7 @@ def test_weights_that_leave_nothing_are_refused(weights, message):
 
 def test_factors_are_described_by_their_effect():
     factors, tokens = np.array([9, 0, 0.5]), np.array([10, 30, 60])
-    assert describe_factors(NAMES, factors, tokens) == "letters 75.0% (each 9 times), talk 25.0% (each 0.5 times)"
+    assert describe_factors(NAMES, factors, tokens) == "letters 75.0% (9), talk 25.0% (0.5)"
 
 
 # in rows

@@ -134,8 +134,8 @@ def test_the_effect_of_weights_is_logged_and_unknown_sources_are_named(capsys):
     weighted_plan(SHORT, source_weights={"letters": "50%", "visits": 2, "talks": "3%"})
     assert capsys.readouterr().err == (
         "train_model: no conversations of talks, visits: their weights are ignored; there are letters, skills, talk\n"
-        "train_model: tokens of an epoch by source: letters 50.0% (each 8 times), skills 25.0% (each 1 times), "
-        "talk 25.0% (each 1 times)\n"
+        "train_model: tokens of an epoch by source (times that each conversation is read): "
+        "letters 50.0% (8), skills 25.0% (1), talk 25.0% (1)\n"
     )
     weighted_plan(SHORT, phases=phases((4, {"talk": 0}), (6, {"letters": 0})))
     lines = capsys.readouterr().err.splitlines()

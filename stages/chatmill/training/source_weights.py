@@ -64,7 +64,7 @@ def draw_epoch(
 
 
 def describe_factors(names: Sequence[str], factors: NDArray[np.float64], tokens: NDArray[np.int64]) -> str:
-    """The share of each source in the tokens of an epoch, and how often its conversations are read."""
+    """The share of each source in the tokens of an epoch, and in parentheses how often its conversations are read."""
     shares = factors * tokens / (factors @ tokens)
     parts = zip(names, shares, factors, strict=True)
-    return ", ".join(f"{name} {share:.1%} (each {factor:.3g} times)" for name, share, factor in parts if share)
+    return ", ".join(f"{name} {share:.1%} ({factor:.3g})" for name, share, factor in parts if share)

@@ -136,7 +136,7 @@ def log_weights(phases: Sequence[tuple[PackedDataset, int]]) -> None:
     for number, (dataset, steps) in enumerate(phases, start=1):
         place = f"phase {number} of {len(phases)}, {steps} steps, " if len(phases) > 1 else ""
         read = describe_factors(dataset.source_names, dataset.source_factors(), dataset.source_tokens())
-        log(STAGE, f"{place}tokens of an epoch by source: {read}")
+        log(STAGE, f"{place}tokens of an epoch by source (times that each conversation is read): {read}")
 
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:
