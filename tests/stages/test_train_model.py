@@ -136,6 +136,13 @@ def test_the_weights_of_sources_are_saved_where_they_were_chosen(tokens, trained
     assert {key: saved[key] for key in WEIGHTED} == WEIGHTED and not WEIGHTED.keys() & default.keys()
 
 
+def test_sources_that_are_all_left_out_are_refused(tokens, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^train_model\.source_weights: nothing is left to train on: expected a weight"
+    ):
+        run_training(tokens, tmp_path, source_weights={"talk": 0, "visits": "0%"})
+
+
 def stop_at(patch, step):
     """End a run with an error at this step, as if it were killed."""
 

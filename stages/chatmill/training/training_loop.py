@@ -113,14 +113,15 @@ def weighted_datasets(
 def short_rows(dataset: PackedDataset) -> PackedDataset | None:
     """The conversations that fit into short rows; None where these are less than half of the tokens.
 
-    If the tokens of a source were given a share, at least half of them must fit, too: the rest of its conversations
-    would not be read.
+    If a source has a share, at least half of its tokens must fit, too: short rows would repeat few conversations to
+    reach the share. Raises ValueError where the weights leave nothing to train on.
     """
+    factors, tokens = dataset.source_factors(), dataset.source_tokens()
     if dataset.row_length <= SHORT_ROW:
         return None
     short = replace(dataset, spans=dataset.spans.not_longer(SHORT_ROW), row_length=SHORT_ROW)
-    factors, tokens, fitting = dataset.source_factors(), dataset.source_tokens(), short.source_tokens()
     has_share = np.array([isinstance(dataset.weights.get(name), str) for name in dataset.source_names])
+    fitting = short.source_tokens()
     if 2 * factors @ fitting < factors @ tokens or (2 * fitting < tokens)[has_share].any():
         return None
     short.source_factors()  # raises ValueError before the first step
