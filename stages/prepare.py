@@ -4,21 +4,17 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
 from pydantic_core import to_json
 
 from chatmill.conversation.chatml import CALCULATOR, IM_END, IM_START, Record, declared_tools, parse
 from chatmill.datasets.formats.example import Reject
-from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
-from chatmill.datasets.records import ReadOptions, records
-from chatmill.datasets.repair import RepairRules
-from chatmill.datasets.split import SplitName
+from chatmill.datasets.records import records
+from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.outputs import SCRATCH
-from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
@@ -101,60 +97,17 @@ def _check_rejects(source: str, result: _Result, rejects: Path, max_reject_rate:
 
 
 @stage(foreach="conversations")
-def main(
-    path: Path,
-    conversations: Output,
-    rejects: Output,
-    manifest: Output,
-    *,
-    format: str,
-    files: str | list[str] = "*",
-    columns: Columns | None = None,
-    roles: Roles | None = None,
-    first: Literal["user", "assistant"] | None = None,
-    turn_separator: Annotated[str, Field(min_length=1)] | None = None,
-    languages: list[str] | None = None,
-    assistant_first: Literal["drop", "keep"] = "drop",
-    same_role: Literal["join", "reject"] = "join",
-    join_with: str = "\n\n",
-    mask_history: bool = False,
-    limit: PositiveInt | None = None,
-    seed: NonNegativeInt = 0,
-    max_reject_rate: Fraction = 0.0,
-    side: SplitName | None = None,
-) -> None:
+def main(conversations: Output, rejects: Output, manifest: Output, *, parameters: SourceParameters) -> None:
     """Write the records of a dataset, and one line for each entry or part of it that is rejected.
 
     With `side` the complete source is in that split. Raises ValueError if the share of rejected entries is above
     `max_reject_rate`, or if no conversation remains.
     """
-    chosen = (
-        TableMapping(
-            columns=columns,
-            roles=roles or {},
-            first=first,
-            turn_separator=turn_separator,
-            languages=None if languages is None else tuple(languages),
-        )
-        if columns
-        else None
-    )
-    if chosen is None and (roles or first or turn_separator or languages):
-        raise ValueError("roles, first, turn_separator and languages need columns, which the format table has")
-    options = ReadOptions(
-        limit,
-        seed,
-        side,
-        [files] if isinstance(files, str) else files,
-        chosen,
-        RepairRules(assistant_first, same_role, join_with),
-        mask_history,
-    )
     source, tally = conversations.stem, Tally()
-    entries = progress(records(path, source, format, options, tally), f"prepare {source}")
+    entries = progress(records(source, parameters, tally), f"prepare {source}")
     result = _write(entries, conversations, rejects)
-    _check_rejects(source, result, rejects, max_reject_rate)
+    _check_rejects(source, result, rejects, parameters.max_reject_rate)
     if not result.written:
-        raise ValueError(f"{path}: no conversations: add some, or remove prepare.{source} from params.yaml")
+        raise ValueError(f"{parameters.path}: no conversations: add some, or remove prepare.{source} from params.yaml")
     _log_counts(source, result, tally)
     write_file_manifest(manifest, [conversations, rejects], kind="conversations", counts=tally.content())

@@ -69,7 +69,7 @@ def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validatio
         out = folder / "prepared" / f"{name}.jsonl"
         out.parent.mkdir(exist_ok=True)
         written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
-        prepare.main(file, *written, format=name, max_reject_rate=0.05)
+        prepare.main(*written, parameters={"path": file, "format": name, "max_reject_rate": 0.05})
     shares = {"validation_share": validation_share, "test_share": 0.01, "near_duplicates": False}
     mix.main(
         folder / "prepared",

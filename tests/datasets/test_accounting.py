@@ -82,7 +82,7 @@ def check(folder, random):
     section = {"format": "messages", "max_reject_rate": 0.99}
     section |= {"assistant_first": random.choice(["keep", "drop"]), "same_role": random.choice(["join", "reject"])}
     try:
-        prepare.main(raw, *files, **section)
+        prepare.main(*files, parameters=section | {"path": raw})
     except ValueError as error:
         assert "no conversations" in str(error) or "entries are rejected" in str(error), content
         return

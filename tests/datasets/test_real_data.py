@@ -60,7 +60,7 @@ def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
         out = prepared / f"{name}.jsonl"
         raw = DATA / f"dailydialog/dialogues_{name}.txt"
         written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
-        prepare.main(raw, *written, format="dailydialog")
+        prepare.main(*written, parameters={"path": raw, "format": "dailydialog"})
         texts += [json.loads(line)["text"] for line in out.open(encoding="utf-8")]
     names = ("train.jsonl", "validation.jsonl", "test.jsonl", "manifest.json", "metrics.json")
     outputs = [tmp_path / name for name in names]

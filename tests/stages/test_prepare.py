@@ -18,6 +18,7 @@ import train_tokenizer
 from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records
 from chatmill.datasets import records
 from chatmill.datasets.formats.example import Example, as_turns
+from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
 from support.paths import ANY_FOLDER, ROOT, SOURCE
 
@@ -32,7 +33,7 @@ def run(tmp_path, lines, **parameters):
     raw = tmp_path / "raw.jsonl"
     raw.write_bytes(lines if isinstance(lines, bytes) else "".join(lines).encode("utf-8"))
     files = (tmp_path / f"chats.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
-    prepare.main(raw, *files, **{"format": "messages"} | parameters)
+    prepare.main(*files, parameters={"path": raw, "format": "messages"} | parameters)
     return list(read_records(tmp_path / "chats.jsonl")), (tmp_path / "chats.rejects.jsonl").read_text().splitlines()
 
 
@@ -82,7 +83,7 @@ def test_a_source_is_on_one_side_as_a_whole(tmp_path):
 def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
     raw = ROOT / "data/raw/skills.yaml"
     files = (tmp_path / f"s.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
-    prepare.main(raw, *files, format="skills", limit=50, seed=1)
+    prepare.main(*files, parameters={"path": raw, "format": "skills", "limit": 50, "seed": 1})
     records = list(read_records(tmp_path / "s.jsonl"))
     assert len(records) == 50
     assert all(re.match("(test/|validation/)?skills/", record.group) and record.skill for record in records)
@@ -149,7 +150,7 @@ def test_a_conversation_of_long_messages_is_kept(tmp_path):
 def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
     tally = Tally()
     entry, *parts = records._entries(
-        Example("raw:1", None, as_turns(conversation)), "chats", records.ReadOptions(), tally
+        Example("raw:1", None, as_turns(conversation)), "chats", SourceParameters(path="raw", format="messages"), tally
     )
     for part in (entry, *parts):
         if isinstance(part, Record):
@@ -264,7 +265,7 @@ def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
         raw = tmp_path / Path(entry.pop("path")).name
         raw.write_bytes((gzip.compress if raw.suffix == ".gz" else bytes)(REAL[source].encode()))
         files = (prepared / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
-        prepare.main(raw, *files, **entry)
+        prepare.main(*files, parameters=entry | {"path": raw})
     chat = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")]
     shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
     mix.main(prepared, *chat, tmp_path / "manifest.json", tmp_path / "mix.json", prepare=offered(), **shares)

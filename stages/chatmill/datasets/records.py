@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
 from chatmill.datasets.formats.example import Example, Extent, Reject, Turn, extent_of, num_bytes, total_extent
-from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
-from chatmill.datasets.repair import RepairRules, repair
-from chatmill.datasets.split import SplitName, on_side, question_group
+from chatmill.datasets.repair import repair
+from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.split import on_side, question_group
 from chatmill.datasets.tally import Tally
 
 MAX_MESSAGE_BYTES = 1_000_000
@@ -19,29 +17,26 @@ _RUN = re.compile(r"\s{16,}|(.)\1{15,}", re.DOTALL)
 _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
 
 
-class ReadOptions(NamedTuple):
-    """How a dataset is read, besides its format."""
-
-    limit: int | None = None
-    seed: int = 0
-    side: SplitName | None = None
-    files: Sequence[str] = ("*",)
-    mapping: TableMapping | None = None
-    rules: RepairRules = RepairRules()
-    mask_history: bool = False
-
-
-def records(raw: Path, source: str, format: str, options: ReadOptions, tally: Tally) -> Iterator[Record | Reject]:
+def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and a reject for each invalid entry and each part that is left out."""
-    mapping, files = options.mapping, options.files
-    for item in read_dataset(raw, format, limit=options.limit, seed=options.seed, mapping=mapping, files=files):
-        for entry in _entries(item, source, options, tally):
+    items = read_dataset(
+        parameters.path,
+        parameters.format,
+        limit=parameters.limit,
+        seed=parameters.seed,
+        mapping=parameters.mapping,
+        files=parameters.patterns,
+    )
+    for item in items:
+        for entry in _entries(item, source, parameters, tally):
             if isinstance(entry, Reject):
                 tally.reject(entry)
             yield entry
 
 
-def _entries(item: Example | Reject, source: str, options: ReadOptions, tally: Tally) -> Iterator[Record | Reject]:
+def _entries(
+    item: Example | Reject, source: str, parameters: SourceParameters, tally: Tally
+) -> Iterator[Record | Reject]:
     """The record or the reject of an entry, and the parts that are left out."""
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
@@ -51,8 +46,8 @@ def _entries(item: Example | Reject, source: str, options: ReadOptions, tally: T
     if item.dropped:
         extent = total_extent([extent, *(part.extent for part in item.dropped)])
     tally.read(extent)
-    repaired = repair(item.turns, options.rules)
-    entry = _record(item, repaired.turns, source, options)
+    repaired = repair(item.turns, parameters.rules)
+    entry = _record(item, repaired.turns, source, parameters)
     if isinstance(entry, Reject):
         yield Reject(entry.place, entry.reason, entry.detail, *extent)
         return
@@ -63,22 +58,22 @@ def _entries(item: Example | Reject, source: str, options: ReadOptions, tally: T
         yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
 
 
-def _record(item: Example, turns: Sequence[Turn], source: str, options: ReadOptions) -> Record | Reject:
+def _record(item: Example, turns: Sequence[Turn], source: str, parameters: SourceParameters) -> Record | Reject:
     conversation = [turn.message for turn in turns]
     try:
         if turns is not item.turns:  # else it is regular
-            check_turns(conversation, opening=options.rules.assistant_first == "keep")
+            check_turns(conversation, opening=parameters.rules.assistant_first == "keep")
     except ValueError as error:
         reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
         return Reject(item.place, reason, str(error))
     text = render(conversation)
     if problem := _text_problem(text, conversation):
         return Reject(item.place, *problem)
-    train = _trained(turns, options.mask_history)
+    train = _trained(turns, parameters.mask_history)
     if train and not any(train[i] is not False for i, turn in enumerate(turns) if turn.message.role == "assistant"):
         return Reject(item.place, "not_trained", "no message of the assistant is trained")
     group = item.group or question_group(text)
-    side = options.side
+    side = parameters.side
     return Record(source, on_side(group, side) if side else group, text, item.skill, train)
 
 
