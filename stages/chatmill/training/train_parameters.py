@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from chatmill.pipeline.expected_values import in_yaml
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
 Precision = Literal["float32", "bfloat16"]  # training/precision.py has their properties
+Keep = Literal["last", "best"]
 
 
 class TrainParameters(BaseModel, extra="forbid", frozen=True):
@@ -15,8 +17,10 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
 
     depth: PositiveInt
     context: PositiveInt  # tokens
-    steps: PositiveInt
+    steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
     batch_size: PositiveInt  # tokens a step
+    keep: Keep = "last"
     prompt_loss_weight: Annotated[float, Field(ge=0, le=1)]
     seed: NonNegativeInt
     threads: PositiveInt
@@ -39,6 +43,9 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            values = f"train_model.steps = {in_yaml(self.steps)} and train_model.epochs = {in_yaml(self.epochs)}"
+            raise ValueError(f"{values}: expected a number for one of them, and null for the other")
         if self.batch_size < self.context:
             raise ValueError(
                 f"train_model.batch_size = {self.batch_size} is less than train_model.context = {self.context}"

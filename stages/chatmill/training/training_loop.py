@@ -14,10 +14,15 @@ from chatmill.pipeline.progress import log
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.chains import Row
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm
+from chatmill.training.curve_file import CurveFile, curve_line
 from chatmill.training.display import Display
 from chatmill.training.distributed import Group
+from chatmill.training.estimate import flops_per_token
+from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.loss_watch import LossWatch, describe_conversations
 from chatmill.training.packing import Batch, PackedDataset
+from chatmill.training.pace import PhaseLength
+from chatmill.training.run_length import RunLength, count_steps
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
@@ -27,7 +32,6 @@ CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
 SHORT_ROW = 256  # tokens
 SHORT_STEPS = 0.7  # share of the steps
-HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,14 @@ class Plan:
     phases: tuple[Phase, ...]
     seed: int
     checkpoint_every: int  # steps
+    tokens_per_epoch: int
+    padding: float  # the fraction of an epoch's tokens
+
+    @property
+    def length(self) -> RunLength:
+        """The length of all phases together."""
+        tokens = sum(phase.steps * phase.rows_per_step * phase.dataset.row_length for phase in self.phases)
+        return RunLength(sum(phase.steps for phase in self.phases), tokens, self.tokens_per_epoch)
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
         """The phase and the rows of each step that follows the completed ones."""
@@ -71,11 +83,14 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
         )
 
     spans = dataset.spans.not_longer(SHORT_ROW)
+    tokens_per_epoch, padding = dataset.measure_epoch(parameters.seed)
+    rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
+    steps = count_steps(parameters, tokens_per_epoch, rows_per_step * dataset.row_length)
     has_short = dataset.row_length > SHORT_ROW and 2 * spans.packed_lengths.sum() >= total
-    num_short = round(SHORT_STEPS * parameters.steps) if has_short else 0
+    num_short = round(SHORT_STEPS * steps) if has_short else 0
     short = (phase(replace(dataset, spans=spans, row_length=SHORT_ROW), num_short),) if num_short else ()
-    phases = (*short, phase(dataset, parameters.steps - num_short))
-    return Plan(phases, parameters.seed, parameters.checkpoint_every)
+    phases = (*short, phase(dataset, steps - num_short))
+    return Plan(phases, parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
 
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:
@@ -104,34 +119,46 @@ def train(
     plan: Plan,
     checkpoint: Checkpoint,
     vocabulary: Vocabulary,
-) -> str:
-    """Train from the checkpoint, or from the start; return the content of train.tsv."""
-    curve, sums, watch, group = HEADER, LossTotals(), LossWatch(), trainer.group
+    curve: CurveFile,
+    kept: KeptWeights,
+) -> None:
+    """Train from the checkpoint, or from the start; record the curve and the weights to keep."""
+    sums, watch, group = LossTotals(), LossWatch(), trainer.group
     if state := group.broadcast(checkpoint.load() if group.is_main_process else None):
-        curve, sums = state["curve"], LossTotals(*state["sums"])
+        curve.restart(state["curve"])
+        sums = LossTotals(*state["sums"])
+        kept.load_state_dict(state["kept"], is_main_process=group.is_main_process)
         trainer.load_state_dict(state["trainer"])
         watch.load_state_dict(state["watch"])
     every = max(1, trainer.steps // CURVE_POINTS)
-    with catch_sigterm() as stop_requested, Display(trainer) as display:
+    shown = Display(trainer, phase_lengths(plan, trainer), partial(log, STAGE))
+    with catch_sigterm() as stop_requested, shown as display:
         for phase, rows in plan.steps_after(trainer.completed_steps):
             of_step = trainer.step(phase.dataset.batches(rows, phase.rows_per_batch, group.rank, group.size))
-            display.update(len(rows), phase.dataset.row_length)
+            display.update(len(rows), phase.dataset.row_length, of_step)
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps
             watch.check(done, of_step.loss, partial(describe_conversations, phase.dataset, rows, vocabulary))
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
             if done % every == 0 or last:
                 measured = done % (every * POINTS_PER_VALIDATION) == 0 or last
                 held_out = trainer.evaluate(validation if measured else [])
-                curve += curve_line(done, sums, held_out, trainer.optimizer.learning_rate)
+                kept.compare(trainer, held_out.bits_per_byte)
+                curve.append(curve_line(done, sums, held_out, trainer.optimizer.learning_rate))
                 display.describe(sums)
                 sums = LossTotals()
             if (done % plan.checkpoint_every == 0 or ending) and not last:
-                state = {"curve": curve, "sums": tuple(sums), "watch": watch.state_dict()}
-                state |= {"trainer": trainer.state_dict()}
+                state = {"curve": curve.text, "sums": tuple(sums), "watch": watch.state_dict()}
+                state |= {"trainer": trainer.state_dict(), "kept": kept.state_dict()}
                 saved = group.is_main_process and checkpoint.save(state)
                 if ending:
                     end_early(trainer, saved)
-    return curve
+
+
+def phase_lengths(plan: Plan, trainer: Trainer) -> list[PhaseLength]:
+    """The steps of each phase, and the operations of each of its steps."""
+    config = trainer.model.config
+    lengths = [(phase, phase.dataset.row_length) for phase in plan.phases]
+    return [(phase.steps, phase.rows_per_step * row * flops_per_token(config, row)) for phase, row in lengths]
 
 
 def end_early(trainer: Trainer, saved: bool) -> NoReturn:
@@ -140,9 +167,3 @@ def end_early(trainer: Trainer, saved: bool) -> NoReturn:
         outcome = "the state is saved: run the same command to resume" if saved else "the state is not saved"
         log(STAGE, f"stopped by SIGTERM at step {trainer.completed_steps} of {trainer.steps}: {outcome}")
     sys.exit(SIGTERM_EXIT_CODE)
-
-
-def curve_line(step: int, sums: LossTotals, held_out: LossTotals, learning_rate: float) -> str:
-    """One line of train.tsv; values that were not measured are empty."""
-    numbers = (sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate)
-    return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
