@@ -1,7 +1,7 @@
 """The learning curve of a run, train.tsv, which grows by a line at a time while the run goes on.
 
-    step  loss     bits_per_byte  validation_bits_per_byte  learning_rate
-    11    6.28831  6.98118                                  0.012
+step  loss     bits_per_byte  validation_bits_per_byte  learning_rate
+11    6.28831  6.98118                                  0.012
 """
 
 from contextlib import suppress

@@ -51,15 +51,15 @@ def describe_run(length: RunLength, model: ChatModel, memory: int, device: Devic
 
 def length_warning(length: RunLength) -> str | None:
     """What is wrong with a run that is very short or long for its data, and how long it should be."""
-    per_epoch = length.steps / length.epochs
+    steps_per_token = length.steps / length.tokens
     if length.epochs < FEWEST_EPOCHS:
-        steps = math.ceil(FEWEST_EPOCHS * per_epoch)
+        steps = math.ceil(FEWEST_EPOCHS * length.tokens_per_epoch * steps_per_token)
         return (
             f"{length.epochs:.2g} epochs leave most of the training set unread: "
             f"train_model.steps = {steps:,} are {FEWEST_EPOCHS} epochs"
         )
     if length.epochs > MOST_EPOCHS:
-        steps = max(1, math.floor(MOST_EPOCHS * per_epoch))
+        steps = max(1, math.floor(MOST_EPOCHS * length.tokens_per_epoch * steps_per_token))
         return (
             f"after {length.epochs:.1f} epochs a model may know its training set by heart: "
             f"train_model.steps = {steps:,} are {MOST_EPOCHS} epochs; train_model.keep = best keeps the best weights"

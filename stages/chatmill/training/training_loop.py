@@ -20,8 +20,8 @@ from chatmill.training.distributed import Group
 from chatmill.training.estimate import flops_per_token
 from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.loss_watch import LossWatch, describe_conversations
-from chatmill.training.packing import Batch, PackedDataset
 from chatmill.training.pace import PhaseLength
+from chatmill.training.packing import Batch, PackedDataset
 from chatmill.training.run_length import RunLength, count_steps
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
