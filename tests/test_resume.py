@@ -20,9 +20,7 @@ from support.training_runs import training_command, write_tokens
 
 KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
 LENGTH = {"steps": 150, "checkpoint_every": 3}
-EVERY_RUN = re.compile(
-    " is answered |: about | parameters, .* tokens in |: warning: .* epochs |: the curve while |: step "
-)
+EVERY_RUN = re.compile(r" is answered | tokens in [\d,]+ steps: |: warning: .* epochs |: the curve while it trains: ")
 RESULTS = ("model/model.safetensors", "model/config.json", "train.tsv")
 
 

@@ -10,9 +10,7 @@ from chatmill.training.trainer import LossTotals, Trainer
 from support.tiny import CONFIG, VOCABULARY, random_model
 
 TOKENS = 1000  # of a step
-SUMS = LossTotals(
-    weighted_nats=3000.0, weight=1000.0, nats=693.147180559945, bytes=500
-)  # 3 nats a token, 2 bits a byte
+SUMS = LossTotals(3000.0, 1000.0, 693.147180559945, 500)  # 3 nats a token, 2 bits a byte
 
 
 def shown(steps, seconds, extra=0.0):
