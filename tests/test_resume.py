@@ -20,7 +20,7 @@ from support.training_runs import training_command, write_tokens
 
 KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
 LENGTH = {"steps": 150, "checkpoint_every": 3}
-EVERY_RUN = re.compile(r" is answered | tokens in [\d,]+ steps: |: warning: .* epochs |: the curve while it trains: ")
+EVERY_RUN = re.compile(" is answered | epochs of |: warning: .* epochs |: the curve while it trains: |: step .* of ")
 RESULTS = ("model/model.safetensors", "model/config.json", "train.tsv")
 
 

@@ -42,7 +42,7 @@ def describe_run(length: RunLength, model: ChatModel, memory: int, device: Devic
     place = "of the GPU" if device == "cuda" else "besides PyTorch itself"
     yield (
         f"{num_parameters:,} parameters, {length.tokens:,} tokens in {length.steps:,} steps: "
-        f"{length.epochs:.2f} epochs of {length.tokens_per_epoch:,} tokens; "
+        f"{length.epochs:,.2f} epochs of {length.tokens_per_epoch:,} tokens; "
         f"about {memory / 1e9:.1f} GB of memory {place}"
     )
     if warning := length_warning(length):
@@ -61,7 +61,7 @@ def length_warning(length: RunLength) -> str | None:
     if length.epochs > MOST_EPOCHS:
         steps = max(1, math.floor(MOST_EPOCHS * length.tokens_per_epoch * steps_per_token))
         return (
-            f"after {length.epochs:.1f} epochs a model may know its training set by heart: "
+            f"after {length.epochs:,.1f} epochs a model may know its training set by heart: "
             f"train_model.steps = {steps:,} are {MOST_EPOCHS} epochs; train_model.keep = best keeps the best weights"
         )
     return None
