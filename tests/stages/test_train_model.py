@@ -176,7 +176,7 @@ def test_a_model_without_a_byte_encoder_cannot_go_on_with_one(trained, tokens, t
 
 @pytest.mark.slow
 def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(tokens, tmp_path):
-    options = {"steps": 100, "embedding": "bytes", "tie_embeddings": False}
+    options = {"steps": 100, "embedding": "bytes", "tie_embeddings": False, "keep": "best"}
     whole, killed = run_training(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
     kill_when_saved(start(killed, tokens, **options), killed / "top")
     assert start(killed, tokens, **options).wait() == 0
