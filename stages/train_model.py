@@ -28,6 +28,7 @@ from chatmill.training.byte_encoder import (
     use_embedding_table,
 )
 from chatmill.training.checkpoint import PARTS, Checkpoint, changed_parts, run_fingerprint
+from chatmill.training.curve_file import CurveFile
 from chatmill.training.distributed import (
     DeviceKind,
     Group,
@@ -41,10 +42,12 @@ from chatmill.training.distributed import (
 )
 from chatmill.training.estimate import available_memory, check_memory, memory_needed, report_out_of_memory
 from chatmill.training.initial_model import initial_files, load_initial
+from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import NUMBER_FORMATS, choose_precision
+from chatmill.training.run_length import describe_run
 from chatmill.training.samples import sample_answers
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import (
@@ -143,7 +146,12 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
 
 
 def make_trainer(
-    model: ChatModel, parameters: TrainParameters, hardware: HardwareSettings, num_bytes: Tensor, group: Group
+    model: ChatModel,
+    parameters: TrainParameters,
+    steps: int,
+    hardware: HardwareSettings,
+    num_bytes: Tensor,
+    group: Group,
 ) -> Trainer:
     """The trainer of a model, on the device or, sharded, over those of all processes."""
     if hardware.compile and hardware.device == "cpu":
@@ -158,7 +166,7 @@ def make_trainer(
         model,
         MuonAdamW(model, parameters.learning_rate, NUMBER_FORMATS[hardware.precision].dtype),
         num_bytes,
-        steps=parameters.steps,
+        steps=steps,
         prompt_weight=parameters.prompt_loss_weight,
         precision=hardware.precision,
         compiled=hardware.compile and not sharded,
@@ -167,11 +175,11 @@ def make_trainer(
 
 
 def choose_hardware(
-    parameters: TrainParameters, device: DeviceKind, model: ChatModel, group: Group
+    parameters: TrainParameters, device: DeviceKind, model: ChatModel, tokens: int, group: Group
 ) -> HardwareSettings:
-    """The device, precision and compilation to train with; logged where a parameter is `auto`."""
+    """The device, precision and compilation to train on so many tokens with; logged where a parameter is `auto`."""
     precision = choose_precision(parameters.precision, device)
-    operations = 6 * sum(weight.numel() for weight in model.parameters()) * parameters.steps * parameters.batch_size
+    operations = 6 * sum(weight.numel() for weight in model.parameters()) * tokens
     compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
     if group.is_main_process and "auto" in (parameters.device, parameters.precision, parameters.compile):
         settings = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
@@ -204,14 +212,19 @@ def run_worker(
             row_length=dataset.row_length,
             precision=choose_precision(parameters.precision, device),
             shards=group.size if parameters.shard else 1,
+            copies=int(parameters.keep == "best" and device == "cpu"),
         )
         untrained = new_model(
             parameters, vocabulary, needed, available_memory(group.device) // group.processes_per_device
         )
-        hardware = group.broadcast(choose_hardware(parameters, device, untrained, group))
-        trainer = make_trainer(untrained, parameters, hardware, torch.from_numpy(token_byte_lengths(vocabulary)), group)
+        length = plan.length
+        hardware = group.broadcast(choose_hardware(parameters, device, untrained, length.tokens, group))
+        num_bytes = torch.from_numpy(token_byte_lengths(vocabulary))
+        trainer = make_trainer(untrained, parameters, length.steps, hardware, num_bytes, group)
         held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // dataset.row_length))
         batches = validation.batches(held_out, plan.phases[-1].rows_per_batch, group.rank, group.size)
+        if parameters.keep == "best" and not batches:
+            raise ValueError("train_model.keep = best: the validation set is empty: set keep: last")
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED) | {"precision": hardware.precision}
         inputs = [
             tokens / MANIFEST_NAME,
@@ -221,8 +234,13 @@ def run_worker(
         fingerprint = run_fingerprint(followed, inputs)
         check_equal(fingerprint, group)
         checkpoint = Checkpoint(fingerprint, partial(log, STAGE))
-        lines = train(trainer, batches, plan, checkpoint, vocabulary)
-        weights = group.gather_full(trainer.model.state_dict())
+        if group.is_main_process:
+            for line in describe_run(length, trainer.model, needed(trainer.model.config), device):
+                log(STAGE, line)
+            log(STAGE, f"the curve while it trains: {curve}")
+        kept, curve_file = KeptWeights(parameters.keep), CurveFile(curve if group.is_main_process else None)
+        train(trainer, batches, plan, checkpoint, vocabulary, curve_file, kept)
+        weights = kept.final(trainer)
         if not group.is_main_process:
             return
 
@@ -230,8 +248,10 @@ def run_worker(
             "template": meta.template,
             "tools": meta.tools,
             "depth": trainer.model.config.num_hidden_layers,
-            "steps": parameters.steps,
+            "steps": length.steps,
+            "epochs": round(length.epochs, 4),
             **parameters.model_dump(include={"source_weights", "phases"}, exclude_defaults=True),
+            "kept_step": kept.step,
             "prompt_loss_weight": parameters.prompt_loss_weight,
             "embedding": parameters.embedding,
             "device": device,
@@ -240,11 +260,13 @@ def run_worker(
             "compile": hardware.compile,
             "threads": parameters.threads,
             "conversations": {"cut": int(dataset.spans.truncated.sum()), "rejected": dataset.spans.rejected},
-            "padding": round(plan.phases[-1].dataset.padding_fraction(parameters.seed), 4),
+            "padding": round(plan.padding, 4),
         }
         trained = trained_model(trainer.model, weights, vocabulary)
         write_model(model, trained, tokenizer, vocabulary, metadata, use_embedding_table(trained))
-        curve.write_text(lines, encoding="utf-8")
+        curve_file.complete()
+        if parameters.keep == "best":
+            log(STAGE, f"kept the weights of step {kept.step:,}: {kept.bits_per_byte:.4f} bits per byte on validation")
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
             log(STAGE, f"{question!r} is answered {answer!r}")
         on_success(checkpoint.remove)

@@ -47,6 +47,7 @@ PARAMETER_ROWS = [
     ("encode.template", "markers", ["encode", *AFTER_ENCODE]),
     ("train_model.depth", 2, AFTER_ENCODE),
     ("train_model.steps", 5, AFTER_ENCODE),
+    ("train_model.keep", "best", AFTER_ENCODE),
     ("train_model.embedding", "bytes", AFTER_ENCODE),
     ("train_model.source_weights", {"talk": 0.5, "skills": "30%"}, AFTER_ENCODE),
     ("train_model.phases", [{"steps": 2, "source_weights": {"talk": 0}}, {"steps": 2}], AFTER_ENCODE),
@@ -246,8 +247,9 @@ VALUES = [  # together they cover every allowed value of every enumerated parame
     {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
     {"train_tokenizer.type": "whitespace", "mix.near_duplicates": True},
     {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
-    {"train_tokenizer.type": "byte", "train_model.compile": True},
-    {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"},
+    {"train_tokenizer.type": "byte", "train_model.compile": True, "train_model.keep": "best"},
+    {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"}
+    | {"train_model.steps": None, "train_model.epochs": 0.1},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
     {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2}

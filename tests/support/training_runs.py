@@ -28,11 +28,11 @@ SETTINGS = {
 }
 
 
-def write_tokens(folder):
+def write_tokens(folder, held_out=range(60, 70), held_out_answer="yes"):
     """Write the files that `encode` reads and writes."""
-    for split, numbers in (("train", range(60)), ("validation", range(60, 70))):
+    for split, numbers, answer in (("train", range(60), "yes"), ("validation", held_out, held_out_answer)):
         talks = [
-            [Message.from_text("user", f"{i}?"), Message.from_text("assistant", "yes" * (i % 4 + 1))] for i in numbers
+            [Message.from_text("user", f"{i}?"), Message.from_text("assistant", answer * (i % 4 + 1))] for i in numbers
         ]
         lines = (Record(SOURCES[i % 2], f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -120,7 +120,7 @@ def test_an_order_stays_the_same_so_that_models_can_be_trained_again():
 def test_padding_is_counted():
     dataset = pack([["ab", "c"]], 64)
     used = len(dataset.split.ids)
-    assert dataset.padding_fraction(0) == pytest.approx(1 - used / 64)
+    assert dataset.measure_epoch(0)[1] == pytest.approx(1 - used / 64)
 
 
 def test_batches_are_of_one_shape_and_filled_up_with_padding():
@@ -174,4 +174,4 @@ def test_half_of_the_conversations_are_in_chains_that_fill_a_row():
     dataset = pack([["q" * (i % 7 + 1), "a" * (i % 11 + 1)] for i in range(4000)], 512, chained=0.5)
     assert 0.4 < sum(int((row.skipped > 0).sum()) for row in dataset.epoch(0, 0)) / 4000 < 0.5
     assert dataset.batch(list(dataset.epoch(0, 0))).positions.max() > 500
-    assert dataset.padding_fraction(0) < 0.03
+    assert dataset.measure_epoch(0)[1] < 0.03

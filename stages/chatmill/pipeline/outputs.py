@@ -53,6 +53,12 @@ def atomic_output(output: Path) -> Iterator[Path]:
                 empty.rmdir()
 
 
+def unfinished_output(output: Path) -> Path | None:
+    """The file or folder that a running process writes, to be renamed to `output`; None if there is none."""
+    places = output.parent.glob(f"{SCRATCH}/*/{output.name}")
+    return next((place for place in places if place.parent.name.isdigit() and _alive(int(place.parent.name))), None)
+
+
 @contextmanager
 def explain_full_disk(outputs: Collection[Path]) -> Iterator[None]:
     """Name the file that was written, its size and the free space in the error of a full disk.

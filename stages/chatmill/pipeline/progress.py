@@ -1,22 +1,117 @@
-"""Progress bars on stderr, shown only on a terminal, and log lines that do not break them."""
+"""Progress on stderr, as bars on a terminal and as a few lines elsewhere, and log lines that do not break the bars."""
 
 import sys
-from collections.abc import Iterable
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
 
 T = TypeVar("T")
+Clock = Callable[[], float]
+
+_FIRST_LINE = 10  # seconds; shorter work is silent
+_LONGEST_PAUSE = 60  # seconds between lines
 
 
-def progress(items: Iterable[T], description: str, *, total: int | None = None, unit: str = "it") -> "tqdm[T]":
+class LineSchedule:
+    """When a line is due: after `first` seconds, then whenever twice as many have passed, and at last every minute."""
+
+    def __init__(self, first: float, clock: Clock = time.monotonic) -> None:
+        self._clock, self._due = clock, first
+        self._start = clock()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._start
+
+    def is_due(self) -> bool:
+        """Whether a line is due; if so, it is the caller's to write."""
+        elapsed = self.elapsed
+        if elapsed < self._due:
+            return False
+        while self._due <= elapsed:
+            self._due += min(self._due, _LONGEST_PAUSE)
+        return True
+
+
+class ProgressLines(Generic[T]):
+    """Counts `items` as tqdm does, and logs a line for `12,000 of 30,000` now and then."""
+
+    def __init__(
+        self,
+        items: Iterable[T],
+        description: str,
+        *,
+        total: int | None = None,
+        unit: str = "it",
+        scale: bool = False,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._items, self._description, self._postfix = items, description, ""
+        self._total = len(items) if total is None and isinstance(items, Sized) else total
+        self._unit, self._scale = unit if unit != "it" else "", scale
+        self._count, self._schedule = 0.0, LineSchedule(_FIRST_LINE, clock)
+
+    def __iter__(self) -> Iterator[T]:
+        for item in self._items:
+            yield item
+            self.update()
+
+    def __enter__(self) -> "ProgressLines[T]":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def update(self, count: float = 1) -> None:
+        """Count some more items."""
+        self._count += count
+        if self._schedule.is_due():
+            tqdm.write(self._line(), file=sys.stderr)
+
+    def set_postfix_str(self, text: str) -> None:
+        """Set what the lines say beside the count."""
+        self._postfix = text
+
+    def close(self) -> None:
+        """Do nothing: no line is incomplete."""
+
+    def _line(self) -> str:
+        count = self._number(self._count)
+        if self._total:
+            left = duration((self._total - self._count) * self._schedule.elapsed / self._count)
+            parts = [f"{count} of {self._number(self._total)}", self._postfix, f"{left} left"]
+        else:
+            parts = [f"{count}{self._unit}", self._postfix]
+        return f"{self._description}: {', '.join(filter(None, parts))}"
+
+    def _number(self, count: float) -> str:
+        return f"{tqdm.format_sizeof(count)}{self._unit}" if self._scale else f"{count:,.0f}"
+
+
+def progress(
+    items: Iterable[T], description: str, *, total: int | None = None, unit: str = "it"
+) -> "tqdm[T] | ProgressLines[T]":
     """`items` with a progress bar that counts them; it has tqdm's `update` and `set_postfix_str`."""
+    if not on_terminal():
+        return ProgressLines(items, description, total=total, unit=unit)
     return tqdm(items, desc=description, total=total, unit=unit, **_quiet())
 
 
-def progress_bar(total: int, description: str, *, unit: str = "it", scale: bool = False) -> "tqdm[Any]":
+def progress_bar(
+    total: int, description: str, *, unit: str = "it", scale: bool = False
+) -> "tqdm[Any] | ProgressLines[Any]":
     """A progress bar that `update` advances."""
+    if not on_terminal():
+        return ProgressLines((), description, total=total, unit=unit, scale=scale)
     return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, **_quiet())
+
+
+def on_terminal() -> bool:
+    """Whether stderr is a terminal."""
+    return sys.stderr.isatty()
 
 
 def log(stage: str, line: str) -> None:
@@ -24,5 +119,12 @@ def log(stage: str, line: str) -> None:
     tqdm.write(f"{stage}: {line}", file=sys.stderr)
 
 
+def duration(seconds: float) -> str:
+    """A duration in words, with two digits or more: `45 s`, `21 minutes`, `3.5 hours`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
 def _quiet() -> dict[str, Any]:
-    return {"disable": None, "leave": False, "dynamic_ncols": True, "mininterval": 0.2}  # None: off without a terminal
+    return {"leave": False, "dynamic_ncols": True, "mininterval": 0.2}

@@ -78,13 +78,16 @@ def _measure_peak_flops(kind: torch.dtype) -> float:
     return 2 * _SIDE**3 / min(times[1:])
 
 
-def memory_needed(config: ModelConfig, rows: int, row_length: int, precision: Precision, shards: int = 1) -> int:
+def memory_needed(
+    config: ModelConfig, rows: int, row_length: int, precision: Precision, shards: int = 1, copies: int = 0
+) -> int:
     """Peak bytes of a step that computes `rows` rows together, beyond a process that has loaded torch.
 
-    Weights, gradients and the optimiser's state are spread over `shards` processes.
+    Weights, gradients and the optimiser's state are spread over `shards` processes; `copies` of the weights are not.
     """
     matrices, others = num_weights(config)
     state = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
+    state += 4 * copies * (matrices + others)
     size, width = config.head_dim, config.hidden_size
     layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
     muon = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer

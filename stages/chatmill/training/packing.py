@@ -158,10 +158,11 @@ class PackedDataset:
         """The rows of epoch after epoch, without end."""
         return chain.from_iterable(self.epoch(seed, number) for number in count())
 
-    def padding_fraction(self, seed: int) -> float:
-        """The fraction of the first epoch's tokens that is padding."""
+    def measure_epoch(self, seed: int) -> tuple[int, float]:
+        """The tokens of the first epoch's rows, and the fraction of them that is padding."""
         lengths = [self._length(row) for row in self.epoch(seed, 0)]
-        return 1 - sum(lengths) / (len(lengths) * self.row_length)
+        tokens = len(lengths) * self.row_length
+        return tokens, 1 - sum(lengths) / tokens
 
     def batches(self, rows: Iterable[Row], rows_per_batch: int, rank: int = 0, world_size: int = 1) -> list[Batch]:
         """The rows of a rank, in batches of equal shape; all ranks get the same number of batches.

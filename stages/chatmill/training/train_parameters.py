@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from chatmill.pipeline.expected_values import in_yaml
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
 Precision = Literal["float32", "bfloat16"]  # training/precision.py has their properties
+Keep = Literal["last", "best"]
 Weight = (  # of a source: a factor, or a share of the tokens; training/source_weights.py says what they mean
     Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
     | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?%$", examples=["30%"])]
@@ -32,8 +34,10 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
 
     depth: PositiveInt
     context: PositiveInt  # tokens
-    steps: PositiveInt
+    steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
     batch_size: PositiveInt  # tokens a step
+    keep: Keep = "last"
     prompt_loss_weight: Annotated[float, Field(ge=0, le=1)]
     seed: NonNegativeInt
     threads: PositiveInt
@@ -56,10 +60,10 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     source_weights: SourceWeights = {}
     phases: Annotated[list[WeightedSteps], Field(min_length=1)] | None = None
 
-    def weighted_steps(self) -> dict[str, WeightedSteps]:
-        """The phases of the run with all of their weights, by the parameter that has them."""
+    def weighted_steps(self, steps: int) -> dict[str, WeightedSteps]:
+        """The phases of a run of so many steps with all of their weights, by the parameter that has them."""
         if self.phases is None:
-            return {"source_weights": WeightedSteps(steps=self.steps, source_weights=self.source_weights)}
+            return {"source_weights": WeightedSteps(steps=steps, source_weights=self.source_weights)}
         return {
             f"phases.{number}.source_weights": WeightedSteps(
                 steps=phase.steps, source_weights=self.source_weights | phase.source_weights
@@ -69,6 +73,9 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            values = f"train_model.steps = {in_yaml(self.steps)} and train_model.epochs = {in_yaml(self.epochs)}"
+            raise ValueError(f"{values}: expected a number for one of them, and null for the other")
         if self.batch_size < self.context:
             raise ValueError(
                 f"train_model.batch_size = {self.batch_size} is less than train_model.context = {self.context}"
@@ -83,8 +90,11 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
         return self
 
     def _check_phases(self) -> None:
-        phases = self.weighted_steps()
-        if (total := sum(phase.steps for phase in phases.values())) != self.steps:
+        phases = self.weighted_steps(self.steps or 1)
+        total = sum(phase.steps for phase in phases.values())
+        if self.phases and self.epochs is not None:
+            raise ValueError(f"train_model.phases have steps of their own: set epochs: null and steps: {total}")
+        if self.phases and total != self.steps:
             raise ValueError(
                 f"train_model.phases have {total} steps together, and train_model.steps = {self.steps}: "
                 f"set train_model.steps: {total}"

@@ -5,7 +5,7 @@ of train_model.phases, with weights of the sources of its own, may have steps of
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -17,12 +17,17 @@ from chatmill.pipeline.progress import log
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.chains import Row
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm
+from chatmill.training.curve_file import CurveFile, curve_line
 from chatmill.training.display import Display
 from chatmill.training.distributed import Group
+from chatmill.training.estimate import flops_per_token
+from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.loss_watch import LossWatch, describe_conversations
+from chatmill.training.pace import PhaseLength
 from chatmill.training.packing import Batch, PackedDataset
+from chatmill.training.run_length import RunLength, count_steps
 from chatmill.training.source_weights import describe_factors
-from chatmill.training.train_parameters import TrainParameters
+from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
 
 STAGE = "train_model"
@@ -31,7 +36,6 @@ CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
 SHORT_ROW = 256  # tokens
 SHORT_STEPS = 0.7  # share of the steps
-HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,14 @@ class Plan:
     phases: tuple[Phase, ...]
     seed: int
     checkpoint_every: int  # steps
+    tokens_per_epoch: int
+    padding: float  # the fraction of an epoch's tokens
+
+    @property
+    def length(self) -> RunLength:
+        """The length of all phases together."""
+        tokens = sum(phase.steps * phase.rows_per_step * phase.dataset.row_length for phase in self.phases)
+        return RunLength(sum(phase.steps for phase in self.phases), tokens, self.tokens_per_epoch)
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
         """The phase and the rows of each step that follows the completed ones."""
@@ -77,8 +89,11 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
             dataset, steps, rows_per_step, rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
         )
 
+    tokens_per_epoch, padding = dataset_of_epoch(parameters, dataset).measure_epoch(parameters.seed)
+    rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
+    total_steps = count_steps(parameters, tokens_per_epoch, rows_per_step * dataset.row_length)
     phases: list[Phase] = []
-    weighted, may_be_short = list(weighted_datasets(parameters, dataset)), round(SHORT_STEPS * parameters.steps)
+    weighted, may_be_short = list(weighted_datasets(parameters, dataset, total_steps)), round(SHORT_STEPS * total_steps)
     if group.is_main_process and any(full.weights for full, _, _ in weighted):
         log_weights([(full, steps) for full, _, steps in weighted])
     for full, short, steps in weighted:
@@ -86,31 +101,45 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
         may_be_short -= min(may_be_short, steps)
         phases += [phase(short, num_short)] if short and num_short else []
         phases += [phase(full, steps - num_short)]
-    return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every)
+    return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
+
+
+def dataset_of_epoch(parameters: TrainParameters, dataset: PackedDataset) -> PackedDataset:
+    """The dataset whose rows are an epoch: with the weights of the run, or, if it has phases, without any."""
+    if parameters.phases:
+        return dataset
+    return weigh(dataset, parameters.source_weights, "source_weights")
+
+
+def weigh(dataset: PackedDataset, weights: Mapping[str, Weight], place: str, stream: int = 0) -> PackedDataset:
+    """The dataset with these weights. Raises ValueError where they leave nothing to train on."""
+    weighted = replace(dataset, weights=weights, stream=stream)
+    try:
+        weighted.source_factors()
+    except ValueError as error:
+        raise ValueError(f"train_model.{place}: {error}") from error
+    return weighted
 
 
 def weighted_datasets(
-    parameters: TrainParameters, dataset: PackedDataset
+    parameters: TrainParameters, dataset: PackedDataset, steps: int
 ) -> Iterator[tuple[PackedDataset, PackedDataset | None, int]]:
     """For each phase of the parameters, the dataset with its weights, that of its short rows, if any, and its steps.
 
     Phases of equal weights have the same datasets. Raises ValueError where the weights leave nothing to train on.
     """
     found: list[tuple[PackedDataset, PackedDataset | None]] = []
-    for place, phase in parameters.weighted_steps().items():
+    for place, phase in parameters.weighted_steps(steps).items():
         weights = phase.source_weights
         pair = next((pair for pair in found if pair[0].weights == weights), None)
         if pair is None:
-            weighted = replace(dataset, weights=weights, stream=len(found))
-            try:
-                pair = weighted, short_rows(weighted)
-            except ValueError as error:
-                raise ValueError(f"train_model.{place}: {error}") from error
+            weighted = weigh(dataset, weights, place, len(found))
+            pair = weighted, short_rows(weighted, place)
             found.append(pair)
         yield *pair, phase.steps
 
 
-def short_rows(dataset: PackedDataset) -> PackedDataset | None:
+def short_rows(dataset: PackedDataset, place: str) -> PackedDataset | None:
     """The conversations that fit into short rows; None where these are less than half of the tokens.
 
     If a source has a share, at least half of its tokens must fit, too: short rows would repeat few conversations to
@@ -124,8 +153,7 @@ def short_rows(dataset: PackedDataset) -> PackedDataset | None:
     fitting = short.source_tokens()
     if 2 * factors @ fitting < factors @ tokens or (2 * fitting < tokens)[has_share].any():
         return None
-    short.source_factors()  # raises ValueError before the first step
-    return short
+    return weigh(short, short.weights, place, short.stream)
 
 
 def log_weights(phases: Sequence[tuple[PackedDataset, int]]) -> None:
@@ -166,34 +194,53 @@ def train(
     plan: Plan,
     checkpoint: Checkpoint,
     vocabulary: Vocabulary,
-) -> str:
-    """Train from the checkpoint, or from the start; return the content of train.tsv."""
-    curve, sums, watch, group = HEADER, LossTotals(), LossWatch(), trainer.group
+    curve: CurveFile,
+    kept: KeptWeights,
+) -> None:
+    """Train from the checkpoint, or from the start; record the curve and the weights to keep."""
+    sums, watch, group = LossTotals(), LossWatch(), trainer.group
     if state := group.broadcast(checkpoint.load() if group.is_main_process else None):
-        curve, sums = state["curve"], LossTotals(*state["sums"])
+        curve.restart(state["curve"])
+        sums = LossTotals(*state["sums"])
+        kept.load_state_dict(state["kept"], is_main_process=group.is_main_process)
         trainer.load_state_dict(state["trainer"])
         watch.load_state_dict(state["watch"])
     every = max(1, trainer.steps // CURVE_POINTS)
-    with catch_sigterm() as stop_requested, Display(trainer) as display:
+    shown = Display(trainer, phase_lengths(plan, trainer), partial(log, STAGE))
+    with catch_sigterm() as stop_requested, shown as display:
         for phase, rows in plan.steps_after(trainer.completed_steps):
             of_step = trainer.step(phase.dataset.batches(rows, phase.rows_per_batch, group.rank, group.size))
-            display.update(len(rows), phase.dataset.row_length)
+            display.update(len(rows), phase.dataset.row_length, of_step)
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps
             watch.check(done, of_step.loss, partial(describe_conversations, phase.dataset, rows, vocabulary))
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
             if done % every == 0 or last:
                 measured = done % (every * POINTS_PER_VALIDATION) == 0 or last
                 held_out = trainer.evaluate(validation if measured else [])
-                curve += curve_line(done, sums, held_out, trainer.optimizer.learning_rate)
+                kept.compare(trainer, held_out.bits_per_byte)
+                curve.append(curve_line(done, sums, held_out, trainer.optimizer.learning_rate))
                 display.describe(sums)
                 sums = LossTotals()
             if (done % plan.checkpoint_every == 0 or ending) and not last:
-                state = {"curve": curve, "sums": tuple(sums), "watch": watch.state_dict()}
-                state |= {"trainer": trainer.state_dict()}
+                state = {"curve": curve.text, "sums": tuple(sums), "watch": watch.state_dict()}
+                state |= {"trainer": trainer.state_dict(), "kept": kept.state_dict()}
                 saved = group.is_main_process and checkpoint.save(state)
                 if ending:
                     end_early(trainer, saved)
-    return curve
+
+
+def phase_lengths(plan: Plan, trainer: Trainer) -> list[PhaseLength]:
+    """The steps of rows of one length, and the operations of each of these steps."""
+    config = trainer.model.config
+    lengths: list[PhaseLength] = []
+    for phase in plan.phases:
+        row = phase.dataset.row_length
+        operations = phase.rows_per_step * row * flops_per_token(config, row)
+        if lengths and lengths[-1][1] == operations:
+            lengths[-1] = lengths[-1][0] + phase.steps, operations
+        else:
+            lengths.append((phase.steps, operations))
+    return lengths
 
 
 def end_early(trainer: Trainer, saved: bool) -> NoReturn:
@@ -202,9 +249,3 @@ def end_early(trainer: Trainer, saved: bool) -> NoReturn:
         outcome = "the state is saved: run the same command to resume" if saved else "the state is not saved"
         log(STAGE, f"stopped by SIGTERM at step {trainer.completed_steps} of {trainer.steps}: {outcome}")
     sys.exit(SIGTERM_EXIT_CODE)
-
-
-def curve_line(step: int, sums: LossTotals, held_out: LossTotals, learning_rate: float) -> str:
-    """One line of train.tsv; values that were not measured are empty."""
-    numbers = (sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate)
-    return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,11 @@ from starlette.testclient import TestClient
 
 from chatmill.app.server import runs as runs_module
 from chatmill.app.server.api_errors import ApiError, handle_api_error
-from chatmill.app.server.run_files import RunFiles
+from chatmill.app.server.run_files import RunFiles, model_dimensions
 from chatmill.app.server.run_rows import run_rows
 from chatmill.app.server.runs import Runs, points, routes, run_program
 from support.run_repository import CURVE, SUMMARY, RunRepository
-from support.tiny import CONFIG, random_model
+from support.tiny import CONFIG, random_model, write_model
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 MISSING = ("bits_per_byte", "skills", "skills_held_back", "hits_at_1", "verbatim", "bytes_per_token", "graph_megabytes")
@@ -168,6 +169,28 @@ def test_a_model_that_is_not_in_the_cache_cannot_be_loaded(repository):
 def test_a_curve_is_that_of_the_run(listed):
     curve = {"validation_bits_per_byte": [[20, 3.75], [40, 2.5]], "bits_per_byte": [[10, 4.5], [20, 3.5]]}
     assert asyncio.run(Runs.curve(listed, "early")) == curve == points(CURVE)
+
+
+def test_the_curve_of_the_workspace_is_that_which_a_stage_is_writing(listed, repository):
+    unfinished = repository.folder / "data/metrics/.cache" / str(os.getpid()) / "train.tsv"
+    unfinished.parent.mkdir(parents=True)
+    try:
+        unfinished.write_text(CURVE.splitlines(keepends=True)[0] + "5\t6.5\t\n10\t4.0\t\n")
+        assert asyncio.run(Runs.curve(listed, "workspace")) == {"bits_per_byte": [[5, 6.5], [10, 4.0]]}
+        assert asyncio.run(Runs.curve(listed, "early")) == points(CURVE)
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        unfinished.parent.rename(unfinished.parent.with_name(str(ended.pid)))
+        assert asyncio.run(Runs.curve(listed, "workspace")) == points(CURVE)
+    finally:
+        shutil.rmtree(repository.folder / "data/metrics/.cache")
+
+
+def test_steps_that_follow_from_epochs_are_those_of_the_model(tmp_path):
+    write_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"chatmill": {"steps": 75}}))
+    assert model_dimensions({file.name: file for file in tmp_path.iterdir()})["steps"] == 75
 
 
 def test_a_long_curve_is_thinned():

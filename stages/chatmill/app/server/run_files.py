@@ -8,6 +8,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from chatmill.app.experiments import WORKSPACE
+from chatmill.pipeline.outputs import unfinished_output
+from chatmill.report.metrics import get_nested
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -65,16 +67,26 @@ class RunFiles:
             return None
         return content if len(content) <= most_bytes else None
 
+    def read_unfinished(self, output: Path, most_bytes: int) -> bytes | None:
+        """What a stage that runs in the workspace has written of a file so far; None if none writes it."""
+        try:
+            file = unfinished_output(self._root / output)
+            return file.read_bytes() if file and file.stat().st_size <= most_bytes else None
+        except OSError:
+            return None
+
     def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]
 
 
 def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
-    """Depth, vocabulary and parameters of a model, read from its files; empty if they cannot be read."""
+    """Depth, vocabulary, parameters and steps of a model, read from its files; empty if they cannot be read."""
     try:
         config = json.loads(model[CONFIG_FILE].read_bytes())
         with safe_open(model[WEIGHTS], framework="numpy") as weights:
             parameters = sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
-        return {"depth": config["num_hidden_layers"], "vocabulary": config["vocab_size"], "parameters": parameters}
+        shape = {"depth": config["num_hidden_layers"], "vocabulary": config["vocab_size"], "parameters": parameters}
+        steps = get_nested(config, "chatmill", "steps")
+        return shape | ({"steps": steps} if isinstance(steps, int) else {})
     except (OSError, ValueError, TypeError, KeyError, SafetensorError):
         return {}

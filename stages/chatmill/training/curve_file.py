@@ -1,0 +1,46 @@
+"""The learning curve of a run, train.tsv, which grows by a line at a time while the run goes on.
+
+step  loss     bits_per_byte  validation_bits_per_byte  learning_rate
+11    6.28831  6.98118                                  0.012
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from chatmill.training.trainer import LossTotals
+
+HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
+
+
+class CurveFile:
+    """The curve so far, and the file in which others may read it; without a file, the curve alone."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self.restart(HEADER)
+
+    def restart(self, text: str) -> None:
+        """Replace the curve by an earlier one, from which the run resumes."""
+        self.text = text
+        self._write("w", text)
+
+    def append(self, line: str) -> None:
+        """Add a complete line."""
+        self.text += line
+        self._write("a", line)
+
+    def complete(self) -> None:
+        """Make sure that the file has the whole curve. Raises OSError where it cannot be written."""
+        if self._file and not (self._file.exists() and self._file.read_text(encoding="utf-8") == self.text):
+            self._file.write_text(self.text, encoding="utf-8")
+
+    def _write(self, mode: str, text: str) -> None:
+        if self._file:
+            with suppress(OSError), self._file.open(mode, encoding="utf-8") as file:  # a full disk ends no run
+                file.write(text)
+
+
+def curve_line(step: int, sums: LossTotals, held_out: LossTotals, learning_rate: float) -> str:
+    """One line of train.tsv; values that were not measured are empty."""
+    numbers = (sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate)
+    return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"

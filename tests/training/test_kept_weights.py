@@ -1,0 +1,124 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from chatmill.encoded.token_files import read_split, token_byte_lengths
+from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.training.checkpoint import Checkpoint
+from chatmill.training.kept_weights import KeptWeights
+from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.trainer import Trainer
+from support.packed import pack
+from support.tiny import CONFIG, VOCABULARY, random_model
+from support.training_runs import read_curve, run_training, write_tokens
+
+BITS = [3.0, 2.0, 2.5, 2.0]  # of which the second is the best, as the first of equals
+
+
+def new_trainer(model):
+    num_bytes = torch.from_numpy(token_byte_lengths(VOCABULARY))
+    optimizer = MuonAdamW(model, 0.01, torch.float32)
+    return Trainer(model, optimizer, num_bytes, steps=10, prompt_weight=0.1, precision="float32", compiled=False)
+
+
+def copy_of(trainer):
+    return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+
+
+def run(kept, bits, trainer):
+    """The weights after each step, in which the model measures so many bits per byte."""
+    dataset, seen = pack([["why", "so"]] * 4, 32), []
+    batches = dataset.batches(list(dataset.epoch(0, 0)), 1)
+    for one in bits:
+        trainer.step(batches)
+        kept.compare(trainer, one)
+        seen.append(copy_of(trainer))
+    return seen
+
+
+def assert_equal(weights, others):
+    assert all(torch.equal(weights[name], others[name]) for name in others) and weights.keys() == others.keys()
+
+
+def test_the_best_weights_are_those_of_the_step_that_was_best():
+    trainer, kept = new_trainer(random_model(CONFIG)), KeptWeights("best")
+    seen = run(kept, BITS, trainer)
+    assert_equal(kept.final(trainer), seen[1])
+    assert (kept.step, kept.bits_per_byte) == (2, 2.0)
+    assert not torch.equal(seen[1]["model.norm.weight"], seen[3]["model.norm.weight"])
+
+
+@pytest.mark.parametrize(("keep", "bits"), [("last", BITS), ("best", [None] * 4)])
+def test_the_last_weights_are_kept_by_default_and_where_nothing_is_measured(keep, bits):
+    trainer, kept = new_trainer(random_model(CONFIG)), KeptWeights(keep)
+    seen = run(kept, bits, trainer)
+    assert kept.state_dict()["weights"] == {}
+    assert_equal(kept.final(trainer), seen[3])
+    assert kept.step == 4
+
+
+def test_a_state_brings_the_best_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    trainer, kept = new_trainer(random_model(CONFIG)), KeptWeights("best")
+    seen = run(kept, BITS, trainer)
+    assert Checkpoint("run").save(kept.state_dict())
+    resumed = KeptWeights("best")
+    resumed.load_state_dict(Checkpoint("run").load(), is_main_process=True)
+    resumed.compare(trainer, 2.2)
+    assert_equal(resumed.final(trainer), seen[1])
+    resumed.compare(trainer, 1.9)
+    assert_equal(resumed.final(trainer), seen[3])
+
+
+@pytest.fixture(scope="module")
+def contrary(tmp_path_factory):
+    """Tokens with which a model gets worse at validation the better it learns."""
+    return write_tokens(tmp_path_factory.mktemp("contrary"), held_out_answer="zzzz")
+
+
+def validation_bits(folder, tokens):
+    """Bits per byte of the model in a folder on the validation set."""
+    split = read_split(tokens / "tokens", "validation")
+    spans = truncate_conversations(split, 64, "chatml", VOCABULARY.special)
+    dataset = PackedDataset(split, spans, 64, VOCABULARY.special)
+    model, _ = load_chat_model(folder / "model", torch.device("cpu"))
+    return new_trainer(model).evaluate(dataset.batches(list(dataset.epoch(0, 0)), 1)).bits_per_byte
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"processes": 2}, marks=pytest.mark.slow),
+        pytest.param({"processes": 2, "shard": True}, marks=pytest.mark.slow),
+        pytest.param({"embedding": "bytes"}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_model_that_is_written_is_the_best_of_the_curve(contrary, tmp_path, capfd, options):
+    run_training(contrary, tmp_path, steps=30, keep="best", **options)
+    measured = {
+        int(line["step"]): float(bits) for line in read_curve(tmp_path) if (bits := line["validation_bits_per_byte"])
+    }
+    best = min(measured, key=measured.get)
+    assert list(measured) == [10, 20, 30] and best < 30
+    assert validation_bits(tmp_path, contrary) == pytest.approx(measured[best], rel=1e-4)
+    assert json.loads((tmp_path / "model/config.json").read_text())["chatmill"]["kept_step"] == best
+    line = f"train_model: kept the weights of step {best}: {measured[best]:.4f} bits per byte on validation"
+    assert line[:-30] in capfd.readouterr().err
+
+
+def test_what_is_kept_changes_no_step(contrary, tmp_path):
+    best, last = (run_training(contrary, tmp_path / keep, steps=30, keep=keep) for keep in ("best", "last"))
+    assert (best / "train.tsv").read_bytes() == (last / "train.tsv").read_bytes()
+    weights = [load_file(folder / "model/model.safetensors")["model.embed_tokens.weight"] for folder in (best, last)]
+    assert not np.array_equal(*weights)
+
+
+def test_without_a_validation_set_none_is_the_best(tmp_path):
+    tokens = write_tokens(tmp_path, held_out=range(0))
+    with pytest.raises(ValueError, match=r"train_model.keep = best: the validation set is empty: set keep: last"):
+        run_training(tokens, tmp_path / "out", keep="best")

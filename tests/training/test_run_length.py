@@ -1,0 +1,55 @@
+import pytest
+
+from chatmill.pipeline.params_file import read_params
+from chatmill.training.run_length import RunLength, count_steps, length_warning
+from chatmill.training.train_parameters import TrainParameters
+from support.paths import ROOT
+
+PARAMETERS = read_params(ROOT / "params.yaml")["train_model"]
+DEFAULT_EPOCH = 4_298_752  # tokens of the project's own training set
+
+
+def parameters(**changes):
+    return TrainParameters(**PARAMETERS | changes)
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 25), (3, 75), (0.5, 12), (1.5, 38), (0.001, 1)])
+def test_steps_are_those_that_the_epochs_take(epochs, steps):
+    assert count_steps(parameters(steps=None, epochs=epochs), 100_000, 4_000) == steps
+
+
+def test_steps_that_are_given_are_taken():
+    assert count_steps(parameters(steps=7), 100_000, 4_000) == 7
+
+
+@pytest.mark.parametrize(("steps", "epochs", "values"), [(5, 2, "5 and .* = 2.0"), (None, None, "null and .* = null")])
+def test_both_or_neither_are_an_error_that_names_both(steps, epochs, values):
+    message = f"train_model.steps = {values}: expected a number for one of them, and null for the other"
+    with pytest.raises(ValueError, match=message.replace("and .*", "and train_model.epochs")):
+        parameters(steps=steps, epochs=epochs)
+
+
+def warned(steps, tokens_per_epoch=100_000):
+    return length_warning(RunLength(steps, steps * 1_000, tokens_per_epoch))
+
+
+@pytest.mark.parametrize("steps", [50, 100, 2000])
+def test_from_half_an_epoch_to_twenty_nothing_is_wrong(steps):
+    assert warned(steps) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (49, "0.49 epochs leave most of the training set unread: train_model.steps = 50 are 0.5 epochs"),
+        (2001, "after 20.0 epochs a model may know its training set by heart: train_model.steps = 2,000 are 20 epochs"),
+    ],
+)
+def test_a_warning_says_what_to_set(steps, message):
+    assert warned(steps).startswith(message)
+    assert warned(int(message.split(" = ")[1].split()[0].replace(",", ""))) is None
+
+
+def test_the_default_run_on_the_default_data_is_not_warned_of():
+    steps, size = PARAMETERS["steps"], PARAMETERS["batch_size"]
+    assert length_warning(RunLength(steps, steps * size, DEFAULT_EPOCH)) is None
