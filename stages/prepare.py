@@ -113,7 +113,7 @@ def main(
         entries = records(path, source, format=format, limit=limit, seed=seed, side=side)
         for entry in progress(entries, f"prepare {source}"):
             if isinstance(entry, Record):
-                out.write(to_json(entry, exclude_none=True) + b"\n")
+                out.write(to_json(entry.fields()) + b"\n")
                 written += 1
                 tools.update(tools_of(entry))
             else:

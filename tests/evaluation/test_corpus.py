@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Message, Part, escape
-from chatmill.conversation.template import LossKind, Segment
+from chatmill.conversation.template import LossKind, Segment, conversation_segments
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
@@ -99,10 +99,13 @@ def test_a_text_that_is_not_escaped_keeps_its_backslashes():
 
 
 def test_bytes_per_token_counts_text_alone():
-    assert bytes_per_token([CONVERSATION], byte_tokenizer(), "chatml") == 1
-    assert bytes_per_token([[Message.from_text("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
-    assert bytes_per_token([[Message.from_text("user", "<|")]], byte_tokenizer(), "chatml") == 8 / 9  # the escape
-    assert bytes_per_token([], byte_tokenizer(), "chatml") is None
+    def measured(tokenizer, *messages):
+        return bytes_per_token([conversation_segments(messages)], tokenizer)
+
+    assert measured(byte_tokenizer(), *CONVERSATION) == 1
+    assert measured(MERGED, Message.from_text("user", "ok")) == 8 / 4  # user ↵ ok ↵
+    assert measured(byte_tokenizer(), Message.from_text("user", "<|")) == 8 / 9  # the escape
+    assert bytes_per_token([], byte_tokenizer()) is None
 
 
 def test_a_corpus_costs_what_its_conversations_cost_and_all_text_may_mean_nothing():

@@ -30,7 +30,9 @@ def test_some_conversations_are_evenly_spread_over_the_file(tmp_path):
 
 def test_a_damaged_conversation_is_told_by_its_line_and_an_empty_file_by_its_remedy(tmp_path):
     file = tmp_path / "test.jsonl"
-    file.write_text(Record("talk", "1", render(CONVERSATIONS[0])).to_json() + Record("talk", "2", "nobody").to_json())
+    file.write_text(
+        Record("talk", "1", render(CONVERSATIONS[0])).to_json() + Record("talk", "2", "nobody<|im_end|>").to_json()
+    )
     with pytest.raises(ValueError, match=r"test\.jsonl:2: "):
         read_test_set(file)
     file.write_text("")

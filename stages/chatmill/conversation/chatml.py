@@ -12,6 +12,9 @@ follows on the next line.
 
 `render` and `parse` are inverses for any content: `escape` puts a backslash after every `<` that is followed by a
 backslash or a bar, so no content ever contains `<|`, and every `<|` in rendered text belongs to a control token.
+
+A document is text without roles. It is stored as its escaped text alone, without any control token, while a rendered
+conversation begins with one.
 """
 
 import json
@@ -145,6 +148,14 @@ def _text_part(text: str) -> Part:
     return Part("text", unescape(text))
 
 
+def is_document(text: str) -> bool:
+    """Whether the text of a record is a document: escaped text, and no rendered conversation.
+
+    An empty text is a conversation without messages.
+    """
+    return bool(text) and "<|" not in text
+
+
 def declare_tools(conversation: Conversation, tools: Collection[str] = (CALCULATOR,)) -> Conversation:
     """The conversation with these tools declared, where there are any; one that declares tools stays as it is."""
     if not tools or declared_tools(conversation):
@@ -164,9 +175,14 @@ def declared_tools(conversation: Conversation) -> list[str]:
     return first.text.split("\n")[0].removeprefix(_DECLARATION).split(", ")
 
 
-def check_turns(conversation: Conversation) -> None:
-    """Raise ValueError unless the roles are [system], user, assistant, user, assistant … and no message is blank."""
+def check_turns(conversation: Conversation, *, opening: bool = False) -> None:
+    """Raise ValueError unless the roles are [system], user, assistant, user, assistant … and no message is blank.
+
+    With `opening` a message of the assistant may stand before the first one of the user.
+    """
     turns = conversation[1:] if conversation and conversation[0].role == "system" else conversation
+    if opening and turns and turns[0].role == "assistant":
+        turns = turns[1:]
     for index, message in enumerate(turns):
         expected = ("user", "assistant")[index % 2]
         if message.role != expected:
@@ -180,24 +196,39 @@ def check_turns(conversation: Conversation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A conversation on disk: one JSON line.
+    """A conversation or a document on disk: one JSON line.
 
-    Conversations of one `group` are in the same split. `skill` says how the last answer is scored
+    Records of one `group` are in the same split. `skill` says how the last answer is scored
     (chatmill.evaluation.skill_scoring, and chatmill.evaluation.sense for `talk` and `recall`); only conversations with
-    a known right answer have it.
+    a known right answer have it. `train` says for each message whether its text and its end are trained; None stands
+    for what is usual: the assistant's are, and all others are prompt. A message that is not trained by choice has no
+    part in the loss.
     """
 
     source: str
     group: str
     text: str
     skill: dict[str, Any] | None = None
+    train: list[bool | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.train is None:
+            return
+        count = 0 if is_document(self.text) else self.text.count(IM_START)
+        if not isinstance(self.train, list) or not all(flag is None or isinstance(flag, bool) for flag in self.train):
+            raise ValueError(f"train: expected a list of true, false and null, got {str(self.train)[:60]}")
+        if len(self.train) != count:
+            raise ValueError(f"train: expected one entry for each of {count} messages, got {len(self.train)}")
+
+    def fields(self) -> dict[str, Any]:
+        """The fields that are written: those with a value."""
+        values = {"source": self.source, "group": self.group, "text": self.text}
+        optional = {"skill": self.skill, "train": self.train}
+        return values | {name: value for name, value in optional.items() if value is not None}
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
-        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text}
-        if self.skill is not None:
-            fields["skill"] = self.skill
-        return json.dumps(fields, ensure_ascii=False) + "\n"
+        return json.dumps(self.fields(), ensure_ascii=False) + "\n"
 
 
 def read_records(file: Path) -> Iterator[Record]:
@@ -210,5 +241,5 @@ def read_records(file: Path) -> Iterator[Record]:
         for number, line in enumerate(lines, start=1):
             try:
                 yield Record(**json.loads(line))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(f"{file}:{number}: not a record of a conversation: {error}") from error
