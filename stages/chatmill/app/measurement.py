@@ -7,13 +7,14 @@ are those before chatmill's templates escape it.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from chatmill.app.inputs import TextOrConversation, iter_inputs
+from chatmill.conversation.chatml import Record, parse
 from chatmill.conversation.template import LossKind, Segment
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
@@ -69,7 +70,7 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
         if len(result) == limit:
             break
         try:
-            for text in [content] if isinstance(content, str) else (p.text for m in content for p in m.parts):
+            for text in _texts_of(content):
                 check_text(text)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
@@ -175,7 +176,15 @@ def window_length(engine: Engine, requested: int | None) -> int:
 
 def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
     """A document as segments of the template."""
+    if isinstance(content, Record):
+        return template.full_conversation(parse(content.text), content.train)
     return template.text(content) if isinstance(content, str) else template.full_conversation(content)
+
+
+def _texts_of(content: TextOrConversation) -> Iterable[str]:
+    if isinstance(content, str | Record):
+        return [content if isinstance(content, str) else content.text]
+    return (part.text for message in content for part in message.parts)
 
 
 def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.ndarray:

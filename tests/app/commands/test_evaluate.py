@@ -136,6 +136,17 @@ def test_conversations_are_read_as_prepare_and_people_write_them(tmp_path):
     assert read_documents(tmp_path / "lines.txt")[0].content == "Hi __eou__ Ho __eou__\n" * 2
 
 
+@pytest.mark.parametrize("template", [ChatmillTemplate(), external()])
+def test_the_assistants_text_is_that_which_a_record_trains(template, tmp_path):
+    talk = [*CHAT, *CHAT[:1], Message.from_text("assistant", "Hm?")]
+    line = Record("talk", "talk/1", render(talk), train=[None, False, None, None]).to_json()
+    (tmp_path / "test.jsonl").write_text(line)
+    (document,) = read_documents(tmp_path / "test.jsonl")
+    plain, chosen = measured([talk], template), measured([document.content], template)
+    assert chosen.bytes == plain.bytes and chosen.sums["all"][1] == plain.sums["all"][1]
+    assert (plain.sums["assistant"][1], chosen.sums["assistant"][1]) == (9, 3)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Two models, and three files to measure them on."""
