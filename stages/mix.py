@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_core import from_json
 
-from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_generated, question_of
-from chatmill.pipeline.manifest import check_file, write_file_manifest
+from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_column, is_generated, question_of
+from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output, Section
@@ -36,6 +36,7 @@ CHUNK_BYTES = 16_000_000  # of a prepared file that a process reads at a time
 SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
 MAX_SHARDS = 256
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
+BY_COLUMN = 8  # the same for one that follows from a column of groups
 KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1")])
 
 BANDS, ROWS_PER_BAND, SHINGLE_WORDS = 14, 8, 3
@@ -91,7 +92,7 @@ def digest(part: FileRange, *, split_of: Callable[[str], SplitName], near_duplic
             raise ValueError(
                 f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
             ) from error
-        hashed.append(0 if fixed_side(group) or is_generated(group) else HASHED)
+        hashed.append(0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED)
         sizes.append(len(text))
         exact.append(_hash(text))
         if near_duplicates:
@@ -150,12 +151,14 @@ def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
     keys = keys[np.lexsort((keys["record"], keys["split"], keys["low"], keys["high"]))]
     first = np.ones(len(keys), bool)
     first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
-    split, is_hashed = keys["split"] % HASHED, keys["split"] >= HASHED
+    split, is_hashed = keys["split"] % HASHED, keys["split"] // HASHED == 1
     kept_split = split[first][np.cumsum(first) - 1]
     state = np.memmap(states, np.uint8, "r+")
     if kind == "exact":
         state[keys["record"][~first]] = DUPLICATE
-    leaked = is_hashed & (split != kept_split) if kind == "question" else (split == TRAIN) & (kept_split != TRAIN)
+    leaked = (split == TRAIN) & (kept_split != TRAIN)
+    if kind == "question":
+        leaked = is_hashed & (split != kept_split) | leaked & (keys["split"] >= BY_COLUMN)
     records = keys["record"][leaked]
     state[records if kind == "exact" else records[state[records] < DUPLICATE]] = LEAKED
 
@@ -258,9 +261,16 @@ def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
 
 
 def count_rejects(folder: Path, source: str) -> dict[str, int]:
-    """The number of rejected entries of a source, by reason."""
+    """The number of rejected entries of a source, by reason; parts of entries are not counted."""
     with (folder / f"{source}.rejects.jsonl").open(encoding="utf-8") as lines:
-        return dict(sorted(Counter(json.loads(line)["reason"] for line in lines).items()))
+        rejects = map(json.loads, lines)
+        return dict(sorted(Counter(reject["reason"] for reject in rejects if not reject.get("part")).items()))
+
+
+def read_counts(folder: Path, source: str) -> dict[str, Any] | None:
+    """What prepare counted of a source; None for one that an earlier version prepared."""
+    manifest = folder / f"{source}.manifest.json"
+    return read_json(manifest, MAX_BYTES).get("counts") if manifest.exists() else None
 
 
 @stage
@@ -312,6 +322,7 @@ def main(
         "conversations": dict(zip(SPLITS, counts, strict=False)),
         "bytes": dict(zip(SPLITS, sizes, strict=False)),
         "rejected": {source: reasons for source in sources if (reasons := count_rejects(prepared, source))},
+        "read": {source: found for source in sources if (found := read_counts(prepared, source))},
         "duplicates": counts[DUPLICATE],
         "leaked": counts[LEAKED],
     }

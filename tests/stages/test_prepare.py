@@ -15,8 +15,10 @@ import encode
 import mix
 import prepare
 import train_tokenizer
-from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records, render
-from chatmill.datasets.formats.example import Example, Reject
+from chatmill.conversation.chatml import Message, Record, check_turns, parse, read_records
+from chatmill.datasets import records
+from chatmill.datasets.formats.example import Example, as_turns
+from chatmill.datasets.tally import Tally
 from support.paths import ANY_FOLDER, ROOT, SOURCE
 
 
@@ -91,11 +93,11 @@ BAD = [
     ("[]", "missing_field"),
     (chat("Hi"), "no_answer"),
     (chat("Hi", " "), "empty_turn"),
-    (json.dumps({"messages": [{"role": "assistant", "content": "Hi"}] * 2}), "role_order"),
+    (json.dumps({"messages": [{"role": "assistant", "content": "Hi"}] * 2}), "no_answer"),
     (json.dumps({"messages": [{"role": "robot", "content": "Hi"}]}), "unknown_role"),
     (
         json.dumps({"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}),
-        "bad_json",
+        "not_utf8",
     ),
     (chat("Hi", "é" * 500_001), "too_long"),
     (chat("x" * 17_000_000, "Hi"), "too_long"),
@@ -145,13 +147,17 @@ def test_a_conversation_of_long_messages_is_kept(tmp_path):
     )
 )
 def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
-    entry = prepare._record(Example("raw:1", None, conversation), "chats", None)
-    if isinstance(entry, Record):
-        check_turns(parse(entry.text))
-        assert render(conversation).startswith(entry.text)
-    else:
-        assert isinstance(entry, Reject)
-        assert re.fullmatch("[a-z0-9_]+", entry.reason)
+    tally = Tally()
+    entry, *parts = records._entries(
+        Example("raw:1", None, as_turns(conversation)), "chats", records.ReadOptions(), tally
+    )
+    for part in (entry, *parts):
+        if isinstance(part, Record):
+            check_turns(parse(part.text))
+        else:
+            assert re.fullmatch("[a-z0-9_]+", part.reason)
+            tally.reject(part)
+    assert tally.content()["messages"]["read"] == len(conversation)
 
 
 # on the command line

@@ -178,7 +178,7 @@ def declared_tools(conversation: Conversation) -> list[str]:
 def check_turns(conversation: Conversation, *, opening: bool = False) -> None:
     """Raise ValueError unless the roles are [system], user, assistant, user, assistant … and no message is blank.
 
-    With `opening` a message of the assistant may stand before the first one of the user.
+    With `opening`, a message of the assistant may precede the first one of the user.
     """
     turns = conversation[1:] if conversation and conversation[0].role == "system" else conversation
     if opening and turns and turns[0].role == "assistant":

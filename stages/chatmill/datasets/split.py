@@ -4,6 +4,7 @@ The group of a conversation is one of
 
     questions/2f1c…          named by what is asked before the first answer, whatever the source is called
     skills/units/99 km m     named by the format that generated the conversation
+    columns/77ab…            named by the dataset's column of groups
     documents/5b02…          that of a document and of the other parts of its file
     test/questions/2f1c…     as above, on a fixed side: train, validation or test
 
@@ -16,7 +17,7 @@ from typing import Literal, get_args
 
 SplitName = Literal["train", "validation", "test"]
 _SIDES = get_args(SplitName)
-_BY_QUESTION, _BY_TEXT = "questions/", "documents/"
+_BY_QUESTION, _BY_COLUMN, _BY_TEXT = "questions/", "columns/", "documents/"
 _USER_HEADER, _ASSISTANT_HEADER = "<|im_start|>user\n", "<|im_start|>assistant\n"  # never occur in content
 _DECLARATION = re.compile(r"(?:<\|im_start\|>system\nTools: calculator(?=<\|im_end\|>\n)|(?<=\n)Tools: calculator\n)")
 
@@ -32,8 +33,18 @@ def on_side(group: str, side: SplitName) -> str:
 
 
 def is_generated(group: str) -> bool:
-    """Whether a format named the group, and not the question; that of a document is named by a format."""
-    return not group.removeprefix(f"{fixed_side(group)}/").startswith(_BY_QUESTION)
+    """Whether the format named the group, as those that generate conversations and read documents do."""
+    return not group.removeprefix(f"{fixed_side(group)}/").startswith((_BY_QUESTION, _BY_COLUMN))
+
+
+def column_group(value: str) -> str:
+    """The group of the rows that have this value in the column of groups."""
+    return f"{_BY_COLUMN}{hashlib.blake2b(value.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+def is_by_column(group: str) -> bool:
+    """Whether a column of groups named the group."""
+    return group.removeprefix(f"{fixed_side(group)}/").startswith(_BY_COLUMN)
 
 
 def question_group(text: str) -> str:
@@ -42,16 +53,16 @@ def question_group(text: str) -> str:
     Case, spaces, final punctuation, the declaration of tools, and a message of the assistant before the first one of
     the user make no difference.
     """
-    user = max(0, text.find(_USER_HEADER))
-    opening = text.find(_ASSISTANT_HEADER, 0, user)
-    before = text[: user if opening < 0 else opening]
-    return _BY_QUESTION + _question_hash(before + text[user : text.index(_ASSISTANT_HEADER, user)])
+    begin = text.index(_USER_HEADER)  # what the assistant says before it is no answer
+    end = text.index(_ASSISTANT_HEADER, begin)
+    opening = text.find(_ASSISTANT_HEADER, 0, begin)
+    return _BY_QUESTION + _question_hash(text[: opening if opening >= 0 else begin] + text[begin:end])
 
 
 def document_group(text: str | bytes) -> str:
     """The group of a document, or of all parts of a file, by its content."""
-    content = text.encode() if isinstance(text, str) else text
-    return _BY_TEXT + hashlib.blake2b(content, digest_size=8).hexdigest()
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return f"{_BY_TEXT}{hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
 
 def question_of(group: str, text: str) -> str:
@@ -63,6 +74,8 @@ def question_of(group: str, text: str) -> str:
         return document_group(text)
     if is_generated(group):
         return _BY_QUESTION + _question_hash(text[text.rindex(_USER_HEADER) : text.rindex(_ASSISTANT_HEADER)])
+    if is_by_column(group):
+        return question_group(text)
     return group.removeprefix(f"{fixed_side(group)}/")
 
 

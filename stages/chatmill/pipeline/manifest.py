@@ -34,9 +34,12 @@ def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def write_file_manifest(manifest: Path, files: Iterable[Path], *, kind: str) -> None:
-    """Write a manifest of some files beside it, which have no tokenizer."""
+def write_file_manifest(
+    manifest: Path, files: Iterable[Path], *, kind: str, counts: dict[str, Any] | None = None
+) -> None:
+    """Write a manifest of some files beside it, which have no tokenizer, and counts of what is in them."""
     content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": "", "files": {f.name: _sha256(f) for f in files}}
+    content |= {} if counts is None else {"counts": counts}
     manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -86,7 +86,7 @@ def test_text_and_tables_give_conversations(tmp_path, name, file, content):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("row", [[], "text", 3, None, {}, {"messages": 1, "text": 2}, {"prompt": None}])
 def test_rows_of_another_shape_are_rejected(tmp_path, name, row):
-    assert reason(tmp_path, name, row) in ("missing_field", "no_marker")
+    assert reason(tmp_path, name, row) in ("missing_field", "no_marker", "not_text")
 
 
 def test_content_is_kept_to_the_last_blank(tmp_path):
@@ -391,7 +391,7 @@ def test_lines_that_are_not_json_are_rejected_where_they_stand(tmp_path, line):
         ('[\n{},\n{"a": tru}]', "3: not JSON: Expecting value"),
         ("[\n" + "[" * 100_000, "2: not JSON: maximum recursion depth"),
         ("[" + "1" * 5000 + "]", "1: not JSON: Exceeds the limit"),
-        ("[{}]\n[]", "2: not JSON: more text after"),
+        ("[{}]\nx", "2: not JSON: more text after"),
         ("{\n", "2: not JSON: Expecting property name"),
         ('{\n"messages": []}\n{\n1', "4: not JSON: Expecting property name"),
     ],

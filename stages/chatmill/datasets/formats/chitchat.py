@@ -11,19 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.example import RawRow, UnusableRowError, describe_value, list_of, text_of
+from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, describe_value, list_of, text_of
 from chatmill.datasets.formats.row_readers import json_entries
 from chatmill.datasets.formats.turns import alternate, check_turn_count
 
 
-def rows(file: Path) -> Iterator[RawRow]:
+def rows(file: Path) -> Iterator[RawRow | Reject]:
     """The conversations of a file."""
     entries = json_entries(file)
-    for place, key, value in entries:
+    for entry in entries:
+        if isinstance(entry, Reject):
+            yield entry
+            continue
+        place, key, value = entry
         if key is None or isinstance(value, dict):
             yield place, value
         else:  # the file is one conversation, and this is its first field
-            fields = ((key, value) for _, key, value in entries)
+            fields = (entry[1:] for entry in entries if not isinstance(entry, Reject))
             yield place, {key: value} | {key: value for key, value in fields if key == "messages"}
 
 

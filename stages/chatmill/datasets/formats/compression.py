@@ -29,6 +29,8 @@ def open_decompressed(file: Path) -> Iterator[io.BufferedReader]:
             elif file.suffix == ".zst":
                 yield io.BufferedReader(_Bounded(_Zstandard(packed), packed), 1 << 20)
             else:
+                if packed.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    raise ValueError(f"{file}: UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8")
                 yield packed
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             place = f"{error}, near byte {packed.tell():,}"

@@ -1,11 +1,51 @@
 """The result of parsing one row of a dataset: an `Example`, or a `Reject` that is counted."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.chatml import Conversation, Message
 
 RawRow = tuple[str, Any]  # file and line, and the parsed entry
+
+
+class Extent(NamedTuple):
+    """How much of a dataset: its messages as the dataset counts them, and the bytes of their text."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class Turn(NamedTuple):
+    """A message of a conversation, and what the dataset says about it."""
+
+    message: Message
+    extent: Extent  # calls of tools, their outputs and the answer are several messages of the dataset, and one of ours
+    train: bool | None = None  # None: as its role
+
+
+class Dropped(NamedTuple):
+    """A part of an entry that is left out of its conversation."""
+
+    reason: str
+    extent: Extent
+    detail: str = ""
+
+
+def as_turns(conversation: Iterable[Message]) -> list[Turn]:
+    """The turns of a conversation whose messages are those of the dataset."""
+    return [Turn(message, extent_of(message)) for message in conversation]
+
+
+def extent_of(message: Message, count: int = 1) -> Extent:
+    """The extent of a message that is so many of the dataset."""
+    return Extent(count, sum(num_bytes(part.text) for part in message.parts))
+
+
+def total_extent(parts: Iterable[Turn | Dropped]) -> Extent:
+    """The extent of all together."""
+    extents = [part.extent for part in parts]
+    return Extent(sum(extent.messages for extent in extents), sum(extent.bytes for extent in extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,22 +54,37 @@ class Example:
 
     `group` is the name of its group where the format defines one (chatmill.datasets.split); with None, conversations
     with the same messages before the first answer form a group. `skill` says how the last answer is scored
-    (chatmill.evaluation.skill_scoring, chatmill.evaluation.sense).
+    (chatmill.evaluation.skill_scoring, chatmill.evaluation.sense). `dropped` is what the format left out, and `notes`
+    are the rules by which it changed the entry.
     """
 
     place: str
     group: str | None
-    conversation: Conversation
+    turns: Sequence[Turn]
     skill: dict[str, Any] | None = None
+    dropped: Sequence[Dropped] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def conversation(self) -> Conversation:
+        """The messages."""
+        return [turn.message for turn in self.turns]
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """An entry that is not a conversation; rejects are counted by `reason`, a short name, and `detail` is a message."""
+    """An entry that is not a conversation; rejects are counted by `reason`, a short name, and `detail` is a message.
+
+    `messages` and `bytes` of text are those that could be recognised in it. With `part`, only they are left out, and
+    the rest of the conversation remains.
+    """
 
     place: str
     reason: str
     detail: str
+    messages: int = 0
+    bytes: int = 0
+    part: bool = False
 
 
 class UnusableRowError(ValueError):
@@ -38,6 +93,11 @@ class UnusableRowError(ValueError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+
+def num_bytes(text: str) -> int:
+    """The number of bytes in UTF-8, where half a surrogate pair has three."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def text_of(entry: Any, key: str) -> str:
@@ -59,5 +119,7 @@ def list_of(entry: Any, key: str) -> list[Any]:
 def describe_value(entry: Any) -> str:
     """The type of an entry and the first keys of an object, for messages."""
     if isinstance(entry, dict):
-        return "an object of " + (", ".join(repr(str(key)[:40]) for key in list(entry)[:8]) or "no keys")
-    return f"a {type(entry).__name__}"
+        return "an object of " + (", ".join(repr(str(key)[:40]) for key in list(entry)[:12]) or "no keys")
+    names = {"NoneType": "null", "str": "text", "list": "a list", "bool": "true or false"}
+    kind = type(entry).__name__
+    return names.get(kind, f"the number {entry!r:.20}" if isinstance(entry, int | float) else f"a {kind}")

@@ -3,18 +3,19 @@
 dataset: some-team/some-chats
 revision: 0123456789abcdef0123456789abcdef01234567   # a commit, so that each run reads the same rows
 split: train
-format: messages                                     # the format of its rows
+format: messages                                     # the format of its rows, or a mapping: columns, roles, first
 config: default                                      # optional
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from chatmill.datasets.formats.example import RawRow
+from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 
 
 class Descriptor(BaseModel):
@@ -25,8 +26,16 @@ class Descriptor(BaseModel):
     dataset: str
     revision: str
     split: str
-    format: str
+    format: str = "table"
     config: str | None = None
+    columns: Columns | None = None
+    roles: Roles = {}
+    first: Literal["user", "assistant"] | None = None
+
+    @property
+    def mapping(self) -> TableMapping | None:
+        """The mapping of its columns, if it has one."""
+        return TableMapping(columns=self.columns, roles=self.roles, first=self.first) if self.columns else None
 
 
 def read_descriptor(file: Path) -> Descriptor:

@@ -1,7 +1,8 @@
 """Reads large JSON documents entry by entry, so that memory holds one entry at a time.
 
 Other parsers do not fit: ijson gives no line numbers, rejects integers over 64 bits, replaces half a surrogate pair by
-`?`, and fills the memory on 100 kB of opening brackets; pydantic_core reads only complete documents.
+`?`, and fills the memory on 100 kB of opening brackets; pydantic_core reads only complete documents, and takes the last
+of several values under one key.
 """
 
 import codecs
@@ -12,16 +13,43 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from chatmill.datasets.formats.example import Reject
+
 _READ_BYTES = 1 << 18
 _blanks = re.compile(r"[ \t\r\n]*").match
-_decode = json.JSONDecoder().raw_decode
+_FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:')
 
 
-def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str | None, Any]]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in result if names.count(key) > 1)
+        raise DuplicateKeyError(f"the key {twice[:40]!r} twice in one object")
+    return result
+
+
+class DuplicateKeyError(ValueError):
+    """Raised for an object with one key twice, of which one value would get lost."""
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object)
+_decode = _decoder.raw_decode
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError."""
+    try:
+        return _decoder.decode(text)
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+
+
+def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str | None, Any] | Reject]:
     """Place, key and value of each entry of an object or array; in an array the keys are None.
 
-    Raises ValueError with file and line for text that is not JSON, and for an entry longer than `limit` characters,
-    since the start of the next one is then unknown.
+    An entry of an array that is not JSON becomes a reject if the next one can be found, which begins with the key of
+    the first one. Otherwise raises ValueError with file and line, and so for an entry longer than `limit` characters.
     """
     text = _JsonStream(file, stream, limit)
     closing = {"[": "]", "{": "}"}.get(text.take())
@@ -38,7 +66,14 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
                 key = text.value()
                 if text.take() != ":":
                     raise text.error("expected ':' after a key")
-            yield place, key, text.value()
+            try:
+                value = text.value()
+                yield place, key, value
+            except BrokenEntryError as error:
+                if closing == "}" or not text.skip_to_entry():
+                    raise
+                yield Reject(place, "bad_json", str(error).removeprefix(f"{file}:"))
+                continue
             separator = text.take()
         if separator != closing:
             raise text.error(f"expected ',' or '{closing}'")
@@ -53,6 +88,10 @@ def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[
         yield text.place, text.value()
 
 
+class BrokenEntryError(ValueError):
+    """Raised for a value that is not JSON."""
+
+
 class _JsonStream:
     """A stream of text that buffers only the current entry."""
 
@@ -61,6 +100,7 @@ class _JsonStream:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._buffer, self._position, self._bytes = "", 0, 0
         self._line, self._counted = 1, 0  # newlines are counted up to here in the buffer
+        self._start: re.Pattern[str] | None = None  # of an entry, by the first one's first key
 
     @property
     def place(self) -> str:
@@ -90,29 +130,47 @@ class _JsonStream:
         return character
 
     def value(self) -> Any:
-        """Consume and return the next JSON value.
+        """Consume and return the next JSON value. Raises BrokenEntryError, and then stays where it is.
 
         A value at the end of the buffer may continue in the file, and so may a number before `.` or `e`.
         """
         self.peek()
+        if self._start is None and (key := _FIRST_KEY.match(self._buffer, self._position)):
+            self._start = re.compile(rf"[,}}\]]\s*(?=\{{\s*{re.escape(key[1])}\s*:)")
         while True:
             try:
                 value, end = _decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not self._more():
-                    self._position = error.pos
-                    raise self.error(error.msg) from error
-            except (ValueError, RecursionError) as error:  # a number with too many digits, or too deep nesting
-                raise self.error(str(error)) from error
+                    raise self._broken(error.msg, error.pos) from error
+            except (ValueError, RecursionError) as error:  # two equal keys, a number with too many digits, deep nesting
+                raise self._broken(str(error), self._position) from error
             else:
                 if self._buffer[end : end + 1] not in ("", ".", "e", "E") or not self._more():
                     self._position = end
                     return value
 
+    def _broken(self, problem: str, position: int) -> BrokenEntryError:
+        line = self._line + self._buffer.count("\n", self._counted, position)
+        return BrokenEntryError(f"{self._file}:{line}: not JSON: {problem}")
+
+    def skip_to_entry(self) -> bool:
+        """Go on to the next text that begins as an entry does; False if there is none in what memory may hold."""
+        while self._start is not None:
+            if found := self._start.search(self._buffer, self._position + 1):
+                self._position = found.end()
+                return True
+            try:
+                if not self._more():
+                    return False
+            except BrokenEntryError:
+                return False
+        return False
+
     def _more(self) -> bool:
         """Read more text and drop what was consumed; False at the end of the file, where nothing changes."""
         if len(self._buffer) - self._position > self._limit:
-            raise ValueError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
+            raise BrokenEntryError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
         data = self._stream.read(max(_READ_BYTES, len(self._buffer) - self._position))
         self._bytes += len(data)
         try:

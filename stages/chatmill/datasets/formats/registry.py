@@ -1,47 +1,59 @@
 """All dataset formats by name.
 
 A format is a module in this folder with a function `conversation`, which converts an entry to a conversation or raises
-`UnusableRowError`; a line of `_FORMATS` combines it with the function that reads the entries of a file.
+`UnusableRowError`, or a mapping of columns; a line of `_FORMATS` combines it with the function that reads the entries
+of a file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats import (
-    alpaca,
     chitchat,
     dailydialog,
-    dolly,
     gsm8k,
     hub,
     markers,
     messages,
     oasst,
     personachat,
-    sharegpt,
     skills,
     talk,
     text,
 )
-from chatmill.datasets.formats.example import Example, RawRow, Reject, UnusableRowError
+from chatmill.datasets.formats.containers import files_of, rows_of
+from chatmill.datasets.formats.example import Example, RawRow, Reject, UnusableRowError, as_turns
+from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.table import TableReader, reader_of
+from chatmill.datasets.split import column_group
+
+Reader = Callable[[Any], TableReader]  # of a row
 
 
 class DatasetFormat(NamedTuple):
     """The functions that read the rows of a file, and convert a row to a conversation."""
 
     rows: Callable[[Path], Iterator[RawRow | Reject]]
-    conversation: Callable[[Any], Conversation]
+    conversation: Callable[[Any], Conversation] | None = None
+    reader: Reader | None = None
 
 
+def _always(reader: TableReader) -> Reader:
+    return lambda row: reader
+
+
+_SHAREGPT = reader_of(messages="conversations", role="from", content="value", system="system", tools="tools")
+_ALPACA = reader_of(prompt="instruction", query="input", response="output")
+_DOLLY = reader_of(prompt="instruction", query="context", response="response")
 _FORMATS = {
-    "messages": DatasetFormat(json_rows, messages.conversation),
-    "sharegpt": DatasetFormat(json_rows, sharegpt.conversation),
-    "alpaca": DatasetFormat(json_rows, alpaca.conversation),
-    "dolly": DatasetFormat(json_rows, dolly.conversation),
+    "messages": DatasetFormat(json_rows, reader=messages.reader),
+    "sharegpt": DatasetFormat(json_rows, reader=_always(_SHAREGPT)),
+    "alpaca": DatasetFormat(json_rows, reader=_always(_ALPACA)),
+    "dolly": DatasetFormat(json_rows, reader=_always(_DOLLY)),
     "dailydialog": DatasetFormat(nonblank_lines, dailydialog.conversation),
     "chitchat": DatasetFormat(chitchat.rows, chitchat.conversation),
     "oasst": DatasetFormat(oasst.rows, oasst.conversation),
@@ -52,30 +64,50 @@ _FORMATS = {
     "text": DatasetFormat(paragraphs, text.conversation),
 }
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
-FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "hub")
+FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "hub", "table")
 
 
-def read_dataset(file: Path, name: str, *, limit: int | None, seed: int) -> Iterator[Example | Reject]:
-    """The first `limit` entries of a file in the named format, or all of them.
+def read_dataset(
+    path: Path,
+    name: str,
+    *,
+    limit: int | None,
+    seed: int,
+    mapping: TableMapping | None = None,
+    files: Iterable[str] = ("*",),
+) -> Iterator[Example | Reject]:
+    """The first `limit` entries of a file in the named format, or of the files in a folder, or all of them.
 
-    Only `skills` and `talk`, which generate their conversations, use `seed`. Raises ValueError for an unknown format.
+    Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table` and `hub` use the
+    mapping. Raises ValueError for an unknown format.
     """
+    if name == "table" and mapping is None:
+        raise ValueError("format table: needs columns: `chatmill prepare --look FILE` proposes them")
+    if mapping is not None and name not in ("table", "hub"):
+        raise ValueError(f"format {name}: takes no columns: use the format table")
     if name in _GENERATORS:
         if limit is None:
             raise ValueError(f"format {name}: generates conversations without end: set limit")
-        return _GENERATORS[name](file, limit=limit, seed=seed)
+        return _GENERATORS[name](path, limit=limit, seed=seed)
     if name == "hub":
-        descriptor = hub.read_descriptor(file)
-        form = _form(descriptor.format)
-        if form.rows in (nonblank_lines, paragraphs):
-            raise ValueError(
-                f"{file}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows: choose another"
-            )
-        rows: Iterator[RawRow | Reject] = hub.rows(descriptor)
-    else:
-        form = _form(name)
-        rows = form.rows(file)
-    return islice(_items(rows, form.conversation), limit)
+        return islice(_hub_items(path, mapping), limit)
+    if mapping is not None:
+        return islice(_table_items(path, rows_of(path, files, mapping.columns.named().values()), mapping), limit)
+    form = _form(name)
+    rows = (row for file in files_of(path, files) for row in form.rows(file))
+    return islice(_items(rows, form), limit)
+
+
+def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | Reject]:
+    descriptor = hub.read_descriptor(path)
+    if (found := mapping or descriptor.mapping) is not None:
+        return _table_items(path, hub.rows(descriptor), found)
+    form = _form(descriptor.format)
+    if form.rows in (nonblank_lines, paragraphs):
+        raise ValueError(
+            f"{path}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows: choose another"
+        )
+    return _items(hub.rows(descriptor), form)
 
 
 def _form(name: str) -> DatasetFormat:
@@ -84,13 +116,41 @@ def _form(name: str) -> DatasetFormat:
     return _FORMATS[name]
 
 
-def _items(rows: Iterator[RawRow | Reject], conversation: Callable[[Any], Conversation]) -> Iterator[Example | Reject]:
+def _table_items(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Iterator[Example | Reject]:
+    """The entries of a table. Raises ValueError at the end for optional columns that no row had."""
+    reader, last = TableReader(mapping), None
     for row in rows:
         if isinstance(row, Reject):
             yield row
-            continue
-        place, entry = row
-        try:
-            yield Example(place, None, conversation(entry))
-        except UnusableRowError as error:
-            yield Reject(place, error.reason, str(error))
+        else:
+            last = row[1]
+            yield _read(row, reader)
+    if reader.unseen and last is not None:
+        name, column = next(iter(reader.unseen.items()))
+        there = ", ".join(map(repr, last)) if isinstance(last, dict) else "none"
+        raise ValueError(f"{path}: columns.{name}: no row has the column {column!r}: the last one has {there}")
+
+
+def _items(rows: Iterable[RawRow | Reject], form: DatasetFormat) -> Iterator[Example | Reject]:
+    for row in rows:
+        if isinstance(row, Reject):
+            yield row
+        elif form.reader is not None:
+            yield _read(row, form.reader(row[1]))
+        else:
+            assert form.conversation is not None
+            try:
+                yield Example(row[0], None, as_turns(form.conversation(row[1])))
+            except UnusableRowError as error:
+                yield Reject(row[0], error.reason, str(error))
+
+
+def _read(row: RawRow, reader: TableReader) -> Example | Reject:
+    place, entry = row
+    try:
+        reader.check_language(entry)
+        turns, dropped, notes = reader.turns(entry)
+    except UnusableRowError as error:
+        return Reject(place, error.reason, str(error), *reader.extent(entry))
+    group = reader.group(entry)
+    return Example(place, None if group is None else column_group(group), turns, None, dropped, notes)

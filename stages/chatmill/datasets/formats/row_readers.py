@@ -7,15 +7,13 @@ a `Reject`; a file that cannot be read raises ValueError or OSError.
 import csv
 import io
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.json_document import entries, values
+from chatmill.datasets.formats.json_document import entries, parse_json, values
 
 MAX_ROW_BYTES = 16_000_000
 _BOM = b"\xef\xbb\xbf"
@@ -85,8 +83,8 @@ def json_rows(file: Path) -> Iterator[RawRow | Reject]:
     """The values of JSON lines, the entries of a JSON array, or concatenated objects of several lines."""
     with open_decompressed(file) as stream:
         start = stream.read(4096).removeprefix(_BOM).lstrip()
-    if start.startswith(b"["):
-        yield from ((place, value) for place, _, value in json_entries(file))
+    if start.startswith(b"[") and not _has_lines_of_arrays(file):
+        yield from (row if isinstance(row, Reject) else (row[0], row[2]) for row in json_entries(file))
     elif start.startswith((b"{\n", b"{\r\n")):
         with open_decompressed(file) as stream:
             yield from values(file, stream, MAX_ROW_BYTES)
@@ -94,21 +92,30 @@ def json_rows(file: Path) -> Iterator[RawRow | Reject]:
         yield from (row if isinstance(row, Reject) else _json_row(*row) for row in nonblank_lines(file))
 
 
+def _has_lines_of_arrays(file: Path) -> bool:
+    """Whether the first two lines are arrays."""
+    first = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
+    try:
+        return len(first) == 2 and first[1][1].lstrip().startswith("[") and isinstance(parse_json(first[0][1]), list)
+    except ValueError:
+        return False
+
+
 def _json_row(place: str, line: str) -> RawRow | Reject:
     try:
-        return place, from_json(line)
+        return place, parse_json(line)
     except ValueError as error:
         return Reject(place, "bad_json", f"not JSON: {error}")
 
 
-def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any]]:
-    """Place, key and value of each entry of a JSON object or array; in an array the keys are None."""
+def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any] | Reject]:
+    """Place, key and value of each entry of a JSON object or array, or a reject; in an array the keys are None."""
     with open_decompressed(file) as stream:
         yield from entries(file, stream, MAX_ROW_BYTES)
 
 
-def table_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of a table as dicts by its header in lower case; a .tsv is separated by tabs, other files by commas."""
+def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:
+    """The rows of a table as dicts by its header; a .tsv is separated by tabs, other files by commas."""
     tabs = ".tsv" in file.suffixes
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
@@ -125,7 +132,7 @@ def table_rows(file: Path) -> Iterator[RawRow | Reject]:
             if cells is None:
                 return
             if not header:
-                header = [cell.strip().lower() for cell in cells]
+                header = [cell.strip().lower() if lower_case else cell.strip() for cell in cells]
             elif len(cells) > len(header):
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):

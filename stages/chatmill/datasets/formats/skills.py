@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveFloat
 
 from chatmill.conversation.chatml import Message, Part, declare_tools
-from chatmill.datasets.formats.example import Example
+from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS, Problem, TextPair, Texts, Words
 from chatmill.datasets.split import SplitName, on_side, split_position
 from chatmill.talk.yaml_file import StrictModel, read_yaml
@@ -92,7 +92,7 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
         random.shuffle(between)
         conversation = [*last.opening, *(message for turns in between for message in turns), *last.exchange]
         declared = declare_tools(conversation) if has_calculator else conversation
-        yield Example(f"{file}: conversation {number}", last.group, declared, last.skill)
+        yield Example(f"{file}: conversation {number}", last.group, as_turns(declared), last.skill)
 
 
 def _read(file: Path) -> SkillsFile:

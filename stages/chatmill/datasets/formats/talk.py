@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from chatmill.conversation.chatml import Conversation, declare_tools
-from chatmill.datasets.formats.example import Example
+from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.formats.talk_conversation import Choices, Talk
 from chatmill.datasets.formats.talk_held_back import HeldBackTalks
 from chatmill.datasets.split import on_side
@@ -33,11 +33,13 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
         place, group = f"{file}: conversation {number}", f"talk/{number}"
         has_calculator = random.random() < 0.5
         if number % HELD_BACK_EVERY:
-            item = Example(place, on_side(group, "train"), known.draw())
+            item = Example(place, on_side(group, "train"), as_turns(known.draw()))
         else:
             talk = held_back.draw()
-            item = Example(place, on_side(group, talk.split), talk.conversation, talk.skill | {"persona": file.name})
-        yield replace(item, conversation=declare_tools(item.conversation)) if has_calculator else item
+            item = Example(
+                place, on_side(group, talk.split), as_turns(talk.conversation), talk.skill | {"persona": file.name}
+            )
+        yield replace(item, turns=as_turns(declare_tools(item.conversation))) if has_calculator else item
 
 
 class KnownTalks:

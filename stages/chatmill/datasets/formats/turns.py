@@ -3,13 +3,23 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.example import UnusableRowError, text_of
+from chatmill.datasets.formats.example import Turn, UnusableRowError, extent_of
 
 StepKind = Literal["system", "user", "assistant", "call", "output"]
-Step = tuple[StepKind, str]
+
+
+class Step(NamedTuple):
+    """A text, a call of a tool or its output, and whether it is trained."""
+
+    kind: StepKind
+    text: str
+    messages: int = 1  # of the dataset: 0 for what is in the same one as the step before
+    train: bool | None = None
+
+
 MAX_TURNS = 100_000  # of a conversation; each takes a hundred times the memory of a short text
 
 
@@ -30,41 +40,59 @@ def question_answer(question: str, answer: str) -> Conversation:
     return [Message.from_text("user", question), Message.from_text("assistant", answer)]
 
 
-def instruction_pair(row: Any, input_key: str, output_key: str) -> Conversation:
-    """The question is the row's `instruction` and, after a blank line, its input, if any; the answer is its output.
-
-    Raises UnusableRowError.
-    """
-    instruction, reply = text_of(row, "instruction"), text_of(row, output_key)
-    text = text_of(row, input_key) if row.get(input_key) else ""
-    return question_answer(f"{instruction}\n\n{text}" if text else instruction, reply)
-
-
 def alternate(texts: Sequence[str], system: str = "") -> Conversation:
     """A conversation of two speakers who alternate; the first is the user."""
     opening = [Message.from_text("system", system)] if system else []
     return opening + [Message.from_text(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
 
 
-def join_tools(steps: Iterable[Step]) -> Conversation:
-    """A conversation in which calls, their outputs and the text after them are one message of the assistant.
+def join_tools(steps: Iterable[Step]) -> list[Turn]:
+    """The turns in which calls, their outputs and the text after them are one message of the assistant.
 
     Outputs belong to the calls in order: call, call, output, output becomes call, output, call, output.
     """
-    turns: list[tuple[str, list[list[Part]]]] = []  # role and parts, an output in one list with its call
+    turns: list[_OpenTurn] = []
     open_calls: deque[list[Part]] = deque()
     within = False  # after a call or an output the assistant's turn continues
-    for kind, text in steps:
+    for kind, text, count, train in steps:
         role = "assistant" if kind in ("call", "output") else kind
-        if not turns or turns[-1][0] != role or not (within or kind == "call"):
-            turns.append((role, []))
+        if not turns or turns[-1].role != role or not (within or kind == "call"):
+            turns.append(_OpenTurn(role))
             open_calls.clear()
         within = kind in ("call", "output")
+        turns[-1].add(count, None if kind == "output" else train)
         if kind == "output":
             if not open_calls:
                 raise UnusableRowError("tool_order", "tool output without a call before it")
             open_calls.popleft().append(Part("output", text))
         elif kind == "call" or text:
-            turns[-1][1].append([Part("call" if kind == "call" else "text", text)])
-            open_calls.extend(turns[-1][1][-1:] if kind == "call" else ())
-    return [Message(role, tuple(chain.from_iterable(parts))) for role, parts in turns]
+            turns[-1].parts.append([Part("call" if kind == "call" else "text", text)])
+            open_calls.extend(turns[-1].parts[-1:] if kind == "call" else ())
+    return [turn.close() for turn in turns]
+
+
+class _OpenTurn:
+    """A turn to which steps are added, each output in one list with its call."""
+
+    def __init__(self, role: str) -> None:
+        self.role, self.count = role, 0
+        self.train: bool | None = None
+        self.parts: list[list[Part]] = []
+
+    def add(self, count: int, train: bool | None) -> None:
+        """Count a step. Raises UnusableRowError where one is trained and another one is not."""
+        self.count += count
+        if train is not None:
+            if self.train not in (None, train):
+                raise UnusableRowError("mixed_flags", "a call and the answer after it: expected both trained, or none")
+            self.train = train
+
+    def close(self) -> Turn:
+        """The turn, with adjacent texts joined."""
+        parts: list[Part] = []
+        for part in chain.from_iterable(self.parts):
+            if part.kind == "text" and parts and parts[-1].kind == "text":
+                part = Part("text", parts.pop().text + part.text)
+            parts.append(part)
+        message = Message(self.role, tuple(parts))
+        return Turn(message, extent_of(message, self.count), self.train)

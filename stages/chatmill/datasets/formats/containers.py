@@ -1,0 +1,105 @@
+"""The rows of a file or folder, whatever holds them: JSON lines, JSON, CSV, TSV, Parquet or Arrow.
+
+What a file is follows from its name without `.gz` or `.zst`, and where that says nothing, from its first bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.datasets.formats.example import RawRow, Reject
+from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, table_rows
+
+_PACKED = (".gz", ".zst")
+_BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
+_SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
+
+
+def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
+    """The file itself, or those of a folder and the folders in it that match, in the order of their names.
+
+    A pattern without a slash matches the name of a file in any folder. Hidden files, and those of DVC, are left out.
+    Raises ValueError where none is left.
+    """
+    if not path.is_dir():
+        return [path]
+    found = {file for pattern in patterns for file in path.glob(pattern if "/" in pattern else f"**/{pattern}")}
+    files = [file for file in found if file.is_file() and not file.name.startswith(".") and file.suffix != ".dvc"]
+    if not files:
+        raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
+    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
+    """The rows of a file, or of the matching files of a folder; of Parquet files only the columns, if there are some.
+
+    Raises ValueError for a file that is no table.
+    """
+    names = {column.partition(".")[0] for column in columns} | set(columns)
+    for file in files_of(path, patterns):
+        yield from _rows(file, names - {""} if "." not in columns else set())
+
+
+def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
+    kind = next((suffix for suffix in reversed(file.suffixes) if suffix not in _PACKED), "").lower()
+    with open_decompressed(file) as stream:
+        start = stream.read(8)
+    kind = next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
+    if kind in (".csv", ".tsv"):
+        return table_rows(file, lower_case=False)
+    if kind == ".parquet":
+        return _parquet_rows(file, columns)
+    if kind in (".arrow", ".feather"):
+        return _arrow_rows(file)
+    if kind in (".txt", ".text", ".md"):
+        return nonblank_lines(file)
+    return json_rows(file)
+
+
+def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
+    """The rows of a Parquet file, which holds one row group in memory."""
+    _require_pyarrow(file)
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file) as table:
+            names = [name for name in table.schema_arrow.names if name in columns] or None
+            yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
+
+
+def _arrow_rows(file: Path) -> Iterator[RawRow]:
+    """The rows of an Arrow file, which is Feather 2, or of an Arrow stream, which `datasets` writes."""
+    _require_pyarrow(file)
+    import pyarrow
+    from pyarrow import ipc
+
+    try:
+        with pyarrow.memory_map(str(file)) as source:
+            if source.read(6) == b"ARROW1":
+                table = ipc.open_file(source)
+                yield from _numbered(file, (table.get_batch(index) for index in range(table.num_record_batches)))
+            else:
+                source.seek(0)
+                yield from _numbered(file, ipc.open_stream(source))
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error
+
+
+def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
+    number = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, _BATCH_ROWS):
+            for row in batch.slice(start, _BATCH_ROWS).to_pylist():
+                number += 1
+                yield f"{file}:{number}", row
+
+
+def _require_pyarrow(file: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{file}: needs an extra: pip install 'chatmill[tables]'") from error

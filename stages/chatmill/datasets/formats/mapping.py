@@ -1,0 +1,96 @@
+"""The mapping of a table's columns to the parts of a conversation: `columns` and `roles` in params.yaml.
+
+    format: table
+    columns: {messages: utterances, role: speaker, content: text}
+    roles: {user: [customer], assistant: [agent]}
+
+A column is a key of the row, or a path of keys with dots between them; `.` is the row itself.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Column = Annotated[str, Field(min_length=1)]
+Speaker = Literal["system", "user", "assistant", "call", "output", "ignore"]
+Roles = Mapping[Speaker, str | tuple[str, ...]]
+USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
+    "system": ("system", "developer"),
+    "user": ("user", "human", "prompter"),
+    "assistant": ("assistant", "gpt", "bot", "chatbot", "model"),
+    "call": ("function_call", "tool_call"),
+    "output": ("tool", "function", "observation", "tool_response", "ipython"),
+}
+OPTIONAL = ("query", "system", "history", "tools", "rejected", "group", "language")  # may be missing in some rows
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Columns(_Section):
+    """Where the parts of a conversation are: `messages`, or `prompt` and `response` (or `chosen`), or `text`."""
+
+    messages: Column | None = None  # a list of messages, of texts whose speakers alternate, or one text with marks
+    role: Column = "role"  # of a message
+    content: Column = "content"  # of a message
+    train: Column | None = None  # of a message: whether it is trained; by default `weight` or `train`, where it has one
+    prompt: Column | None = None
+    query: Column | None = None  # follows the prompt after a blank line, where it is not empty
+    response: Column | None = None
+    history: Column | None = None  # pairs of texts before the prompt
+    chosen: Column | None = None  # the better one of two responses
+    rejected: Column | None = None  # the other one, which is counted and left out
+    system: Column | None = None
+    tools: Column | None = None  # whose names are declared
+    group: Column | None = None  # rows with an equal value are on the same side of the split
+    language: Column | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Columns":
+        answers = [name for name in ("response", "chosen") if getattr(self, name) is not None]
+        if self.messages is not None:
+            extra = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]
+            if extra:
+                raise ValueError(f"messages and {extra[0]}: expected messages alone, or prompt and response")
+        elif self.prompt is None or len(answers) != 1:
+            raise ValueError("expected messages, or prompt and response, or prompt and chosen")
+        return self
+
+    @property
+    def answer(self) -> str:
+        """The column of the answer to the prompt."""
+        column = self.response or self.chosen
+        assert column is not None
+        return column
+
+    def named(self) -> dict[str, str]:
+        """The columns of a row that the mapping names, by what they are for."""
+        of_messages = ("role", "content", "train")
+        return {name: column for name, column in self.model_dump(exclude_none=True).items() if name not in of_messages}
+
+
+class TableMapping(_Section):
+    """A mapping of rows to conversations."""
+
+    columns: Columns
+    roles: Roles = {}
+    first: Literal["user", "assistant"] | None = None  # who begins where texts alternate, or names are not in roles
+    turn_separator: Annotated[str, Field(min_length=1)] | None = None  # between the turns of one text
+    languages: tuple[str, ...] | None = None  # rows in others are counted and left out
+
+    @model_validator(mode="after")
+    def _has_language(self) -> "TableMapping":
+        if self.languages is not None and self.columns.language is None:
+            raise ValueError("languages needs columns.language")
+        return self
+
+    def speakers(self) -> dict[str, Speaker]:
+        """The speakers by the names that stand for them, in lower case; `roles` goes before the usual names."""
+        result: dict[str, Speaker] = {}
+        for names in (self.roles, USUAL_NAMES):
+            for speaker, values in names.items():
+                for value in (values,) if isinstance(values, str) else values:
+                    result.setdefault(value.lower(), speaker)
+        return result

@@ -1,0 +1,221 @@
+"""Rows of any table, by a mapping that says where the conversation is (chatmill.datasets.formats.mapping)."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from chatmill.conversation.chatml import declare_tools
+from chatmill.datasets.formats.example import Dropped, Extent, Turn, UnusableRowError, describe_value, num_bytes
+from chatmill.datasets.formats.mapping import OPTIONAL, Columns, Speaker, TableMapping
+from chatmill.datasets.formats.message_content import is_trained, read_content, tool_calls, tool_names
+from chatmill.datasets.formats.turns import Step, StepKind, check_turn_count, join_tools
+
+_MISSING, _ABSENT = object(), object()
+
+
+def value_at(entry: Any, column: str, default: Any = _MISSING) -> Any:
+    """The value of a column, at a path of keys, or of the row itself, which is `.`.
+
+    Raises UnusableRowError with the columns that are there, unless there is a default.
+    """
+    if column == ".":
+        return entry
+    if isinstance(entry, dict) and column in entry:
+        return entry[column]
+    value = entry
+    for key in column.split("."):
+        value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is _MISSING:
+            if default is not _MISSING:
+                return default
+            raise UnusableRowError("missing_field", f"no column {column!r} in {describe_value(entry)}")
+    return value
+
+
+class TableReader:
+    """Converts rows to turns. `unseen` are the optional columns that no row has had."""
+
+    def __init__(self, mapping: TableMapping) -> None:
+        self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
+        self._first: StepKind = mapping.first or "user"
+        self._marks: re.Pattern[str] | None = None
+        self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
+
+    def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
+        """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
+        columns, dropped = self._columns, list[Dropped]()
+        steps = list(self._opening(row))
+        if columns.messages is not None:
+            steps += self._conversation(value_at(row, columns.messages), dropped)
+        else:
+            steps += self._side(self._question(row), str(columns.prompt), "user", dropped)
+            answer = self._side(value_at(row, columns.answer), columns.answer, "assistant", dropped)
+            if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):
+                steps = []  # the chosen side repeats the prompt
+            steps += answer
+        check_turn_count(len(steps))
+        turns = join_tools(steps)
+        names = tool_names(self._optional(row, "tools"))
+        if names:
+            messages = declare_tools([turn.message for turn in turns], names)
+            counts = [Turn(messages[0], Extent()), *turns] if len(messages) > len(turns) else turns
+            turns = [turn._replace(message=message) for turn, message in zip(counts, messages, strict=True)]
+        notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
+        return turns, dropped, notes
+
+    def extent(self, row: Any) -> Extent:
+        """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
+        columns = self._columns
+        names = [columns.messages] if columns.messages else [columns.system, columns.prompt, columns.response]
+        values = [value_at(row, name, None) for name in (*names, columns.chosen) if name is not None]
+        messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
+        texts = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
+        size = sum(num_bytes(text) for text in texts if isinstance(text, str))
+        return Extent(sum(item is not None for item in messages), size)
+
+    def group(self, row: Any) -> str | None:
+        """What the row has in the column of groups, as text."""
+        value = self._optional(row, "group")
+        return None if value is None else str(value)
+
+    def check_language(self, row: Any) -> None:
+        """Raise UnusableRowError for a row in a language that is left out."""
+        found, wanted = self._optional(row, "language"), self._mapping.languages
+        if wanted is not None and found not in wanted:
+            raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
+
+    def _optional(self, row: Any, name: str) -> Any:
+        """The value of a column that may be missing; None if it is."""
+        column = getattr(self._columns, name)
+        if column is None:
+            return None
+        value = value_at(row, column, _ABSENT)
+        if value is _ABSENT:
+            return None
+        self.unseen.pop(name, None)
+        return value
+
+    def _text(self, row: Any, name: str) -> str:
+        """The text of an optional column; empty if there is none."""
+        value = self._optional(row, name)
+        return "" if value is None else _text(value, name)
+
+    def _opening(self, row: Any) -> Iterator[Step]:
+        """The system message of a row, and what was said before the prompt."""
+        if text := self._text(row, "system"):
+            yield Step("system", text)
+        for pair in self._optional(row, "history") or ():
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise UnusableRowError("missing_field", f"history: expected pairs of texts, got {describe_value(pair)}")
+            yield Step("user", _text(pair[0], "history"))
+            yield Step("assistant", _text(pair[1], "history"))
+
+    def _question(self, row: Any) -> Any:
+        """The prompt, with the query after a blank line."""
+        column = str(self._columns.prompt)
+        prompt, query = value_at(row, column), self._text(row, "query")
+        return f"{_text(prompt, column)}\n\n{query}" if query else prompt
+
+    def _side(self, value: Any, column: str, speaker: StepKind, dropped: list[Dropped]) -> list[Step]:
+        """The steps of a prompt or an answer, which is a text or a list of messages."""
+        if isinstance(value, list):
+            return list(self._messages(value, dropped))
+        return [Step(speaker, _text(value, column))]
+
+    def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
+        if isinstance(value, str):
+            separator = self._mapping.turn_separator
+            return _alternating(_split(value, separator), self._first) if separator else self._marked(value, dropped)
+        if not isinstance(value, list):
+            column = self._columns.messages
+            raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
+        check_turn_count(len(value))
+        if value and isinstance(value[0], str):
+            return _alternating(value, self._first)
+        if value and all(isinstance(item, list) for item in value):
+            value = [message for item in value for message in item]
+        return self._messages(value, dropped)
+
+    def _messages(self, messages: Sequence[Any], dropped: list[Dropped]) -> Iterator[Step]:
+        columns, unnamed = self._columns, list[str]()
+        for message in messages:
+            name = _text(value_at(message, columns.role), columns.role)
+            kind, calls = self._kind(name, unnamed), tool_calls(message)
+            content = value_at(message, columns.content, None if calls else _MISSING)
+            text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
+            if kind is None:
+                dropped.append(Dropped("ignored_role", Extent(1, num_bytes(text)), f"{name[:40]!r}: {text[:60]!r}"))
+                continue
+            train, calls = is_trained(message, columns.train), inline + calls
+            if text or not calls:
+                yield Step(kind, text, 1, train)
+            for number, call in enumerate(calls):
+                yield Step("call", call, int(not text and not number), train)
+
+    def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
+        """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
+        if self._marks is None:
+            names = "|".join(re.escape(name) for name in sorted(self._speakers, key=len, reverse=True))
+            self._marks = re.compile(rf"(?im)^[ \t]*({names})[ \t]*:[ \t]?")
+        pieces = self._marks.split(text)
+        if pieces[0].strip() or len(pieces) == 1:
+            raise UnusableRowError("no_marker", f"expected the name of a speaker and a colon, not {text[:40]!r}")
+        check_turn_count(len(pieces) // 2)
+        unnamed: list[str] = []
+        for name, turn in zip(pieces[1::2], pieces[2::2], strict=True):
+            content = turn.strip("\n")
+            if (kind := self._kind(name, unnamed)) is None:
+                dropped.append(Dropped("ignored_role", Extent(1, num_bytes(content)), f"{name!r}: {content[:60]!r}"))
+            else:
+                yield Step(kind, content)
+
+    def _kind(self, name: str, unnamed: list[str]) -> StepKind | None:
+        """The kind of a speaker's turns; None for those to leave out.
+
+        `unnamed` are the speakers of this conversation who are not in roles, in their order; with `first` there may be
+        two.
+        """
+        speaker: Speaker | None = self._speakers.get(name.lower())
+        if speaker is None:
+            if name not in unnamed:
+                unnamed.append(name)
+            if self._mapping.first is None or len(unnamed) > 2:
+                raise UnknownRoleError(name)
+            return _order(self._first)[unnamed.index(name)]
+        return None if speaker == "ignore" else speaker
+
+
+class UnknownRoleError(UnusableRowError):
+    """Raised for a speaker whom no rule maps."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("unknown_role", f"unknown role {name[:40]!r}: say whose it is in roles")
+        self.name = name[:40]
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The texts around a separator, each without the white space around it; an empty one at the end is left out."""
+    check_turn_count(text.count(separator) + 1)
+    turns = [turn.strip() for turn in text.split(separator)]
+    return turns if turns[-1] else turns[:-1]
+
+
+def _order(first: StepKind) -> tuple[StepKind, StepKind]:
+    return ("user", "assistant") if first == "user" else ("assistant", "user")
+
+
+def _alternating(texts: Sequence[Any], first: StepKind) -> Iterator[Step]:
+    for number, text in enumerate(texts):
+        yield Step(_order(first)[number % 2], _text(text, f"text {number + 1}"))
+
+
+def _text(value: Any, column: str) -> str:
+    """A text. Raises UnusableRowError for null and all else that is none."""
+    if not isinstance(value, str):
+        raise UnusableRowError("not_text", f"{column}: expected text, got {describe_value(value)}")
+    return value
+
+
+def reader_of(**columns: str) -> TableReader:
+    """The reader of these columns."""
+    return TableReader(TableMapping(columns=Columns.model_validate(columns)))

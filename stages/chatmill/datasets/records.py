@@ -1,0 +1,114 @@
+"""The records of a dataset: its conversations, repaired and checked, and what is left out."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
+from chatmill.datasets.formats.example import Example, Extent, Reject, Turn, extent_of, total_extent
+from chatmill.datasets.formats.mapping import TableMapping
+from chatmill.datasets.formats.registry import read_dataset
+from chatmill.datasets.repair import RepairRules, repair
+from chatmill.datasets.split import SplitName, on_side, question_group
+from chatmill.datasets.tally import Tally
+
+MAX_MESSAGE_BYTES = 1_000_000
+MAX_RUN = 50_000  # equal characters, or whitespace; encode refuses 100,000, with what a template puts around a message
+_RUN = re.compile(r"\s{16,}|(.)\1{15,}", re.DOTALL)
+_REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
+
+
+class ReadOptions(NamedTuple):
+    """How a dataset is read, besides its format."""
+
+    limit: int | None = None
+    seed: int = 0
+    side: SplitName | None = None
+    files: Sequence[str] = ("*",)
+    mapping: TableMapping | None = None
+    rules: RepairRules = RepairRules()
+    mask_history: bool = False
+
+
+def records(raw: Path, source: str, format: str, options: ReadOptions, tally: Tally) -> Iterator[Record | Reject]:
+    """The conversations of a dataset as records, and a reject for each invalid entry and each part that is left out."""
+    mapping, files = options.mapping, options.files
+    for item in read_dataset(raw, format, limit=options.limit, seed=options.seed, mapping=mapping, files=files):
+        for entry in _entries(item, source, options, tally):
+            if isinstance(entry, Reject):
+                tally.reject(entry)
+            yield entry
+
+
+def _entries(item: Example | Reject, source: str, options: ReadOptions, tally: Tally) -> Iterator[Record | Reject]:
+    """The record or the reject of an entry, and the parts that are left out."""
+    if isinstance(item, Reject):
+        tally.read(Extent(item.messages, item.bytes))
+        yield item
+        return
+    extent = total_extent([*item.turns, *item.dropped])
+    tally.read(extent)
+    repaired = repair(item.turns, options.rules)
+    entry = _record(item, repaired.turns, source, options)
+    if isinstance(entry, Reject):
+        yield Reject(entry.place, entry.reason, entry.detail, *extent)
+        return
+    tally.keep(total_extent(repaired.turns), (*repaired.rules, *item.notes))
+    yield entry
+    for part in (*item.dropped, *repaired.dropped):
+        yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
+
+
+def _record(item: Example, turns: Sequence[Turn], source: str, options: ReadOptions) -> Record | Reject:
+    conversation = [turn.message for turn in turns]
+    try:
+        check_turns(conversation, opening=options.rules.assistant_first == "keep")
+    except ValueError as error:
+        reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
+        return Reject(item.place, reason, str(error))
+    text = render(conversation)
+    if problem := _text_problem(text, conversation):
+        return Reject(item.place, *problem)
+    train = _trained(turns, options.mask_history)
+    if train and not any(train[i] is not False for i, turn in enumerate(turns) if turn.message.role == "assistant"):
+        return Reject(item.place, "not_trained", "no message of the assistant is trained")
+    group = item.group or question_group(text)
+    side = options.side
+    return Record(source, on_side(group, side) if side else group, text, item.skill, train)
+
+
+def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | None:
+    """Reason and detail of text that no model can be trained on."""
+    try:
+        too_long = len(text.encode()) > MAX_MESSAGE_BYTES and _longest(conversation) > MAX_MESSAGE_BYTES
+    except UnicodeEncodeError as error:
+        before = text[: error.start].rpartition(IM_START)[2].partition("\n")
+        where = f"character {len(before[2]) + 1} of a message of the {before[0]}"
+        return "not_utf8", f"half a character (the surrogate {text[error.start]!a}) at {where}"
+    if too_long:
+        return "too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes"
+    if len(text) > MAX_RUN and len(run := _longest_run(text)) > MAX_RUN:
+        what = "whitespace characters" if run.isspace() else f"times {run[0]!r}"
+        return "long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}"
+    return None
+
+
+def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | None:
+    """Which messages are trained, where that does not follow from their roles; None for those of which it does."""
+    flags = [turn.train if turn.message.role == "assistant" or turn.train else None for turn in turns]
+    answers = [i for i, turn in enumerate(turns) if turn.message.role == "assistant"]
+    for i in answers[:-1] if mask_history else ():
+        flags[i] = False
+    for i in answers:
+        flags[i] = flags[i] and None  # trained, as its role
+    return flags if any(flag is not None for flag in flags) else None
+
+
+def _longest(conversation: Conversation) -> int:
+    return max(extent_of(message).bytes for message in conversation)
+
+
+def _longest_run(text: str) -> str:
+    """The longest run of equal characters or of whitespace; empty if none has 16."""
+    return max((match[0] for match in _RUN.finditer(text)), key=len, default="")

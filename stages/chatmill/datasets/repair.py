@@ -1,0 +1,128 @@
+"""Repairs conversations by rule so that the user and the assistant take turns; what is left out is counted.
+
+| a conversation | becomes |
+|---|---|
+| with a blank system message, or a blank message beside another one of its speaker | the same without it |
+| with a system message after the first turn | the same with it at the beginning, joined with another one there |
+| with two messages of one speaker in a row | the same with these joined, if the rule says so |
+| that begins with the assistant | the same without that message, or with it as context that is not trained |
+| that ends with messages of the user | the same without them |
+"""
+
+from collections.abc import Sequence
+from itertools import dropwhile
+from typing import Literal, NamedTuple
+
+from chatmill.conversation.chatml import Message, Part
+from chatmill.datasets.formats.example import Dropped, Turn, total_extent
+
+
+class RepairRules(NamedTuple):
+    """How conversations are repaired."""
+
+    assistant_first: Literal["drop", "keep"] = "drop"  # keep: as context that is not trained
+    same_role: Literal["join", "reject"] = "join"
+    join_with: str = "\n\n"
+
+
+class Repaired(NamedTuple):
+    """A conversation after its repair, what was left out, and the names of the rules that changed it."""
+
+    turns: list[Turn]
+    dropped: list[Dropped]
+    rules: list[str]
+
+
+def repair(turns: Sequence[Turn], rules: RepairRules) -> Repaired:
+    """The repaired conversation; where no rule applies, it stays as it is."""
+    result = Repaired(list(turns), [], [])
+    if not _is_regular(turns):
+        for step in (_system_first, _join_same_role, _assistant_first, _end_with_answer):
+            step(result, rules)
+    return result
+
+
+def _is_regular(turns: Sequence[Turn]) -> bool:
+    roles = [turn.message.role for turn in turns]
+    start = 1 if roles[:1] == ["system"] and not _is_blank(turns[0]) else 0
+    rest = len(roles) - start
+    return rest % 2 == 0 and roles[start:] == ["user", "assistant"] * (rest // 2)
+
+
+def _is_blank(turn: Turn) -> bool:
+    return not any(part.text.strip() for part in turn.message.parts)
+
+
+def _drop(result: Repaired, turn: Turn, reason: str) -> None:
+    result.dropped.append(Dropped(reason, turn.extent, f"{turn.message.role}: {turn.message.text[:60]!r}"))
+
+
+def _note(result: Repaired, rule: str) -> None:
+    if rule not in result.rules:
+        result.rules.append(rule)
+
+
+def _system_first(result: Repaired, rules: RepairRules) -> None:
+    """Leave out blank system messages, and join the others at the beginning."""
+    systems = [turn for turn in result.turns if turn.message.role == "system"]
+    others = [turn for turn in result.turns if turn.message.role != "system"]
+    late = any(turn.message.role == "system" for turn in result.turns[1:])
+    for turn in filter(_is_blank, systems):
+        _drop(result, turn, "empty_system")
+    systems = [turn for turn in systems if not _is_blank(turn)]
+    if late and systems:
+        _note(result, "late_system")
+    result.turns[:] = ([_joined(systems, rules.join_with)] if systems else []) + others
+
+
+def _join_same_role(result: Repaired, rules: RepairRules) -> None:
+    """Join messages of one speaker in a row; blank ones among them are left out."""
+    runs: list[list[Turn]] = []
+    for turn in result.turns:
+        if runs and runs[-1][0].message.role == turn.message.role:
+            runs[-1].append(turn)
+        else:
+            runs.append([turn])
+    turns: list[Turn] = []
+    for run in runs:
+        blank = [turn for turn in run if _is_blank(turn)]
+        filled = [turn for turn in run if not _is_blank(turn)] or [blank.pop(0)]
+        for turn in blank:
+            _drop(result, turn, "empty_turn")
+        if len(filled) > 1 and rules.same_role == "join" and len({turn.train for turn in filled}) == 1:
+            _note(result, "same_role")
+            filled = [_joined(filled, rules.join_with)]
+        turns += filled
+    result.turns[:] = turns
+
+
+def _joined(turns: Sequence[Turn], separator: str) -> Turn:
+    """Several turns of one speaker as one, with the separator between their texts."""
+    parts: list[Part] = []
+    for number, turn in enumerate(turns):
+        for part in (*([Part("text", separator)] if number and separator else []), *turn.message.parts):
+            if part.kind == "text" and parts and parts[-1].kind == "text":
+                part = Part("text", parts.pop().text + part.text)
+            parts.append(part)
+    return Turn(Message(turns[0].message.role, tuple(parts)), total_extent(turns), turns[0].train)
+
+
+def _assistant_first(result: Repaired, rules: RepairRules) -> None:
+    """Leave out a message of the assistant before the first one of the user, or keep it untrained."""
+    start = 1 if result.turns and result.turns[0].message.role == "system" else 0
+    if len(result.turns) <= start or result.turns[start].message.role != "assistant":
+        return
+    if rules.assistant_first == "keep" and not _is_blank(result.turns[start]):
+        result.turns[start] = result.turns[start]._replace(train=False)
+        _note(result, "assistant_first")
+    else:
+        _drop(result, result.turns.pop(start), "assistant_first")
+
+
+def _end_with_answer(result: Repaired, rules: RepairRules) -> None:
+    """Leave out what follows the last answer; a conversation without answers stays as it is."""
+    kept = list(dropwhile(lambda turn: turn.message.role != "assistant", reversed(result.turns)))[::-1]
+    if any(turn.message.role == "user" for turn in kept):
+        for turn in result.turns[len(kept) :]:
+            _drop(result, turn, "after_last_answer")
+        result.turns[:] = kept

@@ -1,0 +1,238 @@
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc, parquet
+
+from chatmill.conversation.chatml import render
+from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.mapping import TableMapping
+from chatmill.datasets.formats.registry import read_dataset
+
+QUESTION, ANSWER, SYSTEM = "Is it open?", "Yes, until six.", "Be short."
+PAIR = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>\n"
+WITH_SYSTEM = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n{PAIR}"
+
+
+def read(file, **mapping):
+    return list(read_dataset(file, "table", limit=None, seed=0, mapping=TableMapping.model_validate(mapping)))
+
+
+def items(tmp_path, *rows, **mapping):
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return read(tmp_path / "rows.jsonl", **mapping)
+
+
+def rendered(found):
+    assert all(isinstance(item, Example) for item in found), found
+    return [render(item.conversation) for item in found]
+
+
+def reject(tmp_path, row, **mapping):
+    [item] = items(tmp_path, row, **mapping)
+    assert isinstance(item, Reject), item
+    return item.reason, item.detail
+
+
+def said(role, text, role_key="role", content_key="content"):
+    return {role_key: role, content_key: text}
+
+
+@pytest.mark.parametrize("column", ["messages", "utterances", "data.turns", "a.b.c", "a dialogue"])
+@pytest.mark.parametrize(("role", "content"), [("role", "content"), ("from", "value"), ("author.kind", "body.text")])
+def test_messages_are_read_from_any_keys(tmp_path, column, role, content):
+    def nested(path, value):
+        for key in reversed(path.split(".")):
+            value = {key: value}
+        return value
+
+    turns = [nested(role, who) | nested(content, text) for who, text in (("user", QUESTION), ("assistant", ANSWER))]
+    columns = {"messages": column, "role": role, "content": content}
+    assert rendered(items(tmp_path, nested(column, turns) | {"id": 1}, columns=columns)) == [PAIR]
+
+
+def test_a_column_with_a_dot_in_its_name_goes_before_a_path(tmp_path):
+    row = {"a.b": [said("user", QUESTION), said("assistant", ANSWER)], "a": {"b": []}}
+    assert rendered(items(tmp_path, row, columns={"messages": "a.b"})) == [PAIR]
+
+
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        (("human", "gpt"), {}),
+        (("User", "Chatbot"), {}),
+        (("USER", "SYSTEM"), {"assistant": ["system"]}),
+        (("customer", "agent_1"), {"user": ["customer"], "assistant": ["agent_1", "agent_2"]}),
+        (("assistant", "user"), {"user": ["assistant"], "assistant": ["user"]}),
+    ],
+)
+def test_roles_go_before_the_usual_names(tmp_path, names, roles):
+    row = {"messages": [said(names[0], QUESTION), said(names[1], ANSWER)]}
+    assert rendered(items(tmp_path, row, columns={"messages": "messages"}, roles=roles)) == [PAIR]
+
+
+def test_speakers_may_be_left_out(tmp_path):
+    row = {"messages": [said("narrator", "Night."), said("user", QUESTION), said("assistant", ANSWER)]}
+    assert rendered(items(tmp_path, row, columns={"messages": "messages"}, roles={"ignore": ["narrator"]})) == [PAIR]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"q": QUESTION, "a": ANSWER}, {"prompt": "q", "response": "a"}),
+        ({"q": [said("user", QUESTION)], "a": [said("assistant", ANSWER)]}, {"prompt": "q", "response": "a"}),
+        ({"q": QUESTION, "chosen": [said("assistant", ANSWER)]}, {"prompt": "q", "response": "chosen"}),
+        ({"q": QUESTION, "i": "", "a": ANSWER}, {"prompt": "q", "query": "i", "response": "a"}),
+        ({"q": QUESTION, "c": ANSWER, "r": "No."}, {"prompt": "q", "chosen": "c", "rejected": "r"}),
+        (
+            {"q": QUESTION, "c": [said("user", QUESTION), said("assistant", ANSWER)]},
+            {"prompt": "q", "chosen": "c"},
+        ),
+    ],
+)
+def test_prompt_and_completion_are_texts_or_messages(tmp_path, row, columns):
+    assert rendered(items(tmp_path, row, columns=columns)) == [PAIR]
+
+
+def test_an_input_follows_the_prompt(tmp_path):
+    [item] = items(
+        tmp_path, {"q": "Sort.", "i": "3 1", "a": "1 3"}, columns={"prompt": "q", "query": "i", "response": "a"}
+    )
+    assert item.conversation[0].text == "Sort.\n\n3 1"
+
+
+def test_a_column_may_hold_the_system_message(tmp_path):
+    rows = [{"s": text, "q": QUESTION, "a": ANSWER} for text in (SYSTEM, "")]
+    columns = {"system": "s", "prompt": "q", "response": "a"}
+    assert rendered(items(tmp_path, *rows, columns=columns)) == [WITH_SYSTEM, PAIR]
+
+
+def test_texts_alternate(tmp_path):
+    assert rendered(items(tmp_path, {"d": [QUESTION, ANSWER]}, columns={"messages": "d"})) == [PAIR]
+    [item] = items(tmp_path, {"d": [ANSWER, QUESTION]}, columns={"messages": "d"}, first="assistant")
+    assert [message.role for message in item.conversation] == ["assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("text", "roles"),
+    [
+        (f"User: {QUESTION}\nAssistant: {ANSWER}", {}),
+        (f"user : {QUESTION}\n\n bot: {ANSWER}\n", {}),
+        (f"User 1: {QUESTION}\nUser 2: {ANSWER}", {"user": ["User 1"], "assistant": ["User 2"]}),
+    ],
+)
+def test_a_text_with_marks_is_split_at_them(tmp_path, text, roles):
+    assert rendered(items(tmp_path, {"t": text}, columns={"messages": "t"}, roles=roles)) == [PAIR]
+
+
+def test_what_is_no_mark_stays_in_the_turn(tmp_path):
+    text = f"user: {QUESTION} My user: told me\nassistant: {ANSWER}\nNote: six"
+    [item] = items(tmp_path, {"t": text}, columns={"messages": "t"})
+    assert [message.text for message in item.conversation] == [
+        f"{QUESTION} My user: told me",
+        f"{ANSWER}\nNote: six",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"turns": []}, ("missing_field", "no column 'messages' in an object of 'turns'")),
+        ({"messages": 3}, ("missing_field", "messages: expected a list or a text, got the number 3")),
+        ({"messages": [said("user", None)]}, ("not_text", "content: expected text, got null")),
+        ({"messages": [said(7, "x")]}, ("not_text", "role: expected text, got the number 7")),
+        ({"messages": [{"role": "user"}]}, ("missing_field", "no column 'content' in an object of 'role'")),
+        ({"messages": ["a", 2]}, ("not_text", "text 2: expected text, got the number 2")),
+        ({"messages": "no mark"}, ("no_marker", "expected the name of a speaker and a colon, not 'no mark'")),
+        ({"messages": [said("agent_7", "x")]}, ("unknown_role", "unknown role 'agent_7': say whose it is in roles")),
+    ],
+)
+def test_a_row_that_does_not_fit_is_rejected_with_what_is_there(tmp_path, row, expected):
+    assert reject(tmp_path, row, columns={"messages": "messages"}) == expected
+
+
+@pytest.mark.parametrize("columns", [{}, {"messages": "m", "prompt": "q"}, {"prompt": "q"}, {"response": "a"}])
+def test_columns_say_where_all_of_a_conversation_is(columns):
+    with pytest.raises(ValueError, match=r"expected messages( alone)?, or prompt and response"):
+        TableMapping.model_validate({"columns": columns})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [{"Q": f"{QUESTION} {number}", "A, so": ANSWER, "n": number} for number in range(700)]
+
+
+COLUMNS = {"prompt": "Q", "response": "A, so"}
+
+
+def write(file, rows):
+    table = pa.Table.from_pylist(rows)
+    match file.suffix:
+        case ".parquet":
+            parquet.write_table(table, file, row_group_size=300)
+        case ".arrow" if "stream" in file.stem:
+            with ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=300)
+        case ".arrow" | ".feather":
+            with ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=300)
+        case ".csv" | ".tsv":
+            with file.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, rows[0], delimiter="\t" if file.suffix == ".tsv" else ",")
+                writer.writeheader()
+                writer.writerows(rows)
+        case ".json":
+            file.write_text(json.dumps(rows))
+        case ".gz":
+            file.write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
+        case _:
+            file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+NAMES = ["a.parquet", "a.arrow", "stream.arrow", "a.feather", "a.csv", "a.tsv", "a.json", "a.jsonl", "a.jsonl.gz", "a"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_container_gives_the_same_rows(tmp_path, rows, name):
+    write(tmp_path / name, rows)
+    found = read(tmp_path / name, columns=COLUMNS)
+    assert [item.conversation[0].text for item in found] == [row["Q"] for row in rows]
+    assert {item.conversation[1].text for item in found} == {ANSWER}
+    assert found[-1].place.startswith(f"{tmp_path / name}:")
+
+
+def test_a_parquet_file_is_known_by_its_first_bytes(tmp_path, rows):
+    write(tmp_path / "a.parquet", rows)
+    (tmp_path / "a.parquet").rename(tmp_path / "data-00000-of-00001")
+    assert len(read(tmp_path / "data-00000-of-00001", columns=COLUMNS)) == 700
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path, rows):
+    for name, part in (("b/2.parquet", rows[400:]), ("a/1.jsonl", rows[:400])):
+        (tmp_path / name).parent.mkdir()
+        write(tmp_path / name, part)
+    (tmp_path / ".gitignore").write_text("*")
+    found = read(tmp_path, columns=COLUMNS)
+    assert [item.conversation[0].text for item in found] == [row["Q"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "Q,A\nx,y\n".encode("utf-16"), "UTF-16: convert it to UTF-8"),
+        ("a.parquet", b"PAR1 no", "damaged, or not a Parquet file"),
+        ("a.arrow", b"ARROW1 no", "damaged, or not an Arrow file"),
+        ("a.feather", b"", "damaged, or not an Arrow file"),
+    ],
+)
+def test_a_file_that_is_no_table_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: {message}"):
+        read(tmp_path / name, columns=COLUMNS)
+
+
+def test_an_empty_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no file matches \*"):
+        read(tmp_path, columns=COLUMNS)
