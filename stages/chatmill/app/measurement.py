@@ -16,6 +16,7 @@ import numpy as np
 from chatmill.app.inputs import TextOrConversation, iter_inputs
 from chatmill.conversation.chatml import Record, parse
 from chatmill.conversation.template import LossKind, Segment
+from chatmill.datasets.formats.example import Document as TextDocument
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, as_memory_error
@@ -62,7 +63,7 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
     """
     result: list[Document] = []
     entries = (
-        ((item.place, _conversation_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
+        ((item.place, _content_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
         if format
         else None
     )
@@ -197,7 +198,7 @@ def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.
         raise MemoryError(f"out of memory on {engine.device}: lower --context, or use a smaller model") from error
 
 
-def _conversation_of(item: Example | Reject) -> TextOrConversation:
+def _content_of(item: Example | TextDocument | Reject) -> TextOrConversation:
     if isinstance(item, Reject):
         raise ValueError(f"{item.place}: {item.detail}")
-    return item.conversation
+    return item.text if isinstance(item, TextDocument) else item.conversation
