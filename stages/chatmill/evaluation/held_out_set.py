@@ -47,7 +47,7 @@ class TestSample(NamedTuple):
     test: TestSet  # for bits per byte
     questions: list[Question]  # of skills
     talk_questions: dict[str, list[Question]]  # to a persona, by their kind (talk_kind)
-    talk: list[Conversation]  # conversations without `skill`, in the order of their hashes
+    talk: list[Conversation]  # conversations without `skill` that end with a true answer, in the order of their hashes
     num_conversations: int  # of the whole file
 
 
@@ -107,10 +107,9 @@ def sample_test_set(
         line, digest = Line(number, record), _hash(record.text)
         drawn.add(digest, line)
         by_source[record.source].add(digest, line)
-        if not has_true_answer(record):
-            continue
         if record.skill is None:
-            drawn_talk.add(digest, line)
+            if ends_with_true_answer(record):
+                drawn_talk.add(digest, line)
         elif is_exercise(record.skill) and (rank := _count(counts, record.skill)) < questions:
             asked.append((rank, line))
         elif record.skill.get("persona") == persona:
@@ -135,9 +134,9 @@ def select_questions(test: TestSet, limit: int) -> list[Question]:
     ]
 
 
-def has_true_answer(record: Record) -> bool:
-    """Whether a record ends with an answer of which nothing says that it is not trained."""
-    return not is_document(record.text) and (record.train is None or record.train[-1] is not False)
+def ends_with_true_answer(record: Record) -> bool:
+    """Whether a record is a conversation whose last message is not excluded from training."""
+    return not is_document(record.text) and not (record.train and record.train[-1] is False)
 
 
 def is_exercise(skill: dict[str, Any]) -> bool:
