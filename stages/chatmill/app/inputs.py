@@ -2,7 +2,7 @@
 
 A conversation is read from ChatML, `<|im_start|>user …`; from a record, `{"text": "<|im_start|>user …"}`; and from
 `{"messages": [{"role": …, "content": …}]}`, or that list alone. In a file each line may be a conversation. One whose
-record says which messages are trained remains a Record; that of a document is its text.
+record says which messages are trained remains a Record, and so does a document of the pipeline.
 """
 
 import io
@@ -71,6 +71,11 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
                 raise ValueError(f"{place}: {error}") from error
 
 
+def text_or_messages(record: Record) -> str | Conversation:
+    """The text of a document, or the messages of a conversation."""
+    return unescape(record.text) if is_document(record.text) else parse(record.text)
+
+
 def _is_json_of_conversations(text: str) -> bool:
     try:
         first, _ = json.JSONDecoder().raw_decode(text.lstrip())
@@ -104,8 +109,9 @@ def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS)
         if text.startswith(IM_START) and content.get("train") is not None:
             parse(text)
             return Record("", "", text, train=content["train"])
-        is_record = {"source", "group"} <= content.keys()
-        content = unescape(text) if is_record and is_document(text) else text
+        if {"source", "group"} <= content.keys() and is_document(text):
+            return Record("", "", text)
+        content = text
     if isinstance(content, list):
         content = {"messages": content}
     if not isinstance(content, str):

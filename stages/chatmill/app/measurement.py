@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.inputs import TextOrConversation, iter_inputs
-from chatmill.conversation.chatml import Record, parse
+from chatmill.app.inputs import TextOrConversation, iter_inputs, text_or_messages
+from chatmill.conversation.chatml import Record
 from chatmill.conversation.template import LossKind, Segment
 from chatmill.datasets.formats.example import Document as TextDocument
 from chatmill.datasets.formats.example import Example, Reject
@@ -177,9 +177,8 @@ def window_length(engine: Engine, requested: int | None) -> int:
 
 def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
     """A document as segments of the template."""
-    if isinstance(content, Record):
-        return template.full_conversation(parse(content.text), content.train)
-    return template.text(content) if isinstance(content, str) else template.full_conversation(content)
+    plain, train = (text_or_messages(content), content.train) if isinstance(content, Record) else (content, None)
+    return template.text(plain) if isinstance(plain, str) else template.full_conversation(plain, train)
 
 
 def _texts_of(content: TextOrConversation) -> Iterable[str]:

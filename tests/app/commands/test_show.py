@@ -166,10 +166,11 @@ def test_what_a_record_chooses_to_train_is_shown_as_it_is(tokenizer, monkeypatch
     assert "chat.jsonl:2: train: expected one entry for each of 2 messages, got 1" in capsys.readouterr().err
 
 
-def test_a_document_of_the_pipeline_is_shown_as_its_text(tmp_path):
-    text = "Once <|upon|> a time"
-    (tmp_path / "train.jsonl").write_text(Record("books", "documents/1", escape(text)).to_json())
-    assert read_input_file(tmp_path / "train.jsonl", 1) == text
+def test_a_document_of_the_pipeline_is_shown_with_what_is_trained(tokenizer, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "60")
+    (tmp_path / "train.jsonl").write_text(Record("books", "documents/1", escape("Once <|upon|>")).to_json())
+    assert show("--tokenizer", tokenizer, "--file", tmp_path / "train.jsonl") == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["━", "trained", "15", "prompt", "0", "┄", "ignored", "1"]
 
 
 def test_a_terminal_shows_the_same_in_colour_unless_it_is_not_to(tokenizer, monkeypatch, capsys):
