@@ -47,12 +47,11 @@ _WORD = re.compile(r"\w+")
 
 
 class FileRange(NamedTuple):
-    """The lines of a prepared file that start in [start, end); `repeat` is the number of copies of each in train."""
+    """The lines of a prepared file that start in [start, end)."""
 
     file: Path
     start: int
     end: int
-    repeat: int = 1
 
     def lines(self) -> Iterator[bytes]:
         """The lines, each complete."""
@@ -176,19 +175,16 @@ def process_pool(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
 def find_duplicates(
     chunks: list[FileRange], folder: Path, split_of: Callable[[str], SplitName], near_duplicates: bool
 ) -> None:
-    """Write three files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `repeats` (uint8)."""
+    """Write two files about the records: `states` (uint8) and `sizes` (uint32, bytes of text)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
     kinds = (("exact", 1), ("question", 1), ("near", BANDS))
     shards = {kind: _shards(folder, kind, times * total) for kind, times in kinds}
     with process_pool(min(os.cpu_count() or 1, len(chunks) // 4)) as parallel_map:
         count = 0
         read = partial(digest, split_of=split_of, near_duplicates=near_duplicates)
-        for chunk, digests in zip(
-            chunks, progress(parallel_map(read, chunks), "digests", total=len(chunks)), strict=True
-        ):
+        for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
             _append(folder / "states", digests.splits)
             _append(folder / "sizes", digests.sizes)
-            _append(folder / "repeats", np.full(len(digests.splits), chunk.repeat, np.uint8))
             for kind in shards:
                 keys = getattr(digests, kind)
                 keys["record"] += count
@@ -212,15 +208,15 @@ def _append(file: Path, array: NDArray[Any]) -> None:
 
 
 def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:
-    """Copy each record to the output of its split, and to train as often as `repeat` says."""
+    """Copy each record to the output of its split."""
     with ExitStack() as opened:
-        states, repeats = (_bytes(opened.enter_context((folder / name).open("rb"))) for name in ("states", "repeats"))
+        states = _bytes(opened.enter_context((folder / "states").open("rb")))
         writes = [opened.enter_context(output.open("wb")).write for output in outputs]
         for file in files:
             with file.open("rb") as lines:
-                for line, state, repeat in zip(lines, states, repeats, strict=False):
+                for line, state in zip(lines, states, strict=False):
                     if state < len(writes):
-                        writes[state](line * repeat if state == TRAIN else line)
+                        writes[state](line)
 
 
 def _bytes(stream: BinaryIO) -> Iterator[int]:
@@ -228,18 +224,14 @@ def _bytes(stream: BinaryIO) -> Iterator[int]:
 
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:
-    """The number of records in each state, and their bytes of text, with repetitions in train."""
+    """The number of records in each state, and their bytes of text."""
     counts, sizes = np.zeros(LEAKED + 1, np.int64), np.zeros(LEAKED + 1, np.int64)
-    with ExitStack() as opened:
-        states, repeats, bytes_of_text = (
-            opened.enter_context((folder / name).open("rb")) for name in ("states", "repeats", "sizes")
-        )
+    with (folder / "states").open("rb") as states, (folder / "sizes").open("rb") as bytes_of_text:
         while block := states.read(1 << 20):
             state = np.frombuffer(block, np.uint8)
-            times = np.where(state == TRAIN, np.frombuffer(repeats.read(1 << 20), np.uint8), 1)
+            counts += np.bincount(state, minlength=LEAKED + 1)
             size = np.frombuffer(bytes_of_text.read(4 << 20), np.uint32)
-            counts += np.bincount(state, times, minlength=LEAKED + 1).astype(np.int64)
-            sizes += np.bincount(state, times * size.astype(np.int64), minlength=LEAKED + 1).astype(np.int64)
+            sizes += np.bincount(state, size, minlength=LEAKED + 1).astype(np.int64)
     return counts.tolist(), sizes.tolist()
 
 
@@ -286,24 +278,20 @@ def main(
     validation_share: PositiveFraction,
     test_share: PositiveFraction,
     near_duplicates: bool,
-    repeat: dict[str, Annotated[int, Field(ge=0, le=255)]] | None = None,
 ) -> None:
     """Write the conversations of each split, and the number of dropped ones by reason.
 
-    The sources are read in the order of their names. `repeat` is the number of copies in train of each conversation of
-    a source, by default 1, and 0 leaves it out. `leaked` counts conversations that were dropped because a copy, or the
-    same question, is on another side, and `duplicates` all other copies. Raises ValueError if a split is empty.
+    The sources are read in the order of their names. `leaked` counts conversations that were dropped because a copy, or
+    the same question, is on another side, and `duplicates` all other copies. Raises ValueError if a split is empty.
     """
     if validation_share + test_share >= 1:
         total = validation_share + test_share
         raise ValueError(f"params.yaml: mix.validation_share + mix.test_share: expected less than 1, got {total:g}")
     sources = sorted(prepare)
-    if unknown := ", ".join(sorted((repeat or {}).keys() - prepare.keys())):
-        raise ValueError(f"params.yaml: mix.repeat: unknown source {unknown}: expected some of {', '.join(sources)}")
     files = prepared_files(prepared, sources)
     split_of = partial(assign_split, validation_share=validation_share, test_share=test_share)
     chunks = [
-        FileRange(file, start, min(start + CHUNK_BYTES, file.stat().st_size), (repeat or {}).get(file.stem, 1))
+        FileRange(file, start, min(start + CHUNK_BYTES, file.stat().st_size))
         for file in files
         for start in range(0, file.stat().st_size, CHUNK_BYTES)
     ]

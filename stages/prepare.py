@@ -23,6 +23,7 @@ from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 
+MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
 FIRST_REJECTS = 5  # of each reason, that are logged
 WANTED = {"language"}  # reasons that are no faults
 
@@ -40,31 +41,34 @@ class _Result(NamedTuple):
     reasons: Counter[str]  # of complete entries
     first: dict[str, list[Reject]]  # of entries and parts
     tools: Counter[str]
+    unknown_roles: Counter[str]  # by what is said of them
 
 
 def _write(entries: Iterable[Record | Reject], conversations: Path, rejects: Path) -> _Result:
-    written, reasons, tools = 0, Counter[str](), Counter[str]()
+    written, reasons, tools, unknown = 0, Counter[str](), Counter[str](), Counter[str]()
     first = defaultdict[str, list[Reject]](list)
     with conversations.open("wb") as out, rejects.open("wb") as rejected:
         for entry in entries:
             if isinstance(entry, Record):
-                out.write(to_json(entry.fields()) + b"\n")
+                fields = {"source": entry.source, "group": entry.group, "text": entry.text, "skill": entry.skill}
+                out.write(to_json(fields | ({"train": entry.train} if entry.train else {})) + b"\n")
                 written += 1
                 tools.update(tools_of(entry))
             else:
                 reasons[entry.reason] += not entry.part
+                if entry.reason == "unknown_role" and len(unknown) < MAX_UNKNOWN_ROLES:
+                    unknown[entry.detail] += 1
                 if len(first[entry.reason]) < FIRST_REJECTS:
                     first[entry.reason].append(entry)
                 rejected.write(to_json(entry) + b"\n")
-    return _Result(written, +reasons, first, tools)
+    return _Result(written, +reasons, first, tools, unknown)
 
 
 def _log_counts(source: str, result: _Result, tally: Tally) -> None:
     """Log what was left out and repaired, and tools that models do not learn to call."""
     counts = tally.content()
     for what, by_reason in (("left out", counts["messages"]["rejected"]), ("repaired", counts["repaired"])):
-        if by_reason:
-            numbers = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+        if numbers := ", ".join(f"{name} {number:,}" for name, number in by_reason.items() if number):
             unit = f"of {counts['messages']['read']:,} messages" if what == "left out" else "conversations"
             log("prepare", f"{source}: {what} {unit}: {numbers}")
     others = [f"{name} ({number} conversations)" for name, number in result.tools.items() if name != CALCULATOR]
@@ -85,9 +89,11 @@ def _check_rejects(source: str, result: _Result, rejects: Path, max_reject_rate:
     reason, times = faults.most_common(1)[0]
     first = result.first[reason][0]
     for name, number in faults.most_common():
-        for reject in result.first[name]:
+        for reject in result.first[name] if name != "unknown_role" else ():
             if reject is not first:
                 log("prepare", f"{name} ({number:,}): {reject.place}: {reject.detail}")
+    for detail, number in result.unknown_roles.most_common(10):
+        log("prepare", f"{detail} ({number:,} conversations)")
     raise ValueError(
         f"{first.place}: {first.detail}: {count} of {total} entries are rejected (see {saved}), {times} of them as "
         f"{reason}: fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
@@ -147,8 +153,8 @@ def main(
     source, tally = conversations.stem, Tally()
     entries = progress(records(path, source, format, options, tally), f"prepare {source}")
     result = _write(entries, conversations, rejects)
-    _log_counts(source, result, tally)
     _check_rejects(source, result, rejects, max_reject_rate)
     if not result.written:
         raise ValueError(f"{path}: no conversations: add some, or remove prepare.{source} from params.yaml")
+    _log_counts(source, result, tally)
     write_file_manifest(manifest, [conversations, rejects], kind="conversations", counts=tally.content())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
-from chatmill.encoded.token_files import Meta, read_meta, read_split, token_byte_lengths
+from chatmill.encoded.token_files import Meta, read_meta, read_sources, read_split, token_byte_lengths
 from chatmill.model.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.pipeline.manifest import MANIFEST_NAME
@@ -89,7 +89,8 @@ def read_datasets(
     if not len(spans.starts):
         raise ValueError(f"{tokens}: none of {meta.conversations['train']} conversations has anything to train on")
     shorter = truncate_conversations(validation, context, meta.template, special)
-    return PackedDataset(train, spans, context, special, CHAINED), PackedDataset(validation, shorter, context, special)
+    dataset = PackedDataset(train, spans, context, special, CHAINED, read_sources(tokens, "train", meta))
+    return dataset, PackedDataset(validation, shorter, context, special)
 
 
 def new_model(
@@ -230,6 +231,7 @@ def run_worker(
             "tools": meta.tools,
             "depth": trainer.model.config.num_hidden_layers,
             "steps": parameters.steps,
+            **parameters.model_dump(include={"source_weights", "phases"}, exclude_defaults=True),
             "prompt_loss_weight": parameters.prompt_loss_weight,
             "embedding": parameters.embedding,
             "device": device,
@@ -241,7 +243,7 @@ def run_worker(
                 "cut": int((dataset.spans.truncated & ~dataset.spans.documents).sum()),
                 "rejected": dataset.spans.rejected,
             },
-            "padding": round(dataset.padding_fraction(parameters.seed), 4),
+            "padding": round(plan.phases[-1].dataset.padding_fraction(parameters.seed), 4),
         }
         trained = trained_model(trainer.model, weights, vocabulary)
         write_model(model, trained, tokenizer, vocabulary, metadata, use_embedding_table(trained))

@@ -48,6 +48,8 @@ PARAMETER_ROWS = [
     ("train_model.depth", 2, AFTER_ENCODE),
     ("train_model.steps", 5, AFTER_ENCODE),
     ("train_model.embedding", "bytes", AFTER_ENCODE),
+    ("train_model.source_weights", {"talk": 0.5, "skills": "30%"}, AFTER_ENCODE),
+    ("train_model.phases", [{"steps": 2, "source_weights": {"talk": 0}}, {"steps": 2}], AFTER_ENCODE),
     ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),

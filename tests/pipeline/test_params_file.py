@@ -12,6 +12,7 @@ from chatmill.pipeline.signatures import read_signature
 from support.paths import ROOT, SOURCE
 
 SIGNATURES = {file.stem: read_signature(file) for file in SOURCE.glob("*.py")}
+SHARE = 'a number of at least 0, or a string such as "30%"'
 NEAR = " (did you mean {}?): expected one of "
 
 
@@ -52,6 +53,31 @@ def test_the_parameters_of_the_project_are_right():
         ("train_model__precision", "fp32", 'train_model.precision: expected auto, float32 or bfloat16, got "fp32"'),
         ("train_model__compile", 5, "train_model.compile: expected auto, or true or false, got 5"),
         ("train_model__context", 8192, "train_model.batch_size = 4096 is less than train_model.context = 8192"),
+        (
+            "train_model__phases",
+            [{"steps": 400}, {"steps": 500}],
+            "train_model.phases have 900 steps together, and train_model.steps = 1150: set train_model.steps: 900",
+        ),
+        ("train_model__phases", [{"steps": 0}], "train_model.phases.0.steps: expected an integer above 0, got 0"),
+        *(
+            (
+                "train_model__source_weights",
+                {"talk": weight},
+                f"train_model.source_weights.talk: expected {SHARE}, got {it}",
+            )
+            for weight, it in ((-1, "-1"), ("3", '"3"'), ("-3%", '"-3%"'), (True, "true"), (None, "null"))
+        ),
+        (
+            "train_model__source_weights",
+            {"talk": "70%", "skills": "40%"},
+            "train_model.source_weights: the shares sum to 110%: expected at most 100%",
+        ),
+        (
+            "train_model",
+            read_params(ROOT / "params.yaml")["train_model"]
+            | {"source_weights": {"talk": "70%"}, "phases": [{"steps": 1150, "source_weights": {"skills": "40%"}}]},
+            "train_model.phases.0.source_weights: the shares sum to 110%: expected at most 100%",
+        ),
         ("train_model__initial_sha256", "0", "train_model.initial_sha256 was removed, since DVC tracks "),
         ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp'{NEAR.format('bpe')}bpe, byte, "),
         ("train_tokenizer__bep", {}, f"unknown parameter train_tokenizer.bep{NEAR.format('bpe')}"),
@@ -86,6 +112,15 @@ def test_a_sum_of_a_pretrained_tokenizer_is_no_longer_a_parameter():
     section = {"path": "data/raw/external/pretrained/t.json", "sha256": "0"}
     found = errors(train_tokenizer__type="pretrained", train_tokenizer__pretrained=section)
     assert found[0].startswith("train_tokenizer.pretrained.sha256 was removed, since DVC tracks ")
+
+
+@pytest.mark.parametrize(
+    ("copies", "weights"), [({"talk": 3, "letters": 1, "skills": 0}, '{"talk": 3, "skills": 0}'), (None, "{}")]
+)
+def test_copies_in_train_are_now_weights_of_the_training(copies, weights):
+    assert errors(mix__repeat=copies) == [
+        f"mix.repeat is no longer a parameter: use train_model.source_weights: {weights}"
+    ]
 
 
 def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):

@@ -11,7 +11,14 @@ import encode
 from chatmill.conversation.chatml import IM_END, IM_START, Message, Part, Record, escape, render, unescape
 from chatmill.conversation.template import LossKind, conversation_segments, record_segments
 from chatmill.encoded.file_encoding import Segmenter
-from chatmill.encoded.token_files import SplitCounts, read_meta, read_split, token_byte_lengths, write_split
+from chatmill.encoded.token_files import (
+    SplitCounts,
+    read_meta,
+    read_sources,
+    read_split,
+    token_byte_lengths,
+    write_split,
+)
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
 
@@ -128,6 +135,19 @@ def test_meta_counts_bytes_of_text_without_control_tokens(folder):
     assert meta.bytes["validation"] == len(text.encode())
     assert meta.conversations == {"train": 2, "validation": 1}
     assert meta.fingerprint == VOCABULARY.fingerprint and meta.template == "chatml"
+
+
+def test_the_source_of_each_conversation_is_recorded(folder):
+    named = {"train": ["visits", "é", "visits", "talk"], "validation": ["letters", "talk"]}
+    for split, names in named.items():
+        lines = "".join(Record(name, "g", render(CONVERSATIONS[0])).to_json() for name in names)
+        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+    tokens = run(folder)
+    assert read_meta(tokens).sources == ["letters", "talk", "visits", "é"]
+    for split, names in named.items():
+        sources = read_sources(tokens, split, read_meta(tokens))
+        assert sources.of_conversations.dtype == np.uint16
+        assert [sources.names[number] for number in sources.of_conversations] == names
 
 
 def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):

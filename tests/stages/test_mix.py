@@ -255,28 +255,6 @@ def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
     assert sorted(str(f.relative_to(tmp_path)) for f in tmp_path.glob("[cm]*/**/*")) == sorted(files)
 
 
-def test_train_alone_repeats_a_source(tmp_path):
-    more = [("train", pair("é")), ("train", pair("é"))]
-    once, _ = mixed(tmp_path, {"a": FILLED + more, "b": [("train", pair("b"))]})
-    texts, metrics = mixed(tmp_path, {"a": FILLED + more, "b": [("train", pair("b"))]}, repeat={"a": 3})
-    assert texts["train"] == [pair("filler of train")] * 3 + [pair("é")] * 3 + [pair("b")]
-    assert (texts["validation"], texts["test"]) == (once["validation"], once["test"])
-    assert (metrics["conversations"]["train"], metrics["duplicates"]) == (7, 1)
-    assert metrics["bytes"]["train"] == sum(len(text.encode()) for text in texts["train"])
-
-
-def test_a_source_to_repeat_must_exist(tmp_path):
-    with pytest.raises(ValueError, match=r"mix.repeat: unknown source b: expected some of a"):
-        mixed(tmp_path, {"a": FILLED}, repeat={"b": 2})
-
-
-def test_a_source_left_out_of_train_is_still_held_out(tmp_path):
-    sources = {"a": FILLED, "b": [(name, pair(f"b of {name}")) for name in mix.SPLITS]}
-    texts, metrics = mixed(tmp_path, sources, repeat={"b": 0})
-    assert texts["train"] == [pair("filler of train")]
-    assert (pair("b of test") in texts["test"], metrics["conversations"]["train"]) == (True, 1)
-
-
 def test_a_prepared_file_that_was_changed_is_refused(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED})
     file = tmp_path / "prepared/a.jsonl"

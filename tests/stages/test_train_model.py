@@ -20,6 +20,7 @@ from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.byte_encoder import use_byte_embedding
 from chatmill.training.chains import Row
+from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.model_folder import read_byte_encoder
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
@@ -121,6 +122,62 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
         "conversations": {"cut": 0, "rejected": 0},
         "padding": 0,
     }
+
+
+WEIGHTED = {
+    "source_weights": {"talk": 1.5},
+    "phases": [{"steps": 4, "source_weights": {"visits": "30%"}}, {"steps": 4, "source_weights": {"visits": 0}}],
+}
+
+
+def test_the_weights_of_sources_are_saved_where_they_were_chosen(tokens, trained, tmp_path):
+    run_training(tokens, tmp_path, **WEIGHTED)
+    saved, default = (json.loads((out / "model/config.json").read_text())["chatmill"] for out in (tmp_path, trained))
+    assert {key: saved[key] for key in WEIGHTED} == WEIGHTED and not WEIGHTED.keys() & default.keys()
+
+
+def test_sources_that_are_all_left_out_are_refused(tokens, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^train_model\.source_weights: nothing is left to train on: expected a weight"
+    ):
+        run_training(tokens, tmp_path, source_weights={"talk": 0, "visits": "0%"})
+
+
+def stop_at(patch, step):
+    """End a run with an error at this step, as if it were killed."""
+
+    def train_step(trainer, batches, do=Trainer.step):
+        if trainer.completed_steps == step:
+            raise InterruptedError
+        return do(trainer, batches)
+
+    patch.setattr(Trainer, "step", train_step)
+
+
+@pytest.mark.parametrize("step", [2, 4, 6])
+def test_a_run_that_ended_within_a_phase_goes_on_to_the_same_bytes(tokens, tmp_path, monkeypatch, step):
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    whole = run_training(tokens, tmp_path / "whole", checkpoint_every=1, **WEIGHTED)
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        stop_at(patch, step)
+        run_training(tokens, tmp_path / "ended", checkpoint_every=1, **WEIGHTED)
+    (folder,) = (tmp_path / ".cache/resume").iterdir()
+    mark_checkpoint(Checkpoint(folder.name))
+    ended = run_training(tokens, tmp_path / "ended", checkpoint_every=1, **WEIGHTED)
+    assert (ended / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
+    curve = (ended / "train.tsv").read_text()
+    assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
+
+
+@pytest.mark.parametrize("change", [{"source_weights": {"talk": 2}}, {"source_weights": {}}, {"phases": None}])
+def test_with_other_weights_an_ended_run_does_not_resume(tokens, tmp_path, monkeypatch, change):
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        for changes in (WEIGHTED, WEIGHTED | change):
+            with pytest.raises(InterruptedError):
+                run_training(tokens, tmp_path / "ended", checkpoint_every=1, **changes)
+    assert len(list((tmp_path / ".cache/resume").iterdir())) == 2
 
 
 def start(folder, tokens, **changes):

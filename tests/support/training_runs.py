@@ -13,6 +13,7 @@ from chatmill.training.checkpoint import Checkpoint
 from support.paths import ANY_FOLDER
 from support.tiny import VOCABULARY
 
+SOURCES = ("talk", "visits")
 SETTINGS = {
     "depth": 1,
     "context": 64,
@@ -33,7 +34,7 @@ def write_tokens(folder):
         talks = [
             [Message.from_text("user", f"{i}?"), Message.from_text("assistant", "yes" * (i % 4 + 1))] for i in numbers
         ]
-        lines = (Record("talk", f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
+        lines = (Record(SOURCES[i % 2], f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_folder(VOCABULARY, folder / "tokenizer")
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))

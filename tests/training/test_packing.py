@@ -111,6 +111,12 @@ def test_the_order_follows_from_seed_and_epoch_alone():
     assert members(dataset.epoch(1, 0)) != members(dataset.epoch(1, 1))
 
 
+def test_an_order_stays_the_same_so_that_models_can_be_trained_again():
+    dataset = pack([["q" * (i % 4 + 1), "a" * (i * 7 % 11 + 1)] for i in range(9)], 96, chained=0.5)
+    rows = [[[3, 7, 5], [0, 0, 0]], [[6, 1, 8], [0, 1, 1]], [[4, 2, 0], [0, 0, 0]]]
+    assert members(dataset.epoch(3, 1)) == rows
+
+
 def test_padding_is_counted():
     dataset = pack([["ab", "c"]], 64)
     used = len(dataset.split.ids)

@@ -1,8 +1,10 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from chatmill.encoded.token_files import Sources
 from chatmill.training.distributed import SINGLE_PROCESS
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.training_loop import SHORT_ROW, plan_steps
@@ -51,6 +53,104 @@ def test_rows_are_never_short_where_less_than_half_fits_or_the_context_is_short(
 def test_a_run_that_resumes_sees_the_rows_of_one_that_was_not_stopped(completed):
     whole = plan([SHORT] * 50 + [LONG] * 2)
     assert described(whole.steps_after(completed)) == described(whole.steps_after(0))[completed:]
+
+
+def weighted_plan(letters=LONG, **changes):
+    """The plan for 40 short conversations of two sources each, and 10 letters."""
+    talks = [SHORT] * 80 + [letters] * 10
+    sources = Sources(["letters", "skills", "talk"], np.array([2] * 40 + [1] * 40 + [0] * 10, np.uint16))
+    parameters = TrainParameters(**PARAMETERS.model_dump() | changes)
+    return plan_steps(parameters, replace(pack(talks, 512, chained=0.5), sources=sources), 512, SINGLE_PROCESS)
+
+
+def phases(*parts):
+    return [{"steps": steps, "source_weights": weights} for steps, weights in parts]
+
+
+def lengths_of(plan):
+    return [(phase.dataset.row_length, phase.steps) for phase in plan.phases if phase.steps]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((4, 6), [(256, 4), (256, 3), (512, 3)]),
+        ((7, 3), [(256, 7), (512, 3)]),
+        ((8, 2), [(256, 7), (512, 1), (512, 2)]),
+        ((1, 9), [(256, 1), (256, 6), (512, 3)]),
+    ],
+)
+def test_phases_are_divided_into_short_and_long_rows_as_the_whole_run_is(steps, expected):
+    first, second = steps
+    plan = weighted_plan(phases=phases((first, {"letters": 0}), (second, {"talk": 2})))
+    assert lengths_of(plan) == expected
+    assert [phase.dataset.row_length * len(rows) for phase, rows in plan.steps_after(0)] == [1024] * 10
+
+
+def test_rows_are_never_short_in_a_phase_of_long_conversations():
+    plan = weighted_plan(phases=phases((5, {"talk": 0, "skills": 0}), (5, {"letters": 0})))
+    assert lengths_of(plan) == [(512, 5), (256, 2), (512, 3)]
+
+
+def test_rows_are_never_short_where_they_would_lose_a_source_with_a_share():
+    assert lengths_of(weighted_plan(source_weights={"letters": 0.5})) == [(256, 7), (512, 3)]
+    assert lengths_of(weighted_plan(source_weights={"letters": "10%"})) == [(512, 10)]
+    assert lengths_of(weighted_plan(SHORT, source_weights={"letters": "10%"})) == [(256, 7), (512, 3)]
+
+
+def test_shares_hold_in_short_rows_and_in_long_ones():
+    plan = weighted_plan(SHORT, steps=200, source_weights={"letters": "50%"})
+    for part in plan.phases:
+        rows = [row for phase, rows in plan.steps_after(0) if phase is part for row in rows]
+        read = np.bincount(part.dataset.sources.of_conversations[np.concatenate([row.conversations for row in rows])])
+        assert read[0] / read.sum() == pytest.approx(0.5, abs=0.03)
+
+
+PIECES = phases((3, {"talk": 0}), (3, {"talk": "30%"}), (4, {"talk": 0}))
+
+
+@pytest.mark.parametrize("completed", range(11))
+def test_a_run_that_resumes_within_a_phase_sees_the_rows_of_one_that_was_not_stopped(completed):
+    plan = weighted_plan(phases=PIECES, source_weights={"skills": 1.5})
+    whole = described(plan.steps_after(0))
+    assert len(whole) == 10
+    assert described(plan.steps_after(completed)) == whole[completed:]
+    assert described(weighted_plan(phases=PIECES, source_weights={"skills": 1.5}).steps_after(0)) == whole
+
+
+def test_phases_of_equal_weights_continue_and_the_weights_of_one_override_those_of_the_run():
+    again = weighted_plan(phases=phases((3, {"talk": 0}), (4, {"talk": 0}), (3, {})), source_weights={"skills": 2})
+    once = weighted_plan(phases=phases((7, {"talk": 0}), (3, {})), source_weights={"skills": 2})
+    assert described(again.steps_after(0)) == described(once.steps_after(0))
+    assert [phase.dataset.weights for phase in once.phases if phase.steps] == [
+        {"skills": 2, "talk": 0},
+        {"skills": 2},
+    ]
+
+
+def test_the_effect_of_weights_is_logged_and_unknown_sources_are_named(capsys):
+    weighted_plan()
+    assert capsys.readouterr().err == ""
+    weighted_plan(SHORT, source_weights={"letters": "50%", "visits": 2, "talks": "3%"})
+    assert capsys.readouterr().err == (
+        "train_model: no conversations of talks, visits: their weights are ignored; there are letters, skills, talk\n"
+        "train_model: tokens of an epoch by source (times that each conversation is read): "
+        "letters 50.0% (8), skills 25.0% (1), talk 25.0% (1)\n"
+    )
+    weighted_plan(SHORT, phases=phases((4, {"talk": 0}), (6, {"letters": 0})))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" tokens")[0] for line in lines] == [
+        "train_model: phase 1 of 2, 4 steps,",
+        "train_model: phase 2 of 2, 6 steps,",
+    ]
+
+
+def test_weights_that_leave_nothing_are_named():
+    nothing = dict.fromkeys(["letters", "skills", "talk"], 0)
+    with pytest.raises(ValueError, match=r"^train_model\.source_weights: nothing is left to train on: expected "):
+        weighted_plan(source_weights=nothing)
+    with pytest.raises(ValueError, match=r"^train_model\.phases\.1\.source_weights: nothing is left to train on: "):
+        weighted_plan(phases=phases((4, {}), (6, nothing)))
 
 
 def test_each_phase_reads_its_conversations_once_before_any_twice():

@@ -220,15 +220,14 @@ class Record:
         if len(self.train) != count:
             raise ValueError(f"train: expected one entry for each of {count} messages, got {len(self.train)}")
 
-    def fields(self) -> dict[str, Any]:
-        """The fields that are written: those with a value."""
-        values = {"source": self.source, "group": self.group, "text": self.text}
-        optional = {"skill": self.skill, "train": self.train}
-        return values | {name: value for name, value in optional.items() if value is not None}
-
     def to_json(self) -> str:
         """The record as one line, newline included."""
-        return json.dumps(self.fields(), ensure_ascii=False) + "\n"
+        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text}
+        if self.skill is not None:
+            fields["skill"] = self.skill
+        if self.train is not None:
+            fields["train"] = self.train
+        return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def read_records(file: Path) -> Iterator[Record]:

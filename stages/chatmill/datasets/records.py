@@ -61,23 +61,27 @@ def _entries(
     if isinstance(item, Document):
         yield _document(item, source, options, tally)
         return
-    extent = total_extent([*item.turns, *item.dropped])
+    extent = extent_of(item.turns)
+    if item.dropped:
+        extent = total_extent([extent, *(part.extent for part in item.dropped)])
     tally.read(extent)
     repaired = repair(item.turns, options.rules)
     entry = _record(item, repaired.turns, source, options)
     if isinstance(entry, Reject):
         yield Reject(entry.place, entry.reason, entry.detail, *extent)
         return
-    tally.keep(total_extent(repaired.turns), (*repaired.rules, *item.notes))
+    parts = [*item.dropped, *repaired.dropped]
+    tally.keep(extent_of(repaired.turns) if parts or repaired.rules else extent, (*repaired.rules, *item.notes))
     yield entry
-    for part in (*item.dropped, *repaired.dropped):
+    for part in parts:
         yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
 
 
 def _record(item: Example, turns: Sequence[Turn], source: str, options: ReadOptions) -> Record | Reject:
     conversation = [turn.message for turn in turns]
     try:
-        check_turns(conversation, opening=options.rules.assistant_first == "keep")
+        if turns is not item.turns:  # else it is regular
+            check_turns(conversation, opening=options.rules.assistant_first == "keep")
     except ValueError as error:
         reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
         return Reject(item.place, reason, str(error))
@@ -122,6 +126,8 @@ def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | No
 
 def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | None:
     """Which messages are trained, where that does not follow from their roles; None for those of which it does."""
+    if not mask_history and all(turn.train is None for turn in turns):
+        return None  # faster
     flags = [turn.train if turn.message.role == "assistant" or turn.train else None for turn in turns]
     answers = [i for i, turn in enumerate(turns) if turn.message.role == "assistant"]
     for i in answers[:-1] if mask_history else ():
@@ -132,7 +138,7 @@ def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | N
 
 
 def _longest(conversation: Conversation) -> int:
-    return max((extent_of(message).bytes for message in conversation), default=0)
+    return max((sum(num_bytes(part.text) for part in message.parts) for message in conversation), default=0)
 
 
 def _longest_run(text: str) -> str:

@@ -10,11 +10,10 @@
 """
 
 from collections.abc import Sequence
-from itertools import dropwhile
 from typing import Literal, NamedTuple
 
 from chatmill.conversation.chatml import Message, Part
-from chatmill.datasets.formats.example import Dropped, Turn, total_extent
+from chatmill.datasets.formats.example import Dropped, Turn, extent_of, num_bytes
 
 
 class RepairRules(NamedTuple):
@@ -28,6 +27,14 @@ class RepairRules(NamedTuple):
 class Repaired(NamedTuple):
     """A conversation after its repair, what was left out, and the names of the rules that changed it."""
 
+    turns: Sequence[Turn]
+    dropped: list[Dropped]
+    rules: list[str]
+
+
+class _Draft(NamedTuple):
+    """The same while it is made."""
+
     turns: list[Turn]
     dropped: list[Dropped]
     rules: list[str]
@@ -35,34 +42,43 @@ class Repaired(NamedTuple):
 
 def repair(turns: Sequence[Turn], rules: RepairRules) -> Repaired:
     """The repaired conversation; where no rule applies, it stays as it is."""
-    result = Repaired(list(turns), [], [])
-    if not _is_regular(turns):
-        for step in (_system_first, _join_same_role, _assistant_first, _end_with_answer):
-            step(result, rules)
-    return result
+    if is_regular(turns):
+        return Repaired(turns, [], [])
+    result = _Draft(list(turns), [], [])
+    for step in (_end_with_answer, _system_first, _join_same_role, _assistant_first):
+        step(result, rules)
+    return Repaired(*result)
 
 
-def _is_regular(turns: Sequence[Turn]) -> bool:
+def is_regular(turns: Sequence[Turn]) -> bool:
+    """Whether the roles are [system], user, assistant, user, assistant … and no message is blank."""
     roles = [turn.message.role for turn in turns]
-    start = 1 if roles[:1] == ["system"] and not _is_blank(turns[0]) else 0
-    rest = len(roles) - start
-    return rest % 2 == 0 and roles[start:] == ["user", "assistant"] * (rest // 2)
+    start = int(roles[:1] == ["system"])
+    if len(roles) < 2 or roles[start:] != ["user", "assistant"] * ((len(roles) - start) // 2):
+        return False
+    for turn in turns:
+        for part in turn.message.parts:
+            if part.text and not part.text.isspace():
+                break
+        else:
+            return False
+    return True
 
 
 def _is_blank(turn: Turn) -> bool:
     return not any(part.text.strip() for part in turn.message.parts)
 
 
-def _drop(result: Repaired, turn: Turn, reason: str) -> None:
-    result.dropped.append(Dropped(reason, turn.extent, f"{turn.message.role}: {turn.message.text[:60]!r}"))
+def _drop(result: _Draft, turn: Turn, reason: str) -> None:
+    result.dropped.append(Dropped(reason, extent_of([turn]), f"{turn.message.role}: {turn.message.text[:60]!r}"))
 
 
-def _note(result: Repaired, rule: str) -> None:
+def _note(result: _Draft, rule: str) -> None:
     if rule not in result.rules:
         result.rules.append(rule)
 
 
-def _system_first(result: Repaired, rules: RepairRules) -> None:
+def _system_first(result: _Draft, rules: RepairRules) -> None:
     """Leave out blank system messages, and join the others at the beginning."""
     systems = [turn for turn in result.turns if turn.message.role == "system"]
     others = [turn for turn in result.turns if turn.message.role != "system"]
@@ -75,7 +91,7 @@ def _system_first(result: Repaired, rules: RepairRules) -> None:
     result.turns[:] = ([_joined(systems, rules.join_with)] if systems else []) + others
 
 
-def _join_same_role(result: Repaired, rules: RepairRules) -> None:
+def _join_same_role(result: _Draft, rules: RepairRules) -> None:
     """Join messages of one speaker in a row; blank ones among them are left out."""
     runs: list[list[Turn]] = []
     for turn in result.turns:
@@ -104,10 +120,13 @@ def _joined(turns: Sequence[Turn], separator: str) -> Turn:
             if part.kind == "text" and parts and parts[-1].kind == "text":
                 part = Part("text", parts.pop().text + part.text)
             parts.append(part)
-    return Turn(Message(turns[0].message.role, tuple(parts)), total_extent(turns), turns[0].train)
+    added = sum(turn.added for turn in turns) + num_bytes(separator) * (len(turns) - 1)
+    return Turn(
+        Message(turns[0].message.role, tuple(parts)), sum(turn.messages for turn in turns), turns[0].train, added
+    )
 
 
-def _assistant_first(result: Repaired, rules: RepairRules) -> None:
+def _assistant_first(result: _Draft, rules: RepairRules) -> None:
     """Leave out a message of the assistant before the first one of the user, or keep it untrained."""
     start = 1 if result.turns and result.turns[0].message.role == "system" else 0
     if len(result.turns) <= start or result.turns[start].message.role != "assistant":
@@ -119,10 +138,11 @@ def _assistant_first(result: Repaired, rules: RepairRules) -> None:
         _drop(result, result.turns.pop(start), "assistant_first")
 
 
-def _end_with_answer(result: Repaired, rules: RepairRules) -> None:
+def _end_with_answer(result: _Draft, _: RepairRules) -> None:
     """Leave out what follows the last answer; a conversation without answers stays as it is."""
-    kept = list(dropwhile(lambda turn: turn.message.role != "assistant", reversed(result.turns)))[::-1]
-    if any(turn.message.role == "user" for turn in kept):
-        for turn in result.turns[len(kept) :]:
+    answers = [i for i, turn in enumerate(result.turns) if turn.message.role == "assistant"]
+    end = answers[-1] + 1 if answers else 0
+    if any(turn.message.role == "user" for turn in result.turns[:end]):
+        for turn in result.turns[end:]:
             _drop(result, turn, "after_last_answer")
-        result.turns[:] = kept
+        del result.turns[end:]

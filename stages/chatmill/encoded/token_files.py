@@ -5,6 +5,7 @@ A folder with, for each split,
     train_ids.npy      uint16 or uint32   all conversations, one after another
     train_loss.npy     uint8              chatmill.conversation.template.LossKind of each token
     train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
+    train_sources.npy  uint16             the source of each conversation, an index of `sources` in meta.json
 
 and meta.json, which describes how they were encoded.
 """
@@ -51,6 +52,13 @@ class EncodedSplit(NamedTuple):
         return result
 
 
+class Sources(NamedTuple):
+    """The source of each of the N conversations of a split."""
+
+    names: Sequence[str]  # of all sources, sorted
+    of_conversations: NDArray[np.uint16]  # (N,) indices of names
+
+
 @dataclass(frozen=True, slots=True)
 class Meta:
     """How conversations were encoded, and their sizes, of which the last three map a split to a number."""
@@ -59,6 +67,7 @@ class Meta:
     template: TemplateName
     vocab_size: int
     tools: Sequence[str]  # that conversations of train declare, and models can call
+    sources: Sequence[str]  # the names of all, sorted
     bytes: Mapping[str, int]  # of text; control tokens have none
     conversations: Mapping[str, int]
     tokens: Mapping[str, int]
@@ -115,6 +124,20 @@ def write_split(
     return SplitCounts(text, offsets.length - 1, ids.length)
 
 
+def write_sources(folder: Path, splits: Mapping[str, Iterable[str]]) -> list[str]:
+    """Write the sources of each split's conversations, given by name; return all names, sorted."""
+    found: dict[str, int] = {}  # in the order of their first conversation
+    numbers = {
+        split: np.fromiter((found.setdefault(name, len(found)) for name in names), np.uint16)
+        for split, names in splits.items()
+    }
+    names = sorted(found)
+    place = np.array([names.index(name) for name in found], np.uint16)
+    for split, of_split in numbers.items():
+        np.save(folder / f"{split}_sources.npy", place[of_split])
+    return names
+
+
 def write_meta(folder: Path, meta: Meta) -> None:
     """Write meta.json and the manifest, which complete a folder of splits."""
     (folder / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n", encoding="utf-8")
@@ -138,3 +161,8 @@ def read_meta(folder: Path) -> Meta:
 def read_split(folder: Path, split: str) -> EncodedSplit:
     """The split's arrays, mapped from disk."""
     return EncodedSplit(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in EncodedSplit._fields))
+
+
+def read_sources(folder: Path, split: str, meta: Meta) -> Sources:
+    """The sources of the split's conversations."""
+    return Sources(meta.sources, np.load(folder / f"{split}_sources.npy"))

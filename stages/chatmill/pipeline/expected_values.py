@@ -40,6 +40,8 @@ def _describe(schema: Schema, root: Schema) -> str:
     if schema.get("type") == "array":
         entries = ", or ".join(_describe(entry, root) for entry in _alternatives(schema.get("items", {}), root))
         return f"a list, each entry {entries}"
+    if schema.get("examples"):
+        return f"{_NOUNS[schema['type']]} such as {in_yaml(schema['examples'][0])}"
     noun = "a path" if schema.get("format") == "path" else _NOUNS.get(schema.get("type", ""), "any value")
     if "multipleOf" in schema:
         noun = f"a multiple of {schema['multipleOf']}"

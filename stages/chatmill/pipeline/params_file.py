@@ -129,9 +129,16 @@ def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterat
             name = ".".join((path, *key))
             if found[0]["type"] == "extra_forbidden":
                 known = model.model_fields if len(key) == 1 else ()
-                yield _REMOVED.get(name) or f"unknown parameter {name}{suggest(key[-1], known)}"
+                removed = _replaced_repeat(found[0]["input"]) if name == "mix.repeat" else _REMOVED.get(name)
+                yield removed or f"unknown parameter {name}{suggest(key[-1], known)}"
             else:
                 yield _error_line(name, found[0], expected_value(model, key))
+
+
+def _replaced_repeat(copies: Any) -> str:
+    """What replaces a value of `mix.repeat`, the copies in train of each conversation of a source."""
+    weights = {source: number for source, number in copies.items() if number != 1} if isinstance(copies, dict) else {}
+    return f"mix.repeat is no longer a parameter: use train_model.source_weights: {in_yaml(weights)}"
 
 
 def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:

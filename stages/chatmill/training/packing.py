@@ -4,7 +4,7 @@ Shapes: N conversations, B rows of a batch, T tokens of a row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import NamedTuple
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
 from chatmill.conversation.template import LossKind, TemplateName
-from chatmill.encoded.token_files import EncodedSplit
+from chatmill.encoded.token_files import EncodedSplit, Sources
 from chatmill.training.best_fit import best_fit
 from chatmill.training.chains import Heads, Row, find_heads, make_chains
+from chatmill.training.source_weights import draw_epoch, source_factors
+from chatmill.training.train_parameters import Weight
 
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
 
@@ -119,18 +121,28 @@ def _end_that_fits(
 
 @dataclass(frozen=True, slots=True)
 class PackedDataset:
-    """The conversations of a split, packed into rows and batches; the fraction `chained` of them in chains."""
+    """The conversations of a split, packed into rows and batches; the fraction `chained` of them in chains.
+
+    `weights` says how often those of each of the `sources` are read in an epoch. The orders of two datasets with
+    different numbers `stream` are independent.
+    """
 
     split: EncodedSplit
     spans: ConversationSpans
     row_length: int
     special: Mapping[str, int]
     chained: float = 0.0
+    sources: Sources | None = None
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    stream: int = 0
 
     def epoch(self, seed: int, number: int) -> Iterator[Row]:
-        """Rows, each conversation in one of them; both arguments determine the order."""
-        random = np.random.default_rng((seed, number))
-        order = random.permutation(len(self.spans.starts))
+        """Rows, with each conversation in one of them or as often as the weights say; the arguments set the order."""
+        random = np.random.default_rng((seed, number, self.stream))
+        if self.weights:
+            order = draw_epoch(self._span_sources(), self.source_factors(), random)
+        else:
+            order = random.permutation(len(self.spans.starts))
         for window in np.array_split(order, -(-len(order) // _WINDOW) or 1):
             documents = list(self._documents(window, random))
             rows = best_fit([self._length(document) for document in documents], self.row_length)
@@ -140,11 +152,35 @@ class PackedDataset:
     def _documents(self, window: np.ndarray, random: np.random.Generator) -> Iterator[Row]:
         """Each conversation by itself or in a chain."""
         lengths = self.spans.packed_lengths
-        is_chained = (random.random(len(window)) < self.chained) & ~(self.spans.truncated | self.spans.documents)[
-            window
-        ]
+        is_first = np.zeros(len(window), bool)  # a chain with two copies of a conversation would teach to copy
+        is_first[np.unique(window, return_index=True)[1]] = True
+        is_alone = (self.spans.truncated | self.spans.documents)[window]
+        is_chained = (random.random(len(window)) < self.chained) & is_first & ~is_alone
         yield from make_chains(window[is_chained], lengths, self.spans.heads, self.row_length, random)
         yield from (Row(np.array([i]), np.zeros(1, np.int64)) for i in window[~is_chained])
+
+    def source_factors(self) -> np.ndarray:
+        """(S,) how often a conversation of each source is read in an epoch, on average."""
+        factors = source_factors(self.weights, self.source_names, self.source_tokens())
+        if factors[self._span_sources()].sum() < 1:
+            raise ValueError("less than one conversation is left for an epoch: expected larger weights")
+        return factors
+
+    def source_tokens(self) -> np.ndarray:
+        """(S,) the tokens of each source's conversations."""
+        lengths = self.spans.packed_lengths
+        return np.bincount(self._span_sources(), lengths, len(self.source_names)).astype(np.int64)
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """(S,) the names of the sources; one name where they are unknown."""
+        return self.sources.names if self.sources else ["all"]
+
+    def _span_sources(self) -> np.ndarray:
+        """(N,) the source of each conversation."""
+        if self.sources is None:
+            return np.zeros(len(self.spans.starts), np.uint16)
+        return self.sources.of_conversations[np.searchsorted(self.split.offsets, self.spans.starts, side="right") - 1]
 
     def _length(self, row: Row) -> int:
         return int(self.spans.packed_lengths[row.conversations].sum() - row.skipped.sum())

@@ -8,6 +8,23 @@ from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, model_va
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
 Precision = Literal["float32", "bfloat16"]  # training/precision.py has their properties
+Weight = (  # of a source: a factor, or a share of the tokens; training/source_weights.py says what they mean
+    Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
+    | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?%$", examples=["30%"])]
+)
+SourceWeights = dict[str, Weight]
+
+
+def share_of(weight: Weight) -> float | None:
+    """The share, from 0 to 1, that a weight stands for; None for a factor."""
+    return float(weight.removesuffix("%")) / 100 if isinstance(weight, str) else None
+
+
+class WeightedSteps(BaseModel, extra="forbid", frozen=True):
+    """A phase of a run; its weights override those of the run."""
+
+    steps: PositiveInt
+    source_weights: SourceWeights = {}
 
 
 class TrainParameters(BaseModel, extra="forbid", frozen=True):
@@ -36,6 +53,19 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     heads: PositiveInt | None = None
     learning_rate: PositiveFloat = 0.012
     checkpoint_every: PositiveInt = 100  # steps
+    source_weights: SourceWeights = {}
+    phases: Annotated[list[WeightedSteps], Field(min_length=1)] | None = None
+
+    def weighted_steps(self) -> dict[str, WeightedSteps]:
+        """The phases of the run with all of their weights, by the parameter that has them."""
+        if self.phases is None:
+            return {"source_weights": WeightedSteps(steps=self.steps, source_weights=self.source_weights)}
+        return {
+            f"phases.{number}.source_weights": WeightedSteps(
+                steps=phase.steps, source_weights=self.source_weights | phase.source_weights
+            )
+            for number, phase in enumerate(self.phases)
+        }
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -49,4 +79,16 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
             )
         if self.head == "bytes" and not self.tie_embeddings:
             raise ValueError("train_model.head = bytes has no rows of its own to untie: set tie_embeddings: true")
+        self._check_phases()
         return self
+
+    def _check_phases(self) -> None:
+        phases = self.weighted_steps()
+        if (total := sum(phase.steps for phase in phases.values())) != self.steps:
+            raise ValueError(
+                f"train_model.phases have {total} steps together, and train_model.steps = {self.steps}: "
+                f"set train_model.steps: {total}"
+            )
+        for place, phase in phases.items():
+            if (share := sum(share_of(weight) or 0 for weight in phase.source_weights.values())) > 1 + 1e-9:
+                raise ValueError(f"train_model.{place}: the shares sum to {share:.0%}: expected at most 100%")

@@ -1,14 +1,17 @@
 """The loop of a training run, from its checkpoint to its learning curve, and how its steps are divided into batches.
 
-A run begins with short rows, in which to repeat what was said is learnt sooner, and a step takes less time.
+A run begins with short rows, in which to repeat what was said is learnt sooner, and a step takes less time. Each phase
+of train_model.phases, with weights of the sources of its own, may have steps of both kinds.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import NoReturn
+
+import numpy as np
 
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -18,6 +21,7 @@ from chatmill.training.display import Display
 from chatmill.training.distributed import Group
 from chatmill.training.loss_watch import LossWatch, describe_conversations
 from chatmill.training.packing import Batch, PackedDataset
+from chatmill.training.source_weights import describe_factors
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
@@ -32,7 +36,7 @@ HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\n"
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Steps whose rows have one length, and how these rows are divided into steps and batches."""
+    """Steps whose rows are of one dataset, and how these rows are divided into steps and batches."""
 
     dataset: PackedDataset
     steps: int
@@ -50,10 +54,13 @@ class Plan:
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
         """The phase and the rows of each step that follows the completed ones."""
+        streams: dict[int, Iterator[Row]] = {}  # the rows of each dataset, which later phases of the same continue
         for phase in self.phases:
             skipped = min(completed, phase.steps)
             completed -= skipped
-            rows = islice(phase.dataset.endless_rows(self.seed), skipped * phase.rows_per_step, None)
+            rows = streams.setdefault(id(phase.dataset), phase.dataset.endless_rows(self.seed))
+            for _ in islice(rows, skipped * phase.rows_per_step):
+                pass
             for _ in range(skipped, phase.steps):
                 yield phase, list(islice(rows, phase.rows_per_step))
 
@@ -70,12 +77,67 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
             dataset, steps, rows_per_step, rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
         )
 
-    spans = dataset.spans.not_longer(SHORT_ROW)
-    has_short = dataset.row_length > SHORT_ROW and 2 * spans.packed_lengths.sum() >= total
-    num_short = round(SHORT_STEPS * parameters.steps) if has_short else 0
-    short = (phase(replace(dataset, spans=spans, row_length=SHORT_ROW), num_short),) if num_short else ()
-    phases = (*short, phase(dataset, parameters.steps - num_short))
-    return Plan(phases, parameters.seed, parameters.checkpoint_every)
+    phases: list[Phase] = []
+    weighted, may_be_short = list(weighted_datasets(parameters, dataset)), round(SHORT_STEPS * parameters.steps)
+    if group.is_main_process and any(full.weights for full, _, _ in weighted):
+        log_weights([(full, steps) for full, _, steps in weighted])
+    for full, short, steps in weighted:
+        num_short = min(may_be_short, steps) if short else 0
+        may_be_short -= min(may_be_short, steps)
+        phases += [phase(short, num_short)] if short and num_short else []
+        phases += [phase(full, steps - num_short)]
+    return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every)
+
+
+def weighted_datasets(
+    parameters: TrainParameters, dataset: PackedDataset
+) -> Iterator[tuple[PackedDataset, PackedDataset | None, int]]:
+    """For each phase of the parameters, the dataset with its weights, that of its short rows, if any, and its steps.
+
+    Phases of equal weights have the same datasets. Raises ValueError where the weights leave nothing to train on.
+    """
+    found: list[tuple[PackedDataset, PackedDataset | None]] = []
+    for place, phase in parameters.weighted_steps().items():
+        weights = phase.source_weights
+        pair = next((pair for pair in found if pair[0].weights == weights), None)
+        if pair is None:
+            weighted = replace(dataset, weights=weights, stream=len(found))
+            try:
+                pair = weighted, short_rows(weighted)
+            except ValueError as error:
+                raise ValueError(f"train_model.{place}: {error}") from error
+            found.append(pair)
+        yield *pair, phase.steps
+
+
+def short_rows(dataset: PackedDataset) -> PackedDataset | None:
+    """The conversations that fit into short rows; None where these are less than half of the tokens.
+
+    If a source has a share, at least half of its tokens must fit, too: short rows would repeat few conversations to
+    reach the share. Raises ValueError where the weights leave nothing to train on.
+    """
+    factors, tokens = dataset.source_factors(), dataset.source_tokens()
+    if dataset.row_length <= SHORT_ROW:
+        return None
+    short = replace(dataset, spans=dataset.spans.not_longer(SHORT_ROW), row_length=SHORT_ROW)
+    has_share = np.array([isinstance(dataset.weights.get(name), str) for name in dataset.source_names])
+    fitting = short.source_tokens()
+    if 2 * factors @ fitting < factors @ tokens or (2 * fitting < tokens)[has_share].any():
+        return None
+    short.source_factors()  # raises ValueError before the first step
+    return short
+
+
+def log_weights(phases: Sequence[tuple[PackedDataset, int]]) -> None:
+    """Log the share of each source in each phase, and the weights of sources that are not there."""
+    dataset, weighted = phases[0][0], {name for dataset, _ in phases for name in dataset.weights}
+    found = [name for name, tokens in zip(dataset.source_names, dataset.source_tokens(), strict=True) if tokens]
+    if unknown := ", ".join(sorted(weighted.difference(found))):
+        log(STAGE, f"no conversations of {unknown}: their weights are ignored; there are {', '.join(found)}")
+    for number, (dataset, steps) in enumerate(phases, start=1):
+        place = f"phase {number} of {len(phases)}, {steps} steps, " if len(phases) > 1 else ""
+        read = describe_factors(dataset.source_names, dataset.source_factors(), dataset.source_tokens())
+        log(STAGE, f"{place}tokens of an epoch by source (times that each conversation is read): {read}")
 
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:

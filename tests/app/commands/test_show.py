@@ -302,7 +302,7 @@ def test_the_project_s_own_sentences_are_parallel():
         (["a\udcff"], "TEXT: not UTF-8 at byte 1"),
         (['{"messages": [{"role": "robot", "content": "x"}]}'], "TEXT:1: unknown role 'robot': expected one of"),
         (["--file", "nowhere.jsonl"], "nowhere.jsonl: no such file or directory"),
-        (["--file", "bad.jsonl"], "bad.jsonl:1: no list under 'messages' in an object of 'a'"),
+        (["--file", "bad.jsonl"], "bad.jsonl:1: no column 'messages' in an object of 'a'"),
         (["--file", "bad.jsonl", "--index", 2], "bad.jsonl:2: not JSON: Expecting value"),
         (["--file", "few.jsonl", "--index", 2], "few.jsonl: no conversation 2: the input has fewer"),
         (["--parallel", "few.jsonl"], "few.jsonl:1: no text under 'language' in an object of 'text'"),

@@ -387,10 +387,10 @@ def test_lines_that_are_not_json_are_rejected_where_they_stand(tmp_path, line):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[\n{}\n{}]", "3: not JSON: expected ',' or '\\]'"),
-        ('[\n{},\n{"a": tru}]', "3: not JSON: Expecting value"),
+        ("[\n{}\n{}", "3: not JSON: expected ',' or '\\]'"),
+        ('[\n{},\n{"a": tru}', "3: not JSON: Expecting value"),
         ("[\n" + "[" * 100_000, "2: not JSON: maximum recursion depth"),
-        ("[" + "1" * 5000 + "]", "1: not JSON: Exceeds the limit"),
+        ("[" + "1" * 5000, "1: not JSON: Exceeds the limit"),
         ("[{}]\nx", "2: not JSON: more text after"),
         ("{\n", "2: not JSON: Expecting property name"),
         ('{\n"messages": []}\n{\n1', "4: not JSON: Expecting property name"),
@@ -399,6 +399,45 @@ def test_lines_that_are_not_json_are_rejected_where_they_stand(tmp_path, line):
 def test_a_document_that_is_not_json_is_named_by_line(tmp_path, text, problem):
     with pytest.raises(ValueError, match=rf"raw\.jsonl:{problem}"):
         entries(tmp_path, "messages", text)
+
+
+def test_an_array_with_broken_entries_is_read_on(tmp_path):
+    good = json.dumps(SHAPES["messages"])
+    broken = (good[:-9], good.replace(":", "", 1), f'{{"messages": [], {good[1:]}')
+    for entry in broken:
+        found = entries(tmp_path, "messages", f"[{good},\n{entry},\n{good},\n{good},\n{entry}]", "raw.json")
+        assert [getattr(item, "reason", "kept") for item in found] == ["kept", "bad_json", "kept", "kept", "bad_json"]
+        assert found[1].place == f"{tmp_path}/raw.json:2"
+    found = entries(tmp_path, "messages", f"[{good}\n{good},\n{good}]", "raw.json")
+    assert [getattr(item, "reason", "kept") for item in found] == ["kept", "bad_json", "kept"]
+
+
+def test_a_key_twice_is_a_reject_that_names_it(tmp_path):
+    [reject] = entries(tmp_path, "messages", '{"messages": [], "messages": []}')
+    assert (reject.reason, reject.detail) == ("bad_json", "not JSON: the key 'messages' twice in one object")
+
+
+def test_lines_may_be_lists_of_messages(tmp_path):
+    line = json.dumps(SHAPES["messages"]["messages"])
+    assert rendered(tmp_path, "messages", f"{line}\n{line}\n") == [PAIR, PAIR]
+
+
+@pytest.mark.parametrize("name", ["text", "dailydialog"])
+def test_text_that_is_json_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"raw\.jsonl:1: JSON, not text: use the format messages, sharegpt or table"):
+        entries(tmp_path, name, f"{json.dumps(SHAPES['messages'])}\n" * 2)
+
+
+@pytest.mark.parametrize("name", ["messages", "text", "personachat", "chitchat"])
+def test_utf16_is_said_to_be_utf16(tmp_path, name):
+    with pytest.raises(ValueError, match="UTF-16: convert it to UTF-8, as by iconv"):
+        entries(tmp_path, name, json.dumps(SHAPES["messages"]).encode("utf-16"))
+
+
+def test_a_gzip_file_without_its_end_is_said_to_be_damaged(tmp_path):
+    packed = gzip.compress(json.dumps(SHAPES["messages"]).encode())
+    with pytest.raises(ValueError, match=r"raw\.jsonl\.gz: damaged, or not a \.gz file"):
+        entries(tmp_path, "messages", packed[:-8], "raw.jsonl.gz")
 
 
 def test_an_array_that_is_not_utf8_is_named_by_byte(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from chatmill.conversation.chatml import render
-from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.example import Example, Reject, extent_of
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
 
@@ -146,11 +146,89 @@ def test_what_is_no_mark_stays_in_the_turn(tmp_path):
         ({"messages": [{"role": "user"}]}, ("missing_field", "no column 'content' in an object of 'role'")),
         ({"messages": ["a", 2]}, ("not_text", "text 2: expected text, got the number 2")),
         ({"messages": "no mark"}, ("no_marker", "expected the name of a speaker and a colon, not 'no mark'")),
-        ({"messages": [said("agent_7", "x")]}, ("unknown_role", "unknown role 'agent_7': say whose it is in roles")),
+        ({"messages": [said("agent_7", "x")]}, ("unknown_role", "unknown role 'agent_7': add it to roles")),
     ],
 )
 def test_a_row_that_does_not_fit_is_rejected_with_what_is_there(tmp_path, row, expected):
     assert reject(tmp_path, row, columns={"messages": "messages"}) == expected
+
+
+def test_all_unknown_roles_of_a_row_are_named(tmp_path):
+    row = {"messages": [said("user", "x"), said("b", "x"), said("a", "x"), said("b", "x")]}
+    expected = "unknown roles 'a', 'b': add them to roles"
+    assert reject(tmp_path, row, columns={"messages": "messages"}) == ("unknown_role", expected)
+
+
+def test_names_that_are_not_in_roles_take_turns_if_it_is_said_who_begins(tmp_path):
+    row = {"d": [said("7f", QUESTION), said("c3", ANSWER), said("7f", "Oh")]}
+    [item] = items(tmp_path, row, columns={"messages": "d"}, first="user")
+    assert [message.role for message in item.conversation] == ["user", "assistant", "user"]
+    row = {"d": [said("a", "x"), said("b", "x"), said("c", "x")]}
+    assert reject(tmp_path, row, columns={"messages": "d"}, first="user")[0] == "unknown_role"
+
+
+def test_a_text_is_split_at_its_separator(tmp_path):
+    columns, text = {"messages": "."}, f"{QUESTION} __eou__ {ANSWER} __eou__\n"
+    (tmp_path / "a.txt").write_text(text * 2)
+    assert rendered(read(tmp_path / "a.txt", columns=columns, turn_separator="__eou__")) == [PAIR, PAIR]
+
+
+@pytest.mark.parametrize("field", ["weight", "train", "learn"])
+def test_a_message_says_whether_it_is_trained(tmp_path, field):
+    messages = [said("user", "x"), said("assistant", "x") | {field: 0}, said("user", "y") | {field: True}]
+    columns = {"messages": "messages"} | ({"train": field} if field == "learn" else {})
+    [item] = items(tmp_path, {"messages": messages}, columns=columns)
+    assert [turn.train for turn in item.turns] == [None, False, True]
+    messages[0][field] = 0.5
+    assert reject(tmp_path, {"messages": messages}, columns=columns)[0] == "bad_flag"
+
+
+def test_calls_and_their_outputs_are_read_by_mapping(tmp_path):
+    call = {"function": {"name": "calculator", "arguments": '{"expression": "1+1"}'}}
+    row = {
+        "d": [
+            {"who": "customer", "text": "1+1?"},
+            {"who": "agent", "text": None, "tool_calls": [call]},
+            {"who": "api", "text": "2"},
+            {"who": "agent", "text": "It is 2."},
+        ],
+        "t": [{"name": "calculator"}],
+    }
+    columns = {"messages": "d", "role": "who", "content": "text", "tools": "t"}
+    roles = {"user": "customer", "assistant": "agent", "output": "api"}
+    [item] = items(tmp_path, row, columns=columns, roles=roles)
+    assert render(item.conversation[-1:]) == (
+        "<|im_start|>assistant\n<|python_start|>1+1<|python_end|><|output_start|>2<|output_end|>It is 2.<|im_end|>\n"
+    )
+    assert item.conversation[0].text == "Tools: calculator"
+    assert extent_of(item.turns) == (4, len("1+1?1+12It is 2."))
+
+
+def test_a_history_comes_before_the_prompt(tmp_path):
+    row = {"h": [["a", "b"]], "q": QUESTION, "a": ANSWER}
+    [item] = items(tmp_path, row, columns={"history": "h", "prompt": "q", "response": "a"})
+    assert [message.text for message in item.conversation] == ["a", "b", QUESTION, ANSWER]
+
+
+def test_rows_with_one_value_in_the_column_of_groups_are_one_group(tmp_path):
+    rows = [{"q": f"{QUESTION} {i}", "a": ANSWER, "g": i % 2} for i in range(4)]
+    groups = [item.group for item in items(tmp_path, *rows, columns={"prompt": "q", "response": "a", "group": "g"})]
+    assert groups[0] == groups[2] != groups[1] == groups[3]
+
+
+def test_rows_in_other_languages_are_left_out(tmp_path):
+    rows = [{"q": QUESTION, "a": ANSWER, "l": language} for language in ("en", "de", None)]
+    columns = {"prompt": "q", "response": "a", "language": "l"}
+    found = items(tmp_path, *rows, columns=columns, languages=["en"])
+    assert [getattr(item, "reason", "kept") for item in found] == ["kept", "language", "language"]
+
+
+def test_an_optional_column_that_no_row_has_is_an_error(tmp_path):
+    rows = [{"q": QUESTION, "a": ANSWER}, {"q": QUESTION, "a": ANSWER, "s": SYSTEM}]
+    columns = {"prompt": "q", "response": "a", "system": "s"}
+    assert len(items(tmp_path, *rows, columns=columns)) == 2
+    with pytest.raises(ValueError, match=r"columns\.system: no row has the column 's': the last one has 'q', 'a'"):
+        items(tmp_path, rows[0], columns=columns)
 
 
 @pytest.mark.parametrize("columns", [{}, {"messages": "m", "prompt": "q"}, {"prompt": "q"}, {"response": "a"}])

@@ -20,8 +20,9 @@ class Turn(NamedTuple):
     """A message of a conversation, and what the dataset says about it."""
 
     message: Message
-    extent: Extent  # calls of tools, their outputs and the answer are several messages of the dataset, and one of ours
+    messages: int = 1  # of the dataset: calls of tools, their outputs and the answer are several, and one of ours
     train: bool | None = None  # None: as its role
+    added: int = 0  # bytes that are not the dataset's, where messages were joined
 
 
 class Dropped(NamedTuple):
@@ -34,18 +35,28 @@ class Dropped(NamedTuple):
 
 def as_turns(conversation: Iterable[Message]) -> list[Turn]:
     """The turns of a conversation whose messages are those of the dataset."""
-    return [Turn(message, extent_of(message)) for message in conversation]
+    return [Turn(message) for message in conversation]
 
 
-def extent_of(message: Message, count: int = 1) -> Extent:
-    """The extent of a message that is so many of the dataset."""
-    return Extent(count, sum(num_bytes(part.text) for part in message.parts))
+def extent_of(turns: Iterable[Turn]) -> Extent:
+    """The extent of some turns."""
+    messages = added = 0
+    texts: list[str] = []
+    for message, count, _, more in turns:
+        messages += count
+        added += more
+        for part in message.parts:
+            texts.append(part.text)
+    return Extent(messages, num_bytes("".join(texts)) - added)
 
 
-def total_extent(parts: Iterable[Turn | Dropped]) -> Extent:
+def total_extent(extents: Iterable[Extent]) -> Extent:
     """The extent of all together."""
-    extents = [part.extent for part in parts]
-    return Extent(sum(extent.messages for extent in extents), sum(extent.bytes for extent in extents))
+    messages = size = 0
+    for extent in extents:
+        messages += extent.messages
+        size += extent.bytes
+    return Extent(messages, size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,28 +57,40 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
         raise text.error("expected a JSON array or object")
     if text.peek() == closing:
         text.take()
+    elif closing == "]":
+        yield from _array_entries(text)
     else:
         separator = ","
         while separator == ",":
             text.peek()
-            place, key = text.place, None
-            if closing == "}":
-                key = text.value()
-                if text.take() != ":":
-                    raise text.error("expected ':' after a key")
-            try:
-                value = text.value()
-                yield place, key, value
-            except BrokenEntryError as error:
-                if closing == "}" or not text.skip_to_entry():
-                    raise
-                yield Reject(place, "bad_json", str(error).removeprefix(f"{file}:"))
-                continue
+            place, key = text.place, text.value()
+            if text.take() != ":":
+                raise text.error("expected ':' after a key")
+            yield place, key, text.value()
             separator = text.take()
         if separator != closing:
             raise text.error(f"expected ',' or '{closing}'")
     if text.peek():
         raise text.error("more text after the JSON document")
+
+
+def _array_entries(text: "_JsonStream") -> Iterator[tuple[str, None, Any] | Reject]:
+    while True:
+        text.peek()
+        place = text.place
+        try:
+            yield place, None, text.value()
+            if (separator := text.take()) == "]":
+                return
+            if separator != ",":
+                raise BrokenEntryError(str(text.error("expected ',' or ']'")))
+        except BrokenEntryError as error:
+            is_last = not text.skip_to_entry()
+            if is_last and not text.ends_with("]"):
+                raise
+            yield Reject(place, "bad_json", str(error))
+            if is_last:
+                return
 
 
 def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
@@ -166,6 +178,13 @@ class _JsonStream:
             except BrokenEntryError:
                 return False
         return False
+
+    def ends_with(self, closing: str) -> bool:
+        """Whether nothing is to be read, and this character is the last one; all before it is then consumed."""
+        if self._stream.read(1) or not self._buffer.rstrip().endswith(closing):
+            return False
+        self._position = len(self._buffer)
+        return True
 
     def _more(self) -> bool:
         """Read more text and drop what was consumed; False at the end of the file, where nothing changes."""

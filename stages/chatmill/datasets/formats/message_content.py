@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, text_of
+from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, num_bytes, text_of
 
 TRAIN_FIELDS = ("weight", "train")  # of OpenAI's and of other messages
 
@@ -24,6 +24,13 @@ def read_content(content: Any, *, field: str = "content") -> tuple[str, list[str
         elif kind != "reasoning":
             raise UnusableRowError("not_text", f"{field} of type {kind[:40]!r}: expected text")
     return "".join(texts), calls
+
+
+def content_bytes(content: Any) -> int:
+    """The bytes of text in any content, readable or not."""
+    if isinstance(content, list):
+        return sum(content_bytes(part.get("text", part.get("value"))) for part in content if isinstance(part, dict))
+    return num_bytes(content) if isinstance(content, str) else 0
 
 
 def tool_calls(message: Mapping[str, Any]) -> list[str]:

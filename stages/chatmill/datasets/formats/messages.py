@@ -6,7 +6,8 @@ Content is text, or a list of `{"type": "text", "text": …}`; a row may have a 
 `tool_calls` and results of the role `tool` become tool use inside the assistant's turn. A call of the function
 `calculator` is stored as its `expression`, any other call as JSON. Of `tools` the names are kept, as a declaration
 (chatmill.conversation.chatml.declare_tools). Reasoning and descriptions of tools are left out. `weight: 0` of a message
-leaves it untrained. Rows of the form `{"prompt": …, "completion": …}` are read as well.
+leaves it untrained. Rows of the form `{"prompt": …, "completion": …}`, and rows that are
+lists of messages, are read as well.
 """
 
 from typing import Any
@@ -17,11 +18,14 @@ from chatmill.datasets.formats.mapping import USUAL_NAMES
 from chatmill.datasets.formats.table import TableReader, UnknownRoleError, reader_of
 
 _MESSAGES = reader_of(messages="messages", system="system", tools="tools")
+_LISTS = reader_of(messages=".")
 _PAIRS = reader_of(prompt="prompt", response="completion")
 
 
 def reader(row: Any) -> TableReader:
-    """The reader of a row, which has messages or a pair."""
+    """The reader of a row, which has messages or a pair, or is a list of messages."""
+    if isinstance(row, list) and row:
+        return _LISTS
     return _PAIRS if isinstance(row, dict) and "messages" not in row and "prompt" in row else _MESSAGES
 
 
@@ -32,4 +36,4 @@ def conversation(row: Any) -> Conversation:
     except UnknownRoleError as error:
         names = [name for names in USUAL_NAMES.values() for name in names[:1]]
         expected = ", ".join(names)
-        raise UnusableRowError(error.reason, f"unknown role {error.name!r}: expected one of {expected}") from error
+        raise UnusableRowError(error.reason, f"unknown role {error.names[0]!r}: expected one of {expected}") from error

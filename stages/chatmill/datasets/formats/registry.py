@@ -27,6 +27,7 @@ from chatmill.datasets.formats import (
 )
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
+from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
@@ -35,10 +36,13 @@ from chatmill.datasets.split import column_group
 Reader = Callable[[Any], TableReader]  # of a row
 
 
+Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
+
+
 class DatasetFormat(NamedTuple):
     """The functions that read the rows of a file, and convert a row to a conversation."""
 
-    rows: Callable[[Path], Iterator[RawRow | Reject]]
+    rows: Rows
     conversation: Callable[[Any], Conversation] | None = None
     reader: Reader | None = None
 
@@ -99,8 +103,31 @@ def read_dataset(
     if mapping is not None:
         return islice(_table_items(path, rows_of(path, files, mapping.columns.named().values()), mapping), limit)
     form = _form(name)
-    rows = (row for file in files_of(path, files) for row in form.rows(file))
+    read = _prose(form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
+    rows = (row for file in files_of(path, files) for row in read(file))
     return islice(_items(rows, form), limit)
+
+
+def _prose(rows: Rows) -> Rows:
+    """The reader of rows of text, which raises ValueError for a file of JSON."""
+
+    def read(file: Path) -> Iterator[RawRow | Reject]:
+        for number, row in enumerate(rows(file)):
+            if not number and not isinstance(row, Reject) and _is_json(row[1].partition("\n")[0]):
+                raise ValueError(f"{row[0]}: JSON, not text: use the format messages, sharegpt or table")
+            yield row
+
+    return read
+
+
+def _is_json(line: str) -> bool:
+    if not line.lstrip().startswith(("{", "[")):
+        return False
+    try:
+        parse_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | Document | Reject]:

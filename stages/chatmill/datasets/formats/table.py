@@ -4,11 +4,26 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chatmill.conversation.chatml import declare_tools
-from chatmill.datasets.formats.example import Dropped, Extent, Turn, UnusableRowError, describe_value, num_bytes
+from chatmill.conversation.chatml import ROLES, Message, declare_tools
+from chatmill.datasets.formats.example import (
+    Dropped,
+    Extent,
+    Turn,
+    UnusableRowError,
+    describe_value,
+    extent_of,
+    num_bytes,
+)
 from chatmill.datasets.formats.mapping import OPTIONAL, Columns, Speaker, TableMapping
-from chatmill.datasets.formats.message_content import is_trained, read_content, tool_calls, tool_names
-from chatmill.datasets.formats.turns import Step, StepKind, check_turn_count, join_tools
+from chatmill.datasets.formats.message_content import (
+    TRAIN_FIELDS,
+    content_bytes,
+    is_trained,
+    read_content,
+    tool_calls,
+    tool_names,
+)
+from chatmill.datasets.formats.turns import MAX_TURNS, Step, StepKind, check_turn_count, join_tools
 
 _MISSING, _ABSENT = object(), object()
 
@@ -38,11 +53,20 @@ class TableReader:
     def __init__(self, mapping: TableMapping) -> None:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
         self._first: StepKind = mapping.first or "user"
+        self._others = [
+            column
+            for name, column in self._columns.named().items()
+            if name in OPTIONAL and name not in ("tools", "query")
+        ]
+        self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
 
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
+        if (plain := self._plain_turns(row)) is not None:
+            names = tool_names(self._optional(row, "tools"))
+            return _declare(plain, names) if names else plain, [], []
         columns, dropped = self._columns, list[Dropped]()
         steps = list(self._opening(row))
         if columns.messages is not None:
@@ -57,11 +81,33 @@ class TableReader:
         turns = join_tools(steps)
         names = tool_names(self._optional(row, "tools"))
         if names:
-            messages = declare_tools([turn.message for turn in turns], names)
-            counts = [Turn(messages[0], Extent()), *turns] if len(messages) > len(turns) else turns
-            turns = [turn._replace(message=message) for turn, message in zip(counts, messages, strict=True)]
+            turns = _declare(turns, names)
         notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
         return turns, dropped, notes
+
+    def _plain_turns(self, row: Any) -> list[Turn] | None:
+        """The turns of a row of plain messages, or of a plain pair, and little else, or None; this is only faster."""
+        columns = self._columns
+        if not isinstance(row, dict) or any(column in row for column in self._others):
+            return None
+        if columns.messages is None:
+            prompt, answer = row.get(columns.prompt), row.get(columns.answer)
+            if not isinstance(prompt, str) or not isinstance(answer, str):
+                return None
+            return [Turn(Message.from_text("user", self._question(row))), Turn(Message.from_text("assistant", answer))]
+        messages = row.get(columns.messages)
+        if not isinstance(messages, list) or not messages or len(messages) > MAX_TURNS:
+            return None
+        turns = []
+        for message in messages:
+            if not isinstance(message, dict) or not self._special.isdisjoint(message):
+                return None
+            name, text = message.get(columns.role), message.get(columns.content)
+            kind = self._speakers.get(name.lower()) if isinstance(name, str) else None
+            if kind not in ROLES or not isinstance(text, str):
+                return None
+            turns.append(Turn(Message.from_text(kind, text)))
+        return turns
 
     def extent(self, row: Any) -> Extent:
         """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
@@ -69,9 +115,8 @@ class TableReader:
         names = [columns.messages] if columns.messages else [columns.system, columns.prompt, columns.response]
         values = [value_at(row, name, None) for name in (*names, columns.chosen) if name is not None]
         messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
-        texts = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
-        size = sum(num_bytes(text) for text in texts if isinstance(text, str))
-        return Extent(sum(item is not None for item in messages), size)
+        contents = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
+        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, contents)))
 
     def group(self, row: Any) -> str | None:
         """What the row has in the column of groups, as text."""
@@ -140,7 +185,10 @@ class TableReader:
         columns, unnamed = self._columns, list[str]()
         for message in messages:
             name = _text(value_at(message, columns.role), columns.role)
-            kind, calls = self._kind(name, unnamed), tool_calls(message)
+            try:
+                kind, calls = self._kind(name, unnamed), tool_calls(message)
+            except UnknownRoleError as error:
+                raise UnknownRoleError(*self._unknown(messages)) from error
             content = value_at(message, columns.content, None if calls else _MISSING)
             text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
             if kind is None:
@@ -169,6 +217,12 @@ class TableReader:
             else:
                 yield Step(kind, content)
 
+    def _unknown(self, messages: Sequence[Any]) -> list[str]:
+        """The names in a list of messages that are not in roles."""
+        role = self._columns.role
+        names = (value_at(message, role, None) for message in messages if isinstance(message, dict))
+        return sorted({name for name in names if isinstance(name, str) and name.lower() not in self._speakers})
+
     def _kind(self, name: str, unnamed: list[str]) -> StepKind | None:
         """The kind of a speaker's turns; None for those to leave out.
 
@@ -186,11 +240,22 @@ class TableReader:
 
 
 class UnknownRoleError(UnusableRowError):
-    """Raised for a speaker whom no rule maps."""
+    """Raised for speakers whom no rule maps."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__("unknown_role", f"unknown role {name[:40]!r}: say whose it is in roles")
-        self.name = name[:40]
+    def __init__(self, *names: str) -> None:
+        self.names = [name[:40] for name in names[:10]]
+        unknown = f"unknown role{'s' * (len(names) > 1)} {', '.join(map(repr, self.names))}"
+        super().__init__("unknown_role", f"{unknown}: add {'them' if len(names) > 1 else 'it'} to roles")
+
+
+def _declare(turns: list[Turn], names: list[str]) -> list[Turn]:
+    """The turns with these tools declared in the system message, which is none of the dataset's if there was none."""
+    before = extent_of(turns).bytes
+    messages = declare_tools([turn.message for turn in turns], names)
+    if len(messages) > len(turns):
+        return [Turn(messages[0], 0, None, num_bytes(messages[0].text)), *turns]
+    first = turns[0]._replace(message=messages[0])
+    return [first._replace(added=extent_of([first, *turns[1:]]).bytes - before), *turns[1:]]
 
 
 def _split(text: str, separator: str) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.example import Turn, UnusableRowError, extent_of
+from chatmill.datasets.formats.example import Turn, UnusableRowError
 
 StepKind = Literal["system", "user", "assistant", "call", "output"]
 
@@ -94,5 +94,4 @@ class _OpenTurn:
             if part.kind == "text" and parts and parts[-1].kind == "text":
                 part = Part("text", parts.pop().text + part.text)
             parts.append(part)
-        message = Message(self.role, tuple(parts))
-        return Turn(message, extent_of(message, self.count), self.train)
+        return Turn(Message(self.role, tuple(parts)), self.count, self.train)

@@ -1,0 +1,105 @@
+"""What is read equals what is kept and what is left out, counted apart from the code that is tested."""
+
+import json
+from random import Random
+
+import pytest
+
+import prepare
+from chatmill.conversation.chatml import parse, read_records
+
+ROLES = ("system", "user", "assistant", "human", "gpt", "robot", "tool")
+TEXTS = ("", " ", "Hi", "Grüße", "a\nb", "客", "x" * 40)
+
+
+def row(random):
+    messages = [
+        {"role": role, "content": random.choice(TEXTS[2:])} for role in ("user", "assistant") * random.randint(1, 3)
+    ]
+    for _ in range(random.randint(0, 3)):
+        mutate(messages, random)
+    return {"messages": messages}
+
+
+def mutate(messages, random):
+    place = random.randrange(len(messages) + 1)
+    change = random.randrange(7)
+    if change == 0:
+        messages.insert(place, {"role": random.choice(ROLES), "content": random.choice(TEXTS)})
+    elif messages and place < len(messages):
+        message = messages[place]
+        if change == 1:
+            message["content"] = random.choice([*TEXTS, None, 7, [{"type": "text", "text": "Hi"}], [{"type": "image"}]])
+        elif change == 2:
+            message["role"] = random.choice([*ROLES, None, 7])
+        elif change == 3:
+            message.pop(random.choice(["role", "content"]), None)
+        elif change == 4:
+            message["weight"] = random.choice([0, 1, 0.5, "x", None])
+        elif change == 5:
+            messages.pop(place)
+        else:
+            messages.append(dict(message))
+
+
+def mutated_file(random):
+    """Lines of a file, some of them not JSON, and the messages and bytes that a reader of JSON finds in it."""
+    lines, messages, size = [], 0, 0
+    for _ in range(random.randint(1, 4)):
+        line = json.dumps(row(random), ensure_ascii=random.random() < 0.5).encode()
+        if random.random() < 0.1:
+            at = random.randrange(len(line))
+            line = line[:at] + bytes([random.choice(b'"{}[],:x\\')]) + line[at + random.randint(0, 1) :]
+        try:
+            found = json.loads(line, object_pairs_hook=unique)
+        except ValueError:
+            found = None
+        lines.append(line + b"\n")
+        if isinstance(found, dict) and isinstance(found.get("messages"), list):
+            said = found["messages"]
+            messages += len(said)
+            size += sum(size_of(message.get("content")) for message in said if isinstance(message, dict))
+    return b"".join(lines), messages, size
+
+
+def unique(pairs):
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
+
+
+def size_of(content):
+    if isinstance(content, list):
+        return sum(size_of(part.get("text")) for part in content if isinstance(part, dict))
+    return len(content.encode("utf-8", "surrogatepass")) if isinstance(content, str) else 0
+
+
+def check(folder, random):
+    content, messages, size = mutated_file(random)
+    raw = folder / "raw.jsonl"
+    raw.write_bytes(content)
+    files = [folder / f"c.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
+    section = {"format": "messages", "max_reject_rate": 0.99}
+    section |= {"assistant_first": random.choice(["keep", "drop"]), "same_role": random.choice(["join", "reject"])}
+    try:
+        prepare.main(raw, *files, **section)
+    except ValueError as error:
+        assert "no conversations" in str(error) or "entries are rejected" in str(error), content
+        return
+    counts = json.loads(files[2].read_text())["counts"]
+    for name, read in (("messages", messages), ("bytes", size)):
+        assert counts[name]["read"] == read, content
+        assert read == counts[name]["kept"] + sum(counts[name]["rejected"].values()), content
+    texts = [part.text for record in read_records(files[0]) for message in parse(record.text) for part in message.parts]
+    assert sum(len(text.encode()) for text in texts) >= counts["bytes"]["kept"], content
+
+
+def test_what_is_read_is_kept_or_left_out(tmp_path):
+    for seed in range(150):
+        check(tmp_path, Random(seed))
+
+
+@pytest.mark.slow
+def test_what_is_read_is_kept_or_left_out_in_ten_thousand_files(tmp_path):
+    for seed in range(1000, 11_000):
+        check(tmp_path, Random(seed))

@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.conversation.chatml import Message, Part, check_turns
+from chatmill.datasets.formats.example import Turn, as_turns, extent_of, total_extent
+from chatmill.datasets.repair import RepairRules, repair
+
+
+def turns(*said):
+    return as_turns(Message.from_text(role, text) for role, text in said)
+
+
+def repaired(*said, **rules):
+    result = repair(turns(*said), RepairRules(**rules))
+    conversation = [(turn.message.role, turn.message.text) for turn in result.turns]
+    return conversation, [(part.reason, part.extent) for part in result.dropped], result.rules
+
+
+PAIR = (("user", "Hi"), ("assistant", "Hello"))
+
+
+def test_a_regular_conversation_stays_as_it_is():
+    assert repaired(("system", "Be kind."), *PAIR) == ([("system", "Be kind."), *PAIR], [], [])
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_system_message_is_left_out(blank):
+    assert repaired(("system", blank), *PAIR) == ([*PAIR], [("empty_system", (1, len(blank)))], [])
+
+
+def test_a_late_system_message_comes_first():
+    conversation, dropped, rules = repaired(("system", "Be kind."), *PAIR, ("system", "Be short."), *PAIR)
+    assert conversation == [("system", "Be kind.\n\nBe short."), *PAIR, *PAIR]
+    assert (dropped, rules) == ([], ["late_system"])
+
+
+def test_messages_of_one_speaker_are_joined():
+    said = (("user", "Hi"), ("user", " "), ("user", "there"), ("assistant", "Hello"))
+    assert repaired(*said) == (
+        [("user", "Hi\n\nthere"), ("assistant", "Hello")],
+        [("empty_turn", (1, 1))],
+        ["same_role"],
+    )
+    assert repaired(*said, join_with=" ")[0][0] == ("user", "Hi there")
+    assert repaired(*said, same_role="reject")[0][:2] == [("user", "Hi"), ("user", "there")]
+
+
+def test_joined_messages_keep_their_calls():
+    call = Message("assistant", (Part("text", "A"), Part("call", "1+1"), Part("output", "2")))
+    messages = [Message.from_text("user", "Hi"), call, Message.from_text("assistant", "B")]
+    [_, answer] = repair(as_turns(messages), RepairRules()).turns
+    assert answer.message.parts == (*call.parts, Part("text", "\n\nB"))
+    assert extent_of([answer]) == (2, 6)
+
+
+def test_messages_that_are_trained_and_not_are_never_joined():
+    said = [
+        Turn(message, 1, flag) for (message, *_), flag in zip(turns(*PAIR, PAIR[1]), (None, True, False), strict=True)
+    ]
+    assert len(repair(said, RepairRules()).turns) == 3
+
+
+def test_a_greeting_of_the_assistant_is_left_out_or_not_trained():
+    assert repaired(("assistant", "Welcome"), *PAIR) == ([*PAIR], [("assistant_first", (1, 7))], [])
+    result = repair(turns(("assistant", "Welcome"), *PAIR), RepairRules(assistant_first="keep"))
+    assert [(turn.message.text, turn.train) for turn in result.turns] == [
+        ("Welcome", False),
+        ("Hi", None),
+        ("Hello", None),
+    ]
+    assert (result.dropped, result.rules) == ([], ["assistant_first"])
+
+
+def test_what_follows_the_last_answer_is_left_out_and_counted():
+    assert repaired(*PAIR, ("user", "Bye")) == ([*PAIR], [("after_last_answer", (1, 3))], [])
+    assert repaired(("user", "Hi")) == ([("user", "Hi")], [], [])
+
+
+SAID = st.tuples(st.sampled_from(["system", "user", "assistant"]), st.sampled_from(["", " ", "a", "bc"]))
+
+
+@given(st.lists(SAID, max_size=8), st.sampled_from(["keep", "drop"]), st.sampled_from(["join", "reject"]))
+def test_nothing_gets_lost(said, assistant_first, same_role):
+    given = turns(*said)
+    result = repair(given, RepairRules(assistant_first, same_role))
+    dropped = [part.extent for part in result.dropped]
+    assert total_extent([extent_of(result.turns), *dropped]) == extent_of(given)
+
+
+@given(st.lists(SAID, max_size=8))
+def test_a_repaired_conversation_takes_turns_unless_a_message_is_blank(said):
+    result = repair(turns(*said), RepairRules())
+    conversation = [turn.message for turn in result.turns]
+    if (
+        all(message.text.strip() for message in conversation)
+        and any(m.role == "user" for m in conversation)
+        and conversation[-1].role == "assistant"
+    ):
+        check_turns(conversation)

@@ -1,0 +1,182 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.encoded.token_files import Sources
+from chatmill.training.source_weights import describe_factors, draw_epoch, source_factors
+from support.packed import pack
+
+NAMES = ["letters", "skills", "talk"]
+FACTORS = st.lists(st.floats(0, 4), min_size=1, max_size=4)
+NUMBERS = st.lists(st.integers(1, 40), min_size=4, max_size=4)
+
+
+def epochs(sources, factors, number, seed=0):
+    """How often each conversation is read in each of some epochs."""
+    random = np.random.default_rng(seed)
+    for _ in range(number):
+        yield np.bincount(draw_epoch(sources, np.array(factors), random), minlength=len(sources))
+
+
+@given(FACTORS, NUMBERS, st.integers(0, 9))
+def test_an_epoch_has_each_source_as_often_as_its_factor_says_up_to_one_conversation(factors, numbers, seed):
+    numbers = numbers[: len(factors)]
+    sources = np.repeat(np.arange(len(factors)), numbers)
+    for times in epochs(sources, factors, 3, seed):
+        for source, (factor, number) in enumerate(zip(factors, numbers, strict=True)):
+            of_source = times[sources == source]
+            assert abs(of_source.sum() - factor * number) < 1 + 1e-9
+            assert np.ptp(of_source) <= 1
+        assert abs(times.sum() - np.dot(factors, numbers)) < 1 + 1e-9
+
+
+@pytest.mark.parametrize("factors", [[0.5, 2.5], [0.01, 1.7], [1, 0]])
+def test_over_many_epochs_each_conversation_is_read_as_often_as_its_factor(factors):
+    sources = np.arange(24) % 2
+    mean = np.mean(list(epochs(sources, factors, 4000)), axis=0)
+    np.testing.assert_allclose(mean, np.array(factors)[sources], atol=0.05)
+
+
+def test_a_whole_factor_reads_each_conversation_exactly_so_often_and_a_half_is_drawn_anew():
+    sources = np.array([0] * 30 + [1] * 30)
+    first, second = (times.tolist() for times in epochs(sources, [3, 0.5], 2))
+    assert first[:30] == second[:30] == [3] * 30
+    assert sum(first[30:]) == sum(second[30:]) == 15 and first[30:] != second[30:]
+
+
+@given(st.integers(1, 6), st.integers(1, 30), st.integers(0, 9))
+def test_all_conversations_are_read_before_any_of_them_again_in_another_order(times, number, seed):
+    order = draw_epoch(np.zeros(number, int), np.array([float(times)]), np.random.default_rng(seed))
+    passes = np.split(order, times)
+    assert all(sorted(one) == list(range(number)) for one in passes)
+    assert number < 20 or all(one.tolist() != other.tolist() for one, other in pairwise(passes))
+
+
+@given(
+    st.lists(st.integers(1, 10**6), min_size=3, max_size=3),
+    st.floats(0, 60).map(lambda number: round(number, 2)),
+    st.floats(0.1, 5),
+)
+def test_a_share_is_one_of_the_tokens_and_the_others_divide_the_rest(tokens, percent, factor):
+    tokens = np.array(tokens)
+    factors = source_factors({"letters": f"{percent}%", "talk": factor}, NAMES, tokens)
+    read = factors * tokens
+    assert read[0] / read.sum() == pytest.approx(percent / 100)
+    assert read[2] / read[1] == pytest.approx(factor * tokens[2] / tokens[1])
+
+
+@pytest.mark.parametrize(
+    ("weights", "factors"),
+    [
+        ({}, [1, 1, 1]),
+        ({"talk": 2.5, "letters": 0}, [0, 1, 2.5]),
+        ({"letters": "50%"}, [9, 1, 1]),
+        ({"letters": "50 %", "skills": 0, "talk": 3}, [18, 0, 3]),
+        ({"letters": "20%", "skills": "30%", "talk": "50%"}, [2, 1, 5 / 6]),
+        ({"letters": "20%", "skills": "30%", "talk": 0}, [1.6, 0.8, 0]),
+        ({"unknown": "90%"}, [1, 1, 1]),
+    ],
+)
+def test_factors_are_those_worked_out_by_hand(weights, factors):
+    assert source_factors(weights, NAMES, np.array([10, 30, 60])).tolist() == pytest.approx(factors)
+
+
+def test_an_epoch_stays_of_a_size_that_fits_into_memory():
+    tokens = np.array([10, 30, 60])
+    for weights in ({"letters": "99.9999%"}, {"talk": 1e12}):
+        factors = source_factors(weights, NAMES, tokens)
+        assert factors @ tokens == pytest.approx(100 * tokens.sum())
+        assert factors[1] * tokens[1] < 0.001 * (factors @ tokens)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (
+            dict.fromkeys(NAMES, 0),
+            r"^nothing is left to train on: expected a weight above 0 for one of letters, ski",
+        ),
+        ({"letters": "0%", "skills": 0}, r"^nothing is left to train on: "),
+        (
+            {"letters": "60%", "skills": "40%"},
+            r"^the shares sum to 100%, which leaves nothing for talk: lower them, or set 0 there$",
+        ),
+    ],
+)
+def test_weights_that_leave_nothing_are_refused(weights, message):
+    tokens = np.array([10, 30, 60]) if "40%" in weights.values() else np.array([10, 30, 0])
+    with pytest.raises(ValueError, match=message):
+        source_factors(weights, NAMES, tokens)
+
+
+def test_factors_are_described_by_their_effect():
+    factors, tokens = np.array([9, 0, 0.5]), np.array([10, 30, 60])
+    assert describe_factors(NAMES, factors, tokens) == "letters 75.0% (9), talk 25.0% (0.5)"
+
+
+# in rows
+
+
+def dataset(weights, *, stream=0, chained=0.5, numbers=(50, 200, 400)):
+    """Conversations of three sources: few long ones, and many short ones."""
+    lengths = {"letters": 60, "skills": 6, "talk": 6}
+    talks = [[f"{name} {i:3}", "a" * lengths[name]] for name, n in zip(NAMES, numbers, strict=True) for i in range(n)]
+    sources = Sources(NAMES, np.repeat(np.arange(3, dtype=np.uint16), numbers))
+    return replace(pack(talks, 256, chained=chained), sources=sources, weights=weights, stream=stream)
+
+
+def read_tokens(dataset, epochs):
+    """The tokens that each source has in the rows of some epochs."""
+    rows = [row for number in range(epochs) for row in dataset.epoch(1, number)]
+    conversations = np.concatenate([row.conversations for row in rows])
+    lengths = dataset.spans.packed_lengths[conversations] - np.concatenate([row.skipped for row in rows])
+    return np.bincount(dataset.sources.of_conversations[conversations], lengths, len(NAMES))
+
+
+@pytest.mark.parametrize("chained", [0.0, 0.5])
+def test_the_tokens_of_the_rows_have_the_given_shares(chained):
+    weighted = dataset({"letters": "10%", "talk": 3}, chained=chained)
+    tokens, natural = read_tokens(weighted, 10), weighted.source_tokens()
+    assert tokens[0] / tokens.sum() == pytest.approx(0.1, abs=0.005)
+    assert tokens[2] / tokens[1] == pytest.approx(3 * natural[2] / natural[1], rel=0.03)
+
+
+def test_a_conversation_is_read_as_often_as_its_factor_in_the_rows_too():
+    weighted = dataset({"letters": 0, "skills": 0.5, "talk": 2})
+    times = np.bincount(np.concatenate([row.conversations for row in weighted.epoch(1, 0)]), minlength=650)
+    assert set(times[:50]) == {0} and times[50:250].sum() == 100 and set(times[50:250]) == {0, 1}
+    assert set(times[250:]) == {2}
+
+
+def test_no_chain_has_a_conversation_twice():
+    rows = list(dataset({"letters": 20, "skills": 0, "talk": 0}, chained=1.0).epoch(1, 0))
+    assert sum(len(row.conversations) for row in rows) == 1000
+    for row in rows:
+        chains = np.split(row.conversations, np.flatnonzero(row.skipped == 0)[1:])
+        assert all(len(set(chain.tolist())) == len(chain) for chain in chains)
+    assert any((row.skipped > 0).any() for row in rows)
+
+
+def conversations(dataset, seed, number):
+    return [row.conversations.tolist() for row in dataset.epoch(seed, number)]
+
+
+def test_the_order_follows_from_seed_epoch_and_stream():
+    weights = {"talk": 0.5}
+    assert conversations(dataset(weights), 1, 3) == conversations(dataset(weights), 1, 3)
+    others = [(dataset(weights), 2, 3), (dataset(weights), 1, 4), (dataset(weights, stream=1), 1, 3)]
+    assert all(conversations(*other) != conversations(dataset(weights), 1, 3) for other in others)
+
+
+def test_without_weights_the_order_is_the_one_of_data_without_sources():
+    with_sources, plain = dataset({}), replace(dataset({}), sources=None)
+    assert conversations(with_sources, 5, 2) == conversations(plain, 5, 2)
+
+
+def test_less_than_one_conversation_is_refused():
+    with pytest.raises(ValueError, match=r"^less than one conversation is left for an epoch: expected "):
+        dataset(dict.fromkeys(NAMES, 0.001)).source_factors()
