@@ -34,8 +34,8 @@ from chatmill.benchmarking.latency import (
 )
 from chatmill.benchmarking.peak_memory import peak_memory_mb
 from chatmill.benchmarking.roofline import LimitsProbe, Workload, weight_bytes
-from chatmill.conversation.chatml import parse, read_records
-from chatmill.conversation.template import conversation_segments
+from chatmill.conversation.chatml import is_document, parse, read_records, unescape
+from chatmill.conversation.template import record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.detokenizer import IncrementalDetokenizer
@@ -120,7 +120,7 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
     """Prompts of these lengths from concatenated test conversations, repeated if needed."""
     records = read_records(test)
     conversations = [
-        conversation_segments(parse(record.text), CHATMILL_TEMPLATES[engine.template].name)
+        record_segments(record, CHATMILL_TEMPLATES[engine.template].name)
         for record, _ in zip(records, range(100), strict=False)
     ]
     ids = tokenizer.encode_conversations(conversations).ids.tolist()
@@ -162,10 +162,11 @@ def time_tokenizer(tokenizer: ChatTokenizer, exports: Path, test: Path, repeats:
 
 
 def some_texts(test: Path) -> list[str]:
-    """The first messages of the test set."""
+    """The first messages and documents of the test set."""
     texts, size = [], 0
     for record in read_records(test):
-        texts += [message.text for message in parse(record.text)]
+        is_text = is_document(record.text)
+        texts += [unescape(record.text)] if is_text else [message.text for message in parse(record.text)]
         size += len(record.text)
         if size >= TEXT_SIZE:
             break

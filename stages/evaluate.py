@@ -15,7 +15,7 @@ import torch
 from pydantic import PositiveInt
 
 from chatmill.conversation.chatml import Conversation, read_records
-from chatmill.conversation.template import TemplateName
+from chatmill.conversation.template import TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.answering import accuracies, answer_prompts, answer_questions, answer_talk
@@ -52,23 +52,26 @@ MAX_TALK = 1000  # of them from which other replies are taken
 def measure_text(
     corpus: Corpus, sources: list[str], nats: np.ndarray, ngram: NgramScore, *, trained_only: bool
 ) -> dict[str, Any]:
-    """The section bits_per_byte of the metrics; of all text, or only the assistant's if only that was trained."""
+    """The section bits_per_byte of the metrics; of all text, or only the trained one if prompts have no weight.
+
+    Trained are the assistant's text and documents, which have no assistant.
+    """
     of_sources = np.array(sources)
 
-    def bits(nats: np.ndarray, *, assistant: bool, documents: np.ndarray | None = None) -> Estimate:
-        sums = corpus.sums(nats, trained_only=assistant, documents=documents)
+    def bits(nats: np.ndarray, *, trained: bool, documents: np.ndarray | None = None) -> Estimate:
+        sums = corpus.sums(nats, trained_only=trained, documents=documents)
         value = bits_per_byte(float(sums[0].sum()), int(sums[1].sum()))
         return Estimate(value, bits_interval(*sums), int(np.count_nonzero(sums[1])))
 
     def by_source(nats: np.ndarray) -> dict[str, Estimate]:
-        return {name: bits(nats, assistant=trained_only, documents=of_sources == name) for name in sorted(set(sources))}
+        return {name: bits(nats, trained=trained_only, documents=of_sources == name) for name in sorted(set(sources))}
 
     result: dict[str, Any] = {
-        "all": None if trained_only else bits(nats, assistant=False),
-        "assistant": bits(nats, assistant=True),
+        "all": None if trained_only else bits(nats, trained=False),
+        "assistant": bits(nats, trained=True, documents=corpus.has_roles),
         "by_source": by_source(nats),
-        "baselines": baselines(corpus.text()) | {"ngram": bits(ngram.nats, assistant=False)},
-        "ngram_assistant": bits(ngram.nats, assistant=True),
+        "baselines": baselines(corpus.text()) | {"ngram": bits(ngram.nats, trained=False)},
+        "ngram_assistant": bits(ngram.nats, trained=True, documents=corpus.has_roles),
         "ngram_by_source": by_source(ngram.nats),
         "ngram_order": ngram.order,
         "ngram_train_tokens": ngram.train_tokens,
@@ -90,13 +93,17 @@ def measure_compression(
 ) -> dict[str, Any]:
     """The section tokenizer of the metrics."""
     num_messages = sum(map(len, test.conversations))
+    documents = [record_segments(record, template) for record in test.records]
 
     def compression(tokenizer: ChatTokenizer) -> float | None:
-        return bytes_per_token(test.conversations, tokenizer, template)
+        return bytes_per_token(documents, tokenizer)
+
+    def tokens_per_message(corpus: Corpus) -> float | None:
+        return float(np.diff(corpus.offsets)[corpus.has_roles].sum() / num_messages) if num_messages else None
 
     return {
         "bytes_per_token": compression(tokenizer),
-        "tokens_per_message": {name: len(corpus.ids) / num_messages for name, corpus in corpora.items()},
+        "tokens_per_message": {name: tokens_per_message(corpus) for name, corpus in corpora.items()},
         "fingerprint": tokenizer.fingerprint,
         "compared": {path.stem: compression(load_tokenizer(path)) for path in others},
     }
@@ -208,10 +215,7 @@ def main(
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
     if check_manifest(model) != tokenizer.fingerprint:
         raise ValueError(f"{model} and {onnx} have different tokenizers: recreate them with dvc repro export_onnx")
-    corpora = {
-        name: Corpus.from_conversations(test_set.conversations, tokenizer, name, threads)
-        for name in get_args(TemplateName)
-    }
+    corpora = {name: Corpus.from_records(test_set.records, tokenizer, name, threads) for name in get_args(TemplateName)}
     corpus, trained_only = corpora[template], trained_on_assistant_only(model)
     engine_questions = [
         question for question in questions if question.skill["phrasing"] == "known" and question.rank < engine_prompts

@@ -259,7 +259,10 @@ def run_worker(
             "precision": hardware.precision,
             "compile": hardware.compile,
             "threads": parameters.threads,
-            "conversations": {"cut": int(dataset.spans.truncated.sum()), "rejected": dataset.spans.rejected},
+            "conversations": {
+                "cut": int((dataset.spans.truncated & ~dataset.spans.documents).sum()),
+                "rejected": dataset.spans.rejected,
+            },
             "padding": round(plan.padding, 4),
         }
         trained = trained_model(trainer.model, weights, vocabulary)

@@ -176,7 +176,7 @@ def main(
         write_skipped(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
         return
 
-    scored, template = read_test_set(test, parameters.conversations).conversations, metadata["template"]
+    scored, template = read_test_set(test, parameters.conversations).records, metadata["template"]
     evaluator = EmbeddingEvaluator(
         network,
         ChatTokenizer(vocabulary),

@@ -47,7 +47,7 @@ class Filler:
         usable = [
             conversation
             for conversation in test.conversations
-            if not any("name" in message.text.lower() for message in conversation) and len(conversation) < 12
+            if 0 < len(conversation) < 12 and not any("name" in message.text.lower() for message in conversation)
         ]
         self._conversations = {
             has_tools: [undeclared(one) for one in usable if bool(declared_tools(one)) == has_tools]

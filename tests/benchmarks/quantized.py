@@ -49,7 +49,7 @@ class Quality(NamedTuple):
 def some(test: TestSet, limit: int) -> TestSet:
     """At most `limit` conversations, evenly spread over the file."""
     step = -(-len(test.sources) // limit)
-    return TestSet(*(values[::step] for values in (test.sources, test.conversations, test.skills)))
+    return TestSet(test.records[::step], test.conversations[::step])
 
 
 def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -> Quality:
@@ -86,9 +86,7 @@ def main():
         export_onnx.main(options.model, export, quantize=QUANTIZED)
         for precision, name in PRECISIONS.items():
             engine = load_engine(export, name, device="cpu", threads=options.threads)
-            corpus = corpus or Corpus.from_conversations(
-                test.conversations, tokenizer, engine.template, options.threads
-            )
+            corpus = corpus or Corpus.from_records(test.records, tokenizer, engine.template, options.threads)
             quality = measure(engine, corpus, test, options.questions)
             reference = reference or quality
             size = (export / ONNX_FILES[name]).stat().st_size / 1e6

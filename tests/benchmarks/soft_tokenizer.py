@@ -29,7 +29,7 @@ from learning import BATCH, planned, run
 
 import encode
 import train_model
-from chatmill.conversation.chatml import parse, read_records
+from chatmill.conversation.chatml import read_records
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.corpus import Corpus
@@ -91,7 +91,7 @@ class Data:
             split, truncate_conversations(split, row_length, "chatml", special), row_length, special
         )
         records = list(read_records(test))
-        self.conversations = [parse(record.text) for record in records[:: max(1, len(records) // TESTED)]]
+        self.records = records[:: max(1, len(records) // TESTED)]
 
     def trainer(self, model: ChatModel, rate: float) -> Trainer:
         """A trainer of a model on these conversations."""
@@ -119,8 +119,8 @@ class Data:
     def measure(self, model: ChatModel) -> dict[str, float]:
         """Bits per byte of held-out conversations, as they are and with noise; and milliseconds per token."""
         tokenizer, model = ChatTokenizer(self.vocabulary), model.eval()
-        texts = {"clean": self.conversations} | {kind: add_noise(self.conversations, kind) for kind in NOISE_KINDS}
-        corpora = {name: Corpus.from_conversations(text, tokenizer, "chatml") for name, text in texts.items()}
+        texts = {"clean": self.records} | {kind: add_noise(self.records, kind) for kind in NOISE_KINDS}
+        corpora = {name: Corpus.from_records(text, tokenizer, "chatml") for name, text in texts.items()}
         bits = {name: measure_bits_per_byte(model, corpus, trained_only=False) for name, corpus in corpora.items()}
         return {name: values["all"] for name, values in bits.items()} | {
             "assistant": bits["clean"]["assistant"],

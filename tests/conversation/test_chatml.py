@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from chatmill.conversation.chatml import (
     Record,
     check_turns,
     escape,
+    is_document,
     parse,
     read_records,
     render,
@@ -93,3 +95,53 @@ def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):
     assert [next(records), next(records)] == [record, record]
     with pytest.raises(ValueError, match=r"chat\.jsonl:3: not a record"):
         next(records)
+
+
+def turns(*roles):
+    return [Message.from_text(role, "x") for role in roles]
+
+
+def test_a_message_of_the_assistant_may_open_a_conversation_where_that_is_said():
+    check_turns(turns("assistant", "user", "assistant"), opening=True)
+    check_turns(turns("system", "assistant", "user", "assistant"), opening=True)
+    check_turns(turns("user", "assistant"), opening=True)
+    with pytest.raises(ValueError, match="role out of order: message 1 is from assistant"):
+        check_turns(turns("assistant", "user", "assistant"))
+    for roles in (["assistant"], ["assistant", "assistant", "user", "assistant"], ["assistant", "user"]):
+        with pytest.raises(ValueError, match=r"no answer|role out of order"):
+            check_turns(turns(*roles), opening=True)
+
+
+def test_choices_of_trained_messages_are_read_back_and_left_out_where_there_are_none(tmp_path):
+    text = render(turns("user", "assistant"))
+    record = Record("talk", "1", text, train=[None, False])
+    assert '"train": [null, false]' in record.to_json()
+    assert "train" not in Record("talk", "1", text).to_json()
+    (tmp_path / "chat.jsonl").write_text(record.to_json())
+    assert list(read_records(tmp_path / "chat.jsonl")) == [record]
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "message"),
+    [
+        (render(turns("user", "assistant")), [True], "one entry for each of 2 messages, got 1"),
+        ("A document.", [True], "one entry for each of 0 messages, got 1"),
+        (render(turns("user")), [1], "a list of true, false and null, got \\[1\\]"),
+        (render(turns("user")), "no", "a list of true, false and null, got no"),
+    ],
+)
+def test_choices_that_do_not_fit_the_messages_are_named_by_file_and_line(tmp_path, text, train, message):
+    good = Record("talk", "1", text).to_json()
+    (tmp_path / "chat.jsonl").write_text(good + json.dumps(json.loads(good) | {"train": train}) + "\n")
+    with pytest.raises(ValueError, match=rf"chat\.jsonl:2: .*train: expected {message}"):
+        list(read_records(tmp_path / "chat.jsonl"))
+
+
+@given(st.lists(MESSAGES))
+def test_a_rendered_conversation_is_no_document(conversation):
+    assert not is_document(render(conversation))
+
+
+@given(TEXT)
+def test_any_escaped_text_is_a_document(text):
+    assert is_document(escape(text)) == bool(text)

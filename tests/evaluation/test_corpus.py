@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, escape
-from chatmill.conversation.template import LossKind, Segment
+from chatmill.conversation.chatml import Message, Part, Record, escape, render
+from chatmill.conversation.template import LossKind, Segment, conversation_segments
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
+from support.conversations import TEXT
 from support.tiny import byte_tokenizer
 
 CONVERSATION = [
@@ -99,10 +100,13 @@ def test_a_text_that_is_not_escaped_keeps_its_backslashes():
 
 
 def test_bytes_per_token_counts_text_alone():
-    assert bytes_per_token([CONVERSATION], byte_tokenizer(), "chatml") == 1
-    assert bytes_per_token([[Message.from_text("user", "ok")]], MERGED, "chatml") == 8 / 4  # user ↵ ok ↵
-    assert bytes_per_token([[Message.from_text("user", "<|")]], byte_tokenizer(), "chatml") == 8 / 9  # the escape
-    assert bytes_per_token([], byte_tokenizer(), "chatml") is None
+    def measured(tokenizer, *messages):
+        return bytes_per_token([conversation_segments(messages)], tokenizer)
+
+    assert measured(byte_tokenizer(), *CONVERSATION) == 1
+    assert measured(MERGED, Message.from_text("user", "ok")) == 8 / 4  # user ↵ ok ↵
+    assert measured(byte_tokenizer(), Message.from_text("user", "<|")) == 8 / 9  # the escape
+    assert bytes_per_token([], byte_tokenizer()) is None
 
 
 def test_a_corpus_costs_what_its_conversations_cost_and_all_text_may_mean_nothing():
@@ -110,3 +114,35 @@ def test_a_corpus_costs_what_its_conversations_cost_and_all_text_may_mean_nothin
     nats = corpus.nats(1000, lambda windows: [np.full(len(ids) - 1, math.log(2)) for ids in windows])
     assert nats.tolist() == [n for ids in corpus.documents() for n in (0, *[math.log(2)] * (len(ids) - 1))]
     assert corpus.bits(nats) == pytest.approx((1, 1)) and corpus.bits(nats, trained_only=True).all is None
+
+
+def scored(corpus, documents=None, *, trained_only):
+    nats = np.ones(len(corpus.ids))
+    return corpus.sums(nats, trained_only=trained_only, documents=documents)[1].tolist()
+
+
+def test_a_document_is_scored_as_text_and_as_no_answer():
+    records = [
+        Record("talk", "1", render(CONVERSATION)),
+        Record("books", "2", escape("Once <|im_end|> é")),
+        Record("talk", "3", render(CONVERSATION), train=[True, False]),
+    ]
+    corpus = Corpus.from_records(records, byte_tokenizer(), "chatml")
+    assert scored(corpus, trained_only=False) == [26, 18, 26]
+    assert scored(corpus, trained_only=True) == [5, 18, 3]
+    assert scored(corpus, corpus.has_roles, trained_only=True) == [5, 0, 3]
+    nats = np.repeat([1.0, 100.0, 1.0], np.diff(corpus.offsets))
+    chats = Corpus.from_records(records[::2], byte_tokenizer(), "chatml")
+    assert corpus.bits(nats).assistant == chats.bits(np.ones(len(chats.ids))).assistant
+    only = corpus.bits(nats, documents=np.array([False, True, False]))
+    assert only.assistant is None and only.all == pytest.approx(100 * 19 / 18 / math.log(2))  # the escape is a token
+    assert corpus.stop_nats_per_turn(nats) == 1
+
+
+@given(st.lists(TEXT.filter(bool), min_size=1, max_size=4))
+def test_the_bytes_of_documents_are_those_of_their_texts(texts):
+    records = [Record("books", text, escape(text)) for text in texts]
+    for tokenizer in (byte_tokenizer(), MERGED, ESCAPED):
+        corpus = Corpus.from_records(records, tokenizer, "chatml")
+        assert corpus.text().decode() == "".join(texts)
+        assert scored(corpus, trained_only=True) == [len(text.encode()) for text in texts]

@@ -1,5 +1,5 @@
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -30,7 +30,9 @@ def test_some_conversations_are_evenly_spread_over_the_file(tmp_path):
 
 def test_a_damaged_conversation_is_told_by_its_line_and_an_empty_file_by_its_remedy(tmp_path):
     file = tmp_path / "test.jsonl"
-    file.write_text(Record("talk", "1", render(CONVERSATIONS[0])).to_json() + Record("talk", "2", "nobody").to_json())
+    file.write_text(
+        Record("talk", "1", render(CONVERSATIONS[0])).to_json() + Record("talk", "2", "nobody<|im_end|>").to_json()
+    )
     with pytest.raises(ValueError, match=r"test\.jsonl:2: "):
         read_test_set(file)
     file.write_text("")
@@ -153,3 +155,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
 @dataclass(frozen=True)
 class Counted(Record):
     """A record without slots, so that it can be referred to weakly."""
+
+
+def test_documents_are_scored_and_not_asked_nor_are_answers_true_that_are_not_trained(tmp_path):
+    silent = replace(talk("talk", 1), train=[False])
+    records = [Record("books", "documents/1", "Once upon a time."), exercise("add", 1), silent, talk("talk", 2)]
+    found = sample_test_set(write_all(tmp_path / "test.jsonl", records), None, 9, 9)
+    assert found.test.records == records and found.num_conversations == 4
+    assert found.test.sources == ["books", "skills", "talk", "talk"]
+    assert [len(one) for one in found.test.conversations] == [0, 2, 1, 1]
+    assert [texts([one.conversation]) for one in found.questions] == [texts([found.test.conversations[1][:-1]])]
+    assert texts(found.talk) == [records[3].text]
+    assert select_questions(found.test, 9) == found.questions

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, Record, render
+from chatmill.conversation.chatml import Message, Part, Record, escape, render
 from chatmill.evaluation.intervals import values_of
 from chatmill.evaluation.verbatim import Stretches, find_copies, measure_copying, sampled_answers, sampled_share, words
 
@@ -78,3 +78,10 @@ def test_a_model_that_has_its_answers_from_the_training_data_is_found_out(tmp_pa
 def test_without_answers_nothing_is_said_of_copying(tmp_path):
     found = values_of(measure_copying([], [], write(tmp_path / "train.jsonl", ["Hello."])))
     assert found["share"] is None and found["longest_mean"] is None and found["true"]["longest_max"] is None
+
+
+def test_documents_are_searched_as_answers_are(tmp_path):
+    chat = render([Message.from_text("user", "Who?"), Message.from_text("assistant", "Me.")])
+    records = [Record("books", "1", escape("It <|was|> dark.")), Record("talk", "2", chat)]
+    (tmp_path / "train.jsonl").write_text("".join(record.to_json() for record in records))
+    assert list(sampled_answers(tmp_path / "train.jsonl")) == ["It <|was|> dark.", "Me."]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.conversation.chatml import Message, render
+from chatmill.conversation.chatml import Message, Record, render
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset, is_held_out
@@ -45,6 +45,7 @@ CONVERSATIONS = [
     [Message.from_text("user", f"{word.decode()}?"), Message.from_text("assistant", f"{word.decode()} bada!")]
     for word in WORDS[:40]
 ]
+RECORDS = [Record("talk", str(number), render(talk)) for number, talk in enumerate(CONVERSATIONS)]
 
 
 def make_dataset(rows=None, vocabulary=VOCABULARY, longest=8, seed=1):
@@ -241,7 +242,7 @@ def test_control_tokens_keep_their_rows_in_another_tokenizer():
 
 def test_a_tokenizer_of_the_same_tokens_in_another_order_costs_nothing():
     model = model_with()
-    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, CONVERSATIONS[:3])
+    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, RECORDS[:3])
     turned = add_special_tokens(
         byte_level_vocabulary([*reversed(SYLLABLES), *reversed(WORDS)], "bpe", "merge", PATTERNS["qwen2"]), []
     )
@@ -258,7 +259,7 @@ def test_a_tokenizer_of_the_same_tokens_in_another_order_costs_nothing():
 def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():
     model = model_with()
     evaluator, dataset = (
-        EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, CONVERSATIONS),
+        EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, RECORDS),
         make_dataset(embedding_table(model)),
     )
     scores = measure_plugged(evaluator, dataset, dataset.rows, embedding_table(model))
@@ -268,7 +269,7 @@ def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():
 
 def test_where_only_answers_were_trained_all_text_is_not_scored():
     model = model_with()
-    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.0, CONVERSATIONS[:2])
+    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.0, RECORDS[:2])
     scores = evaluator.bits_per_byte(embedding_table(model), evaluator.corpus())
     assert scores["all"] is None and scores["assistant"] > 0
 
@@ -276,7 +277,7 @@ def test_where_only_answers_were_trained_all_text_is_not_scored():
 @pytest.mark.parametrize("tied", [True, False])
 def test_training_on_learns_the_network_and_the_model(tied):
     model, tokenizer = model_with(tied), ChatTokenizer(VOCABULARY)
-    evaluator, encoder = EmbeddingEvaluator(model, tokenizer, "chatml", 0.1, CONVERSATIONS), encoder_for(model)
+    evaluator, encoder = EmbeddingEvaluator(model, tokenizer, "chatml", 0.1, RECORDS), encoder_for(model)
     encoded = tokenizer.encode_conversations([Segmenter("chatml")(render(one)) for one in CONVERSATIONS])
     embedding, before = make_byte_embedding(encoder, VOCABULARY, embedding_table(model)), deepcopy(encoder.state_dict())
     untuned = evaluator.bits_per_byte(embedding.weight, evaluator.corpus())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, parse, render
+from chatmill.conversation.chatml import Message, Part, Record, escape, parse, render, unescape
 from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 
 LETTER = [
@@ -13,18 +13,23 @@ LETTER = [
 ]
 
 
+def noisy(conversations, kind):
+    records = [Record("talk", "1", render(conversation)) for conversation in conversations]
+    return [parse(record.text) for record in add_noise(records, kind)]
+
+
 def words(conversation):
     return [word for message in conversation for word in message.text.split()]
 
 
 def changed(kind):
-    (other,) = add_noise([LETTER], kind)
+    (other,) = noisy([LETTER], kind)
     return [(a, b) for a, b in zip(words(LETTER), words(other), strict=True) if a != b]
 
 
 @pytest.mark.parametrize("kind", NOISE_KINDS)
 def test_the_same_conversation_always_becomes_the_same(kind):
-    assert add_noise([LETTER], kind) == add_noise([LETTER[:1], LETTER], kind)[1:]
+    assert noisy([LETTER], kind) == noisy([LETTER[:1], LETTER], kind)[1:]
 
 
 @pytest.mark.parametrize("kind", NOISE_KINDS)
@@ -54,12 +59,21 @@ def test_calls_of_tools_stay():
     text = Part("text", "One word follows another until the sentence finally ends somewhere near here. " * 5)
     conversation = [Message("assistant", (Part("call", "someword " * 50), Part("output", "otherword " * 50), text))]
     for kind in NOISE_KINDS:
-        ((message,),) = add_noise([conversation], kind)
+        ((message,),) = noisy([conversation], kind)
         assert message.parts[:2] == conversation[0].parts[:2] and message.parts[2] != text
 
 
 @given(st.text(), st.sampled_from(NOISE_KINDS))
 def test_any_text_remains_a_conversation(text, kind):
-    (conversation,) = add_noise([[Message.from_text("user", text), Message.from_text("assistant", text)]], kind)
+    (conversation,) = noisy([[Message.from_text("user", text), Message.from_text("assistant", text)]], kind)
     assert parse(render(conversation)) == conversation
     assert [re.sub(r"[^\d\s]", "", message.text) for message in conversation] == [re.sub(r"[^\d\s]", "", text)] * 2
+
+
+@given(st.text(min_size=1), st.sampled_from(NOISE_KINDS))
+def test_a_document_remains_one_and_choices_of_trained_messages_stay(text, kind):
+    (document,) = add_noise([Record("letters", "1", escape(text))], kind)
+    assert re.sub(r"[^\d\s]", "", unescape(document.text)) == re.sub(r"[^\d\s]", "", text)
+    assert "<|" not in document.text
+    (chat,) = add_noise([Record("talk", "1", render(LETTER), train=[True, False])], kind)
+    assert chat.train == [True, False]

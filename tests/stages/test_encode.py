@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -7,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import encode
-from chatmill.conversation.chatml import IM_END, IM_START, Message, Part, Record, render
-from chatmill.conversation.template import LossKind, conversation_segments
+from chatmill.conversation.chatml import IM_END, IM_START, Message, Part, Record, escape, render, unescape
+from chatmill.conversation.template import LossKind, conversation_segments, record_segments
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import (
     SplitCounts,
@@ -72,9 +73,44 @@ def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, t
     assert Segmenter(template)(render(conversation)) == conversation_segments(conversation, template)
 
 
+@given(st.lists(st.tuples(MESSAGES, st.sampled_from([None, False, True]))), st.sampled_from(["chatml", "markers"]))
+def test_segments_of_records_follow_their_choice_of_trained_messages(messages, template):
+    text, train = render(message for message, _ in messages), [flag for _, flag in messages]
+    assert Segmenter(template)(text, train) == record_segments(Record("talk", "1", text, train=train), template)
+
+
+@given(CONTENT.filter(bool), st.sampled_from(["chatml", "markers"]))
+def test_an_encoded_document_has_the_bytes_of_its_text(text, template):
+    segments = Segmenter(template)(escape(text))
+    assert segments == record_segments(Record("books", "1", escape(text)), template)
+    ids, loss = byte_tokenizer().encode_segments(segments)
+    assert unescape(byte_tokenizer().decode(ids[1:-1])) == text
+    assert loss == [LossKind.IGNORED, *[LossKind.TRAINED] * (len(ids) - 1)]
+
+
+def test_a_file_of_conversations_and_documents_is_encoded_as_they_say(folder):
+    records = [
+        Record("talk", "1", render(CONVERSATIONS[0]), train=[None, False]),
+        Record("books", "2", "Once <\\|im_end|>"),
+        Record("talk", "3", render(CONVERSATIONS[0]), train=[True, None]),
+    ]
+    (folder / "train.jsonl").write_text("".join(record.to_json() for record in records), encoding="utf-8")
+    ids, loss, offsets = split = read_split(run(folder), "train")
+    trained = [ids[begin:end][loss[begin:end] == LossKind.TRAINED] for begin, end in pairwise(offsets)]
+    texts = list(map(byte_tokenizer().decode, trained))
+    assert texts == ["", f"Once <\\|im_end|>{IM_END}", f"Hi{IM_END}Hé!{IM_END}"]
+    assert split.is_document.tolist() == [False, True, False]
+    assert read_meta(folder / "tokens").conversations["train"] == 3
+
+
 @pytest.mark.parametrize(
     "text",
-    ["Hi", f"{IM_START}robot\nHi{IM_END}\n", f"{IM_START}user\nHi{IM_END}", f"{IM_START}user\n<|bos|>{IM_END}\n"],
+    [
+        f"Hi{IM_END}",
+        f"{IM_START}robot\nHi{IM_END}\n",
+        f"{IM_START}user\nHi{IM_END}",
+        f"{IM_START}user\n<|bos|>{IM_END}\n",
+    ],
 )
 def test_text_that_is_not_rendered_has_no_segments(text):
     with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|misplaced"):
@@ -147,7 +183,7 @@ def test_no_conversations_to_train_on_are_refused(folder):
 
 def test_a_line_that_is_no_conversation_is_named(folder):
     good = (folder / "train.jsonl").read_text(encoding="utf-8")
-    bad = replace(Record("talk", "talk/1", ""), text="Hi").to_json()
+    bad = replace(Record("talk", "talk/1", ""), text=f"Hi{IM_END}").to_json()
     (folder / "train.jsonl").write_text(good + bad, encoding="utf-8")
     with pytest.raises(ValueError, match=r"train\.jsonl:3: not a rendered conversation"):
         run(folder)

@@ -323,7 +323,7 @@ def test_a_test_set_without_conversations_is_refused(folders, tmp_path):
 
 def test_a_bad_record_is_named_with_its_line(folders, tmp_path):
     with pytest.raises(ValueError, match=r"test\.jsonl:2: not a rendered conversation at character 0"):
-        evaluated(folders, tmp_path, [RECORDS[0], Record("talk", "talk/1", "Hi")])
+        evaluated(folders, tmp_path, [RECORDS[0], Record("talk", "talk/1", "Hi<|im_end|>")])
 
 
 def test_prompts_that_are_not_utf8_are_refused(folders, tmp_path):

@@ -1,7 +1,7 @@
 """Short conversations, encoded by bytes and packed into rows."""
 
-from chatmill.conversation.chatml import Message
-from chatmill.conversation.template import conversation_segments
+from chatmill.conversation.chatml import Message, Record
+from chatmill.conversation.template import conversation_segments, record_segments
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import byte_tokenizer
@@ -12,13 +12,20 @@ ROLES = ("user", "assistant")
 
 
 def encode(talks, template="chatml"):
-    """Encode conversations, each a list of texts of which the user's is first, or (system text, list)."""
-    messages = []
+    """Encode conversations, each a list of texts of which the user's is first, or (system text, list).
+
+    A text by itself is a document, and a Record is any.
+    """
+    segments = []
     for talk in talks:
+        if isinstance(talk, str | Record):
+            segments.append(record_segments(talk if isinstance(talk, Record) else Record("", "", talk), template))
+            continue
         system, texts = talk if isinstance(talk, tuple) else ("", talk)
         turns = [Message.from_text(ROLES[i % 2], text) for i, text in enumerate(texts)]
-        messages.append([Message.from_text("system", system), *turns] if system else turns)
-    return EncodedSplit(*TOKENIZER.encode_conversations([conversation_segments(talk, template) for talk in messages]))
+        messages = [Message.from_text("system", system), *turns] if system else turns
+        segments.append(conversation_segments(messages, template))
+    return EncodedSplit(*TOKENIZER.encode_conversations(segments))
 
 
 def pack(talks, row_length, template="chatml", chained=0.0):

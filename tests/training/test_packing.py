@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
+from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD, Message, Record, render
 from chatmill.conversation.template import LossKind
 from chatmill.training.best_fit import best_fit
 from chatmill.training.chains import Row
@@ -175,3 +175,67 @@ def test_half_of_the_conversations_are_in_chains_that_fill_a_row():
     assert 0.4 < sum(int((row.skipped > 0).sum()) for row in dataset.epoch(0, 0)) / 4000 < 0.5
     assert dataset.batch(list(dataset.epoch(0, 0))).positions.max() > 500
     assert dataset.measure_epoch(0)[1] < 0.03
+
+
+def flagged(train, *texts, roles=("user", "assistant")):
+    """A record of messages, with its choice of trained ones."""
+    messages = [Message.from_text(roles[i % len(roles)], text) for i, text in enumerate(texts)]
+    return Record("", "", render(messages), train=train)
+
+
+def test_a_first_message_before_one_that_is_not_trained_is_no_system_message():
+    talks = [flagged([None, False, None, None], "Hi", "Go away", "q" * (i % 5 + 1), "a") for i in range(90)]
+    texts = list(chains(pack(talks, 256, chained=1.0)))
+    assert len(texts) < 45 and sum(text.count("user\nHi") for text in texts) == 90
+
+
+@pytest.mark.parametrize("system", [[], ["Be kind."]])
+def test_an_opening_stays_with_its_conversation_and_a_system_message_begins_the_chain(system):
+    roles = [*["system"] * len(system), "assistant", "user", "assistant"]
+    talks = [
+        flagged([*[None] * len(system), False, None, None], *system, "Welcome!", "q" * (i % 5 + 1), "a", roles=roles)
+        for i in range(90)
+    ]
+    texts = list(chains(pack(talks, 256, chained=1.0)))
+    assert sum(text.count("Welcome!") for text in texts) == 90 and len(texts) < 45
+    assert {text.count("Be kind.") for text in texts} == {len(system)}
+
+
+# documents
+
+DOCUMENTS = st.lists(st.text("ab", min_size=1, max_size=60), min_size=1, max_size=8)
+
+
+@given(DOCUMENTS, TALKS, st.integers(2, 40), CHAINED)
+def test_the_parts_of_documents_are_their_tokens_and_all_of_them_are_trained(documents, talks, context, chained):
+    dataset = pack([*documents, *talks], context, chained=chained)
+    spans, offsets = dataset.spans, dataset.split.offsets
+    number = int(spans.documents.sum())
+    covered = [
+        i for start, length in zip(spans.starts, spans.lengths, strict=True) for i in range(start, start + length)
+    ]
+    assert (covered[: offsets[len(documents)]] == np.arange(offsets[len(documents)])).all()
+    assert not spans.documents[number:].any() and spans.packed_lengths.max() <= context
+    batch = dataset.batch([single(i) for i in range(number)])
+    assert (batch.ids[:, 0] == SPECIAL[BOS]).all()
+    trained = "".join(TOKENIZER.decode(row) for row in batch.targets[batch.loss == LossKind.TRAINED][:, None])
+    assert trained == "".join(f"{text}{IM_END}" for text in documents)
+
+
+def test_a_document_is_cut_where_the_context_ends_and_a_later_part_follows_bos():
+    dataset = pack(["abcdefgh"], 5)
+    assert [text_of(dataset, i) for i in range(len(dataset.spans.starts))] == [f"{BOS}abcd", "efgh", IM_END]
+    assert dataset.spans.truncated.tolist() == [False, True, True] and dataset.spans.rejected == 0
+
+
+def test_documents_are_in_no_chain():
+    dataset = pack(["ab", "cd", *([["q", "a"]] * 20)], 96, chained=1.0)
+    for row in dataset.epoch(0, 0):
+        assert not row.skipped[np.isin(row.conversations, [0, 1])].any()
+        after = np.flatnonzero(np.isin(row.conversations, [0, 1])) + 1
+        assert not row.skipped[after[after < len(row.skipped)]].any()
+
+
+def test_short_rows_have_no_part_of_a_long_document():
+    spans = pack(["ab", "c" * 90, ["q", "a"]], 64).spans.not_longer(63)
+    assert (spans.documents.tolist(), spans.truncated.tolist()) == ([True, False], [False, False])

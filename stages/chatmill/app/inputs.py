@@ -1,7 +1,8 @@
 """Input of the commands: a plain text, or a conversation in any of the forms that are read.
 
 A conversation is read from ChatML, `<|im_start|>user …`; from a record, `{"text": "<|im_start|>user …"}`; and from
-`{"messages": [{"role": …, "content": …}]}`, or that list alone. In a file each line may be a conversation.
+`{"messages": [{"role": …, "content": …}]}`, or that list alone. In a file each line may be a conversation. One whose
+record says which messages are trained remains a Record, and so does a document of the pipeline.
 """
 
 import io
@@ -11,13 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chatmill.conversation.chatml import BOS, IM_END, IM_START, Conversation, parse
+from chatmill.conversation.chatml import BOS, IM_END, IM_START, Conversation, Record, is_document, parse, unescape
 from chatmill.datasets.formats import messages
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.json_document import values
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 
-TextOrConversation = str | Conversation
+TextOrConversation = str | Conversation | Record
 MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
 
 
@@ -70,6 +71,11 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
                 raise ValueError(f"{place}: {error}") from error
 
 
+def text_or_messages(record: Record) -> str | Conversation:
+    """The text of a document, or the messages of a conversation."""
+    return unescape(record.text) if is_document(record.text) else parse(record.text)
+
+
 def _is_json_of_conversations(text: str) -> bool:
     try:
         first, _ = json.JSONDecoder().raw_decode(text.lstrip())
@@ -99,8 +105,13 @@ def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
 
 
 def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS) -> TextOrConversation:
-    if isinstance(content, dict) and isinstance(content.get("text"), str):
-        content = content["text"]
+    if isinstance(content, dict) and isinstance(text := content.get("text"), str):
+        if text.startswith(IM_START) and content.get("train") is not None:
+            parse(text)
+            return Record("", "", text, train=content["train"])
+        if {"source", "group"} <= content.keys() and is_document(text):
+            return Record("", "", text)
+        content = text
     if isinstance(content, list):
         content = {"messages": content}
     if not isinstance(content, str):

@@ -7,14 +7,16 @@ are those before chatmill's templates escape it.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.inputs import TextOrConversation, iter_inputs
+from chatmill.app.inputs import TextOrConversation, iter_inputs, text_or_messages
+from chatmill.conversation.chatml import Record
 from chatmill.conversation.template import LossKind, Segment
+from chatmill.datasets.formats.example import Document as TextDocument
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, as_memory_error
@@ -61,7 +63,7 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
     """
     result: list[Document] = []
     entries = (
-        ((item.place, _conversation_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
+        ((item.place, _content_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
         if format
         else None
     )
@@ -69,7 +71,7 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
         if len(result) == limit:
             break
         try:
-            for text in [content] if isinstance(content, str) else (p.text for m in content for p in m.parts):
+            for text in _texts_of(content):
                 check_text(text)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
@@ -175,7 +177,14 @@ def window_length(engine: Engine, requested: int | None) -> int:
 
 def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
     """A document as segments of the template."""
-    return template.text(content) if isinstance(content, str) else template.full_conversation(content)
+    plain, train = (text_or_messages(content), content.train) if isinstance(content, Record) else (content, None)
+    return template.text(plain) if isinstance(plain, str) else template.full_conversation(plain, train)
+
+
+def _texts_of(content: TextOrConversation) -> Iterable[str]:
+    if isinstance(content, str | Record):
+        return [content if isinstance(content, str) else content.text]
+    return (part.text for message in content for part in message.parts)
 
 
 def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.ndarray:
@@ -188,7 +197,7 @@ def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.
         raise MemoryError(f"out of memory on {engine.device}: lower --context, or use a smaller model") from error
 
 
-def _conversation_of(item: Example | Reject) -> TextOrConversation:
+def _content_of(item: Example | TextDocument | Reject) -> TextOrConversation:
     if isinstance(item, Reject):
         raise ValueError(f"{item.place}: {item.detail}")
-    return item.conversation
+    return item.text if isinstance(item, TextDocument) else item.conversation

@@ -12,6 +12,9 @@ follows on the next line.
 
 `render` and `parse` are inverses for any content: `escape` puts a backslash after every `<` that is followed by a
 backslash or a bar, so no content ever contains `<|`, and every `<|` in rendered text belongs to a control token.
+
+A document is text without roles. It is stored as its escaped text alone, without any control token, while a rendered
+conversation begins with one.
 """
 
 import json
@@ -145,6 +148,14 @@ def _text_part(text: str) -> Part:
     return Part("text", unescape(text))
 
 
+def is_document(text: str) -> bool:
+    """Whether the text of a record is a document: escaped text, and no rendered conversation.
+
+    An empty text is a conversation without messages.
+    """
+    return bool(text) and "<|" not in text
+
+
 def declare_tools(conversation: Conversation, tools: Collection[str] = (CALCULATOR,)) -> Conversation:
     """The conversation with these tools declared, where there are any; one that declares tools stays as it is."""
     if not tools or declared_tools(conversation):
@@ -185,12 +196,13 @@ def check_turns(conversation: Conversation, *, opening: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A conversation on disk: one JSON line.
+    """A conversation or a document on disk: one JSON line.
 
-    Conversations of one `group` are in the same split. `skill` says how the last answer is scored
+    Records of one `group` are in the same split. `skill` says how the last answer is scored
     (chatmill.evaluation.skill_scoring, and chatmill.evaluation.sense for `talk` and `recall`); only conversations with
-    a known right answer have it. `train` says of each message whether it is trained, where that does not follow from
-    its role; None for those of which it does.
+    a known right answer have it. `train` says for each message whether its text and its end are trained; None stands
+    for what is usual: the assistant's are, and all others are prompt. A message that is not trained by choice has no
+    part in the loss.
     """
 
     source: str
@@ -198,6 +210,15 @@ class Record:
     text: str
     skill: dict[str, Any] | None = None
     train: list[bool | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.train is None:
+            return
+        count = 0 if is_document(self.text) else self.text.count(IM_START)
+        if not isinstance(self.train, list) or not all(flag is None or isinstance(flag, bool) for flag in self.train):
+            raise ValueError(f"train: expected a list of true, false and null, got {str(self.train)[:60]}")
+        if len(self.train) != count:
+            raise ValueError(f"train: expected one entry for each of {count} messages, got {len(self.train)}")
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
@@ -219,5 +240,5 @@ def read_records(file: Path) -> Iterator[Record]:
         for number, line in enumerate(lines, start=1):
             try:
                 yield Record(**json.loads(line))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(f"{file}:{number}: not a record of a conversation: {error}") from error

@@ -9,9 +9,11 @@ Two templates of the same conversation (line breaks are literal):
     Hello<|im_end|>
 
 `markers` is the older format. Its boundaries are plain text, so content that contains `Human:` can forge a turn.
+
+A document is `<|bos|>`, its text and `<|im_end|>` in both, and all of it is trained.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -24,7 +26,10 @@ from chatmill.conversation.chatml import (
     OUTPUT_END,
     OUTPUT_START,
     Message,
+    Record,
     escape,
+    is_document,
+    parse,
 )
 
 TemplateName = Literal["chatml", "markers"]
@@ -34,9 +39,9 @@ MARKERS = {"system": "System:", "user": "Human:", "assistant": "Assistant:"}
 class LossKind(IntEnum):
     """How a token enters the loss. The mask is set where it is TRAINED."""
 
-    IGNORED = 0  # tool output, which the model does not generate
+    IGNORED = 0  # tool output, which the model does not generate, and messages that are not trained by choice
     PROMPT = 1  # headers, system and user text: weighted by train_model.prompt_loss_weight
-    TRAINED = 2  # the assistant's text and calls, and the token that ends its turn
+    TRAINED = 2  # the assistant's text and calls, and the token that ends its turn; documents and their end
 
 
 class Segment(NamedTuple):
@@ -47,37 +52,64 @@ class Segment(NamedTuple):
     control: bool = False
 
 
-def conversation_segments(conversation: Iterable[Message], template: TemplateName = "chatml") -> list[Segment]:
-    """The segments of a conversation, `<|bos|>` included."""
+def record_segments(record: Record, template: TemplateName = "chatml") -> list[Segment]:
+    """The segments of a conversation, of which messages may be trained or not by choice, or of a document."""
+    if is_document(record.text):
+        return document_segments(record.text)
+    return conversation_segments(parse(record.text), template, record.train)
+
+
+def document_segments(text: str) -> list[Segment]:
+    """The segments of a document, whose text is escaped."""
+    return [
+        Segment(BOS, LossKind.IGNORED, control=True),
+        Segment(text, LossKind.TRAINED),
+        Segment(IM_END, LossKind.TRAINED, control=True),
+    ]
+
+
+def conversation_segments(
+    conversation: Iterable[Message], template: TemplateName = "chatml", train: Sequence[bool | None] | None = None
+) -> list[Segment]:
+    """The segments of a conversation, `<|bos|>` included; `train` has an entry for each message, as in a Record."""
+    messages = list(conversation)
     result = [Segment(BOS, LossKind.IGNORED, control=True)]
-    for message in conversation:
-        result += message_segments(message, template)
+    for message, is_trained in zip(messages, train or [None] * len(messages), strict=True):
+        result += message_segments(message, template, is_trained)
     return result
 
 
-def message_segments(message: Message, template: TemplateName = "chatml") -> list[Segment]:
-    """The segments of one message, with its header and its end."""
-    assistant = message.role == "assistant"
+def message_segments(
+    message: Message, template: TemplateName = "chatml", is_trained: bool | None = None
+) -> list[Segment]:
+    """The segments of one message, with its header and its end; None trains it if it is the assistant's."""
+    loss = _loss_of(message.role, is_trained)
     result = header_segments(message.role, template)
     if template == "markers" and message.parts:
-        result.append(Segment(" ", LossKind.TRAINED if assistant else LossKind.PROMPT))
+        result.append(Segment(" ", loss))
     for part in message.parts:
         if part.kind == "text":
-            result.append(Segment(escape(part.text), LossKind.TRAINED if assistant else LossKind.PROMPT))
+            result.append(Segment(escape(part.text), loss))
         elif part.kind == "call":
-            result.append(Segment(CALL_START, LossKind.TRAINED, control=True))
-            result.append(Segment(escape(part.text), LossKind.TRAINED))
-            result.append(Segment(CALL_END, LossKind.TRAINED, control=True))
+            result.append(Segment(CALL_START, loss, control=True))
+            result.append(Segment(escape(part.text), loss))
+            result.append(Segment(CALL_END, loss, control=True))
         else:
             result += output_segments(part.text)
     if template == "chatml":
-        result.append(Segment(IM_END, LossKind.TRAINED if assistant else LossKind.PROMPT, control=True))
+        result.append(Segment(IM_END, loss, control=True))
         result.append(Segment("\n", LossKind.PROMPT))
     else:
-        if assistant:
-            result.append(Segment(IM_END, LossKind.TRAINED, control=True))
+        if message.role == "assistant":
+            result.append(Segment(IM_END, loss, control=True))
         result.append(Segment("\n\n", LossKind.PROMPT))
     return [segment for segment in result if segment.text]
+
+
+def _loss_of(role: str, is_trained: bool | None) -> LossKind:
+    if is_trained is None:
+        return LossKind.TRAINED if role == "assistant" else LossKind.PROMPT
+    return LossKind.TRAINED if is_trained else LossKind.IGNORED
 
 
 def header_segments(role: str, template: TemplateName = "chatml") -> list[Segment]:

@@ -3,8 +3,17 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, render
-from chatmill.datasets.formats.example import Example, Extent, Reject, Turn, extent_of, num_bytes, total_extent
+from chatmill.conversation.chatml import IM_START, Conversation, Record, check_turns, escape, is_document, render
+from chatmill.datasets.formats.example import (
+    Document,
+    Example,
+    Extent,
+    Reject,
+    Turn,
+    extent_of,
+    num_bytes,
+    total_extent,
+)
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.datasets.repair import repair
 from chatmill.datasets.source_parameters import SourceParameters
@@ -35,12 +44,15 @@ def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator
 
 
 def _entries(
-    item: Example | Reject, source: str, parameters: SourceParameters, tally: Tally
+    item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
 ) -> Iterator[Record | Reject]:
     """The record or the reject of an entry, and the parts that are left out."""
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
         yield item
+        return
+    if isinstance(item, Document):
+        yield _document(item, source, parameters, tally)
         return
     extent = extent_of(item.turns)
     if item.dropped:
@@ -77,6 +89,17 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
     return Record(source, on_side(group, side) if side else group, text, item.skill, train)
 
 
+def _document(item: Document, source: str, parameters: SourceParameters, tally: Tally) -> Record | Reject:
+    """The record of a document, which is counted as one message."""
+    extent, text = Extent(1, num_bytes(item.text)), escape(item.text)
+    tally.read(extent)
+    problem = _text_problem(text, []) if text.strip() else ("empty_document", "no text but white space")
+    if problem:
+        return Reject(item.place, *problem, *extent)
+    tally.keep(extent, ())
+    return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
+
+
 def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | None:
     """Reason and detail of text that no model can be trained on."""
     try:
@@ -84,6 +107,7 @@ def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | No
     except UnicodeEncodeError as error:
         before = text[: error.start].rpartition(IM_START)[2].partition("\n")
         where = f"character {len(before[2]) + 1} of a message of the {before[0]}"
+        where = f"character {error.start + 1}" if is_document(text) else where
         return "not_utf8", f"half a character (the surrogate {text[error.start]!a}) at {where}"
     if too_long:
         return "too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes"
@@ -107,7 +131,7 @@ def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | N
 
 
 def _longest(conversation: Conversation) -> int:
-    return max(sum(num_bytes(part.text) for part in message.parts) for message in conversation)
+    return max((sum(num_bytes(part.text) for part in message.parts) for message in conversation), default=0)
 
 
 def _longest_run(text: str) -> str:

@@ -5,6 +5,7 @@ The group of a conversation is one of
     questions/2f1c…          named by what is asked before the first answer, whatever the source is called
     skills/units/99 km m     named by the format that generated the conversation
     columns/77ab…            named by the dataset's column of groups
+    documents/5b02…          that of a document and of the other parts of its file
     test/questions/2f1c…     as above, on a fixed side: train, validation or test
 
 The side of a group that is not fixed follows from a hash of its name, so that added data moves no group.
@@ -16,7 +17,7 @@ from typing import Literal, get_args
 
 SplitName = Literal["train", "validation", "test"]
 _SIDES = get_args(SplitName)
-_BY_QUESTION, _BY_COLUMN = "questions/", "columns/"
+_BY_QUESTION, _BY_COLUMN, _BY_TEXT = "questions/", "columns/", "documents/"
 _USER_HEADER, _ASSISTANT_HEADER = "<|im_start|>user\n", "<|im_start|>assistant\n"  # never occur in content
 _DECLARATION = re.compile(r"(?:<\|im_start\|>system\nTools: calculator(?=<\|im_end\|>\n)|(?<=\n)Tools: calculator\n)")
 
@@ -32,7 +33,7 @@ def on_side(group: str, side: SplitName) -> str:
 
 
 def is_generated(group: str) -> bool:
-    """Whether the format that generated the conversation named the group."""
+    """Whether the format named the group, as those that generate conversations and read documents do."""
     return not group.removeprefix(f"{fixed_side(group)}/").startswith((_BY_QUESTION, _BY_COLUMN))
 
 
@@ -49,7 +50,8 @@ def is_by_column(group: str) -> bool:
 def question_group(text: str) -> str:
     """The group of a rendered conversation whose format names none: its messages before the first answer.
 
-    Case, spaces, final punctuation and the declaration of tools make no difference.
+    Case, spaces, final punctuation, the declaration of tools, and a message of the assistant before the first one of
+    the user make no difference.
     """
     begin = text.index(_USER_HEADER)  # what the assistant says before it is no answer
     end = text.index(_ASSISTANT_HEADER, begin)
@@ -57,8 +59,19 @@ def question_group(text: str) -> str:
     return _BY_QUESTION + _question_hash(text[: opening if opening >= 0 else begin] + text[begin:end])
 
 
+def document_group(text: str | bytes) -> str:
+    """The group of a document, or of all parts of a file, by its content."""
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return f"{_BY_TEXT}{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+
+
 def question_of(group: str, text: str) -> str:
-    """What conversations of all sources that ask the same share: of a generated one the last question counts."""
+    """What records of all sources that ask the same share: of a generated conversation the last question counts.
+
+    A document shares nothing but its text.
+    """
+    if text and "<|" not in text:  # a document
+        return document_group(text)
     if is_generated(group):
         return _BY_QUESTION + _question_hash(text[text.rindex(_USER_HEADER) : text.rindex(_ASSISTANT_HEADER)])
     if is_by_column(group):

@@ -1,4 +1,4 @@
-"""Encoded conversations on disk: what `encode` writes and `train_model` reads.
+"""Encoded conversations and documents on disk: what `encode` writes and `train_model` reads.
 
 A folder with, for each split,
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation.template import TemplateName
+from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -37,11 +37,19 @@ class SplitCounts(NamedTuple):
 
 
 class EncodedSplit(NamedTuple):
-    """The conversations of one split: two arrays of all their tokens, and where each conversation begins and ends."""
+    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends."""
 
     ids: NDArray[np.unsignedinteger[Any]]
     loss: NDArray[np.uint8]
     offsets: NDArray[np.int64]
+
+    @property
+    def is_document(self) -> NDArray[np.bool]:
+        """(N,) whether each is a document, which is trained from its second token on; a conversation has a header."""
+        has_text = np.diff(self.offsets) > 1
+        result = np.zeros(len(has_text), np.bool)
+        result[has_text] = self.loss[self.offsets[:-1][has_text] + 1] == LossKind.TRAINED
+        return result
 
 
 class Sources(NamedTuple):

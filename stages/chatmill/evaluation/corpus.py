@@ -1,6 +1,6 @@
 """A tokenized test corpus, and its bits per byte under a model.
 
-Shapes: N tokens of D conversations, one after another.
+Shapes: N tokens of D documents, one after another: conversations, or texts without roles.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -10,8 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import IM_END, Conversation, unescape
-from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, spans
+from chatmill.conversation.chatml import IM_END, Conversation, Record, is_document, unescape
+from chatmill.conversation.template import (
+    LossKind,
+    Segment,
+    TemplateName,
+    conversation_segments,
+    record_segments,
+    spans,
+)
 from chatmill.evaluation.bits_per_byte import WindowScorer, bits_per_byte, token_nats
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
@@ -34,6 +41,16 @@ class Corpus:
     is_trained: np.ndarray  # (N,) bool: where the loss mask is set
     texts: list[bytes]  # the text of each id, unescaped
     escaped: np.ndarray  # (N,) bool: whether a token begins with the backslash that escapes the end of the one before
+    has_roles: np.ndarray  # (D,) bool: conversations, and no documents of text alone
+
+    @classmethod
+    def from_records(
+        cls, records: Sequence[Record], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
+    ) -> "Corpus":
+        """The conversations and documents in a template."""
+        documents = [record_segments(record, template) for record in records]
+        has_roles = [not is_document(record.text) for record in records]
+        return cls.from_segments(documents, tokenizer, threads, escaped=True, has_roles=has_roles)
 
     @classmethod
     def from_conversations(
@@ -52,11 +69,12 @@ class Corpus:
         *,
         escaped: bool,
         scored: Collection[LossKind] = tuple(LossKind),
+        has_roles: Sequence[bool] | None = None,
     ) -> "Corpus":
         """Documents as segments, of which those with a kind of loss in `scored` are scored.
 
         `escaped` says whether their text is (chatmill.conversation.chatml.escape). The first token of a document is not
-        scored, since it has no context.
+        scored, since it has no context. `has_roles` is by default true for each.
         """
         encoded = tokenizer.encode_conversations(documents, threads=threads)
         is_scored = tokenizer.is_text[encoded.ids] & np.isin(encoded.loss, list(scored))
@@ -68,7 +86,8 @@ class Corpus:
             begins_escaped[1:] = begins[1:] & ends[:-1]
             texts = [token.replace(b"<\\", b"<") for token in texts]
         is_trained = encoded.loss == LossKind.TRAINED
-        corpus = cls(tokenizer, encoded.ids, encoded.offsets, is_scored, is_trained, texts, begins_escaped)
+        roles = np.ones(len(documents), bool) if has_roles is None else np.array(has_roles, bool)
+        corpus = cls(tokenizer, encoded.ids, encoded.offsets, is_scored, is_trained, texts, begins_escaped, roles)
         sums = np.concatenate(([0], np.cumsum(corpus.num_bytes)))[corpus.offsets]
         assert np.diff(sums).tolist() == [text_bytes(segments, escaped=escaped) for segments in documents], (
             "the bytes of the tokens differ from those of the text"
@@ -96,9 +115,10 @@ class Corpus:
 
     def bits(self, nats: np.ndarray, *, trained_only: bool = False, documents: np.ndarray | None = None) -> BitsPerByte:
         """Bits per byte of all text, None for a model trained on answers alone, and of the assistant's text."""
+        answered = self.has_roles if documents is None else self.has_roles & documents
         return BitsPerByte(
             None if trained_only else self.bits_per_byte(nats, trained_only=False, documents=documents),
-            self.bits_per_byte(nats, trained_only=True, documents=documents),
+            self.bits_per_byte(nats, trained_only=True, documents=answered),
         )
 
     def text(self) -> bytes:
@@ -125,8 +145,9 @@ class Corpus:
         return np.bincount(owners, nats[chosen], size), np.bincount(owners, self.num_bytes[chosen], size)
 
     def stop_nats_per_turn(self, nats: np.ndarray) -> float | None:
-        """Mean nats of the token that ends a message of the assistant."""
-        ends = nats[self.is_trained & (self.ids == self.tokenizer.special[IM_END])]
+        """Mean nats of the token that ends a trained message, which is the assistant's unless a record says more."""
+        in_messages = np.repeat(self.has_roles, np.diff(self.offsets))
+        ends = nats[self.is_trained & in_messages & (self.ids == self.tokenizer.special[IM_END])]
         return float(ends.mean()) if len(ends) else None
 
 
@@ -141,14 +162,12 @@ def text_bytes(segments: Iterable[Segment], *, escaped: bool) -> int:
     return sum(len((unescape(text) if escaped else text).encode()) for text in texts)
 
 
-def bytes_per_token(
-    conversations: Iterable[Conversation], tokenizer: ChatTokenizer, template: TemplateName
-) -> float | None:
+def bytes_per_token(documents: Iterable[list[Segment]], tokenizer: ChatTokenizer) -> float | None:
     """Mean bytes of text, without escapes, of a text token; None where there is none. No control tokens are needed."""
     texts = [
         "".join(segment.text for segment in span)
-        for conversation in conversations
-        for span in spans(conversation_segments(conversation, template))
+        for segments in documents
+        for span in spans(segments)
         if not span[0].control
     ]
     tokens = sum(map(len, tokenizer.encode(texts)))

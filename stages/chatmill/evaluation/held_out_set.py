@@ -1,4 +1,4 @@
-"""The test conversations on which models are measured."""
+"""The test conversations and documents on which models are measured."""
 
 import heapq
 from collections import Counter, defaultdict
@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation, Record, parse, read_records
+from chatmill.conversation.chatml import Conversation, Record, is_document, parse, read_records
 
 MIN_OF_SOURCE = 200  # conversations of each source in a sample, if it has as many
 TALK_SKILLS = ("talk", "recall")  # of generated conversations that are measured otherwise than exercises
@@ -16,11 +16,20 @@ TALK_SKILLS = ("talk", "recall")  # of generated conversations that are measured
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test conversations with their sources, and how the last answer of each is scored."""
+    """Test records, and the messages of each; a document has none."""
 
-    sources: list[str]
+    records: list[Record]
     conversations: list[Conversation]
-    skills: list[dict[str, Any] | None]
+
+    @property
+    def sources(self) -> list[str]:
+        """The source of each."""
+        return [record.source for record in self.records]
+
+    @property
+    def skills(self) -> list[dict[str, Any] | None]:
+        """How the last answer of each is scored."""
+        return [record.skill for record in self.records]
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class TestSample(NamedTuple):
     test: TestSet  # for bits per byte
     questions: list[Question]  # of skills
     talk_questions: dict[str, list[Question]]  # to a persona, by their kind (talk_kind)
-    talk: list[Conversation]  # conversations without `skill`, in the order of their hashes
+    talk: list[Conversation]  # conversations without `skill` that end with a true answer, in the order of their hashes
     num_conversations: int  # of the whole file
 
 
@@ -99,7 +108,8 @@ def sample_test_set(
         drawn.add(digest, line)
         by_source[record.source].add(digest, line)
         if record.skill is None:
-            drawn_talk.add(digest, line)
+            if ends_with_true_answer(record):
+                drawn_talk.add(digest, line)
         elif is_exercise(record.skill) and (rank := _count(counts, record.skill)) < questions:
             asked.append((rank, line))
         elif record.skill.get("persona") == persona:
@@ -122,6 +132,11 @@ def select_questions(test: TestSet, limit: int) -> list[Question]:
         for conversation, skill in zip(test.conversations, test.skills, strict=True)
         if skill and is_exercise(skill) and (rank := _count(counts, skill)) < limit
     ]
+
+
+def ends_with_true_answer(record: Record) -> bool:
+    """Whether a record is a conversation whose last message is not excluded from training."""
+    return not is_document(record.text) and not (record.train and record.train[-1] is False)
 
 
 def is_exercise(skill: dict[str, Any]) -> bool:
@@ -169,8 +184,7 @@ def _read_lines(file: Path) -> Iterator[Line]:
 
 def _parse_lines(file: Path, lines: Iterable[Line]) -> TestSet:
     lines = list(lines)
-    conversations = [_parse_line(file, line) for line in lines]
-    return TestSet([line.record.source for line in lines], conversations, [line.record.skill for line in lines])
+    return TestSet([line.record for line in lines], [_parse_line(file, line) for line in lines])
 
 
 def _question(file: Path, line: Line, rank: int) -> Question:
@@ -179,6 +193,6 @@ def _question(file: Path, line: Line, rank: int) -> Question:
 
 def _parse_line(file: Path, line: Line) -> Conversation:
     try:
-        return parse(line.record.text)
+        return [] if is_document(line.record.text) else parse(line.record.text)
     except ValueError as error:
         raise ValueError(f"{file}:{line.number}: {error}") from error

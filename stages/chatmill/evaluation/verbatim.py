@@ -1,7 +1,7 @@
 """Copying told apart from talking: how much of the answers stands in the training data.
 
-Texts are compared by their words in lower case. An answer is verbatim if an answer of the training data has the same
-words; its copied stretch is the longest run of its words that stands anywhere in one of them.
+Texts are compared by their words in lower case. An answer is verbatim if an answer or a document of the training data
+has the same words; its copied stretch is the longest run of its words that stands anywhere in one of them.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import Conversation, parse, read_records
+from chatmill.conversation.chatml import Conversation, is_document, parse, read_records, unescape
 from chatmill.evaluation.intervals import share
 
 MAX_TRAIN_BYTES = 200_000_000  # that are searched, of a larger file a sample by hash
@@ -109,11 +109,11 @@ def words(text: str) -> Words:
 
 
 def sampled_answers(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> Iterator[str]:
-    """The answers in a training file, or in a sample of its conversations by hash of about `max_bytes`."""
+    """The answers and documents in a training file, or in a sample of its records by hash of about `max_bytes`."""
     limit = sampled_share(train, max_bytes) * 2**64
     for record in read_records(train):
         if int.from_bytes(blake2b(record.text.encode(), digest_size=8).digest()) < limit:
-            yield from answers(parse(record.text))
+            yield from [unescape(record.text)] if is_document(record.text) else answers(parse(record.text))
 
 
 def sampled_share(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> float:

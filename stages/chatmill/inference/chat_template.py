@@ -6,7 +6,7 @@ distinguished from those that a user has typed.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Protocol
@@ -61,8 +61,13 @@ class ChatTemplate(Protocol):
     def next_turn(self, message: Message) -> list[Segment]:
         """What follows an answer: the rest of its end, the user's next message and the generation prompt."""
 
-    def full_conversation(self, conversation: Conversation) -> list[Segment]:
-        """A complete conversation, without a generation prompt; the assistant's text is marked as trained."""
+    def full_conversation(
+        self, conversation: Conversation, train: Sequence[bool | None] | None = None
+    ) -> list[Segment]:
+        """A complete conversation, without a generation prompt; the assistant's text is marked as trained.
+
+        `train` may say otherwise for each message, as in a Record.
+        """
 
     def answer(self, message: Message) -> list[Segment]:
         """What follows the prompt: the assistant's message as the model writes it, without its end."""
@@ -99,9 +104,11 @@ class ChatmillTemplate:
         newline = message_segments(Message("assistant", ()), self.name)[-1]
         return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
 
-    def full_conversation(self, conversation: Conversation) -> list[Segment]:
+    def full_conversation(
+        self, conversation: Conversation, train: Sequence[bool | None] | None = None
+    ) -> list[Segment]:
         """A conversation as models are trained on it."""
-        return conversation_segments(conversation, self.name)
+        return conversation_segments(conversation, self.name, train)
 
     def answer(self, message: Message) -> list[Segment]:
         """A message without its header, and without the token and the newline that end it."""
@@ -240,9 +247,11 @@ class ExternalTemplate:
             [*self._messages(before), *self._layout_segments(self._assistant_header), content]
         )
 
-    def full_conversation(self, conversation: Conversation) -> list[Segment]:
+    def full_conversation(
+        self, conversation: Conversation, train: Sequence[bool | None] | None = None
+    ) -> list[Segment]:
         """A complete conversation; the text of the layout is ignored in the loss."""
-        return self._add_leading_spaces(self._messages(conversation))
+        return self._add_leading_spaces(self._messages(conversation, train))
 
     def answer(self, message: Message) -> list[Segment]:
         """The text alone: a layout has no calls."""
@@ -255,18 +264,18 @@ class ExternalTemplate:
     def _bos_segments(self) -> list[Segment]:
         return [Segment(self._bos, LossKind.IGNORED, control=True)] if self._bos else []
 
-    def _messages(self, conversation: Conversation) -> list[Segment]:
+    def _messages(self, conversation: Conversation, train: Sequence[bool | None] | None = None) -> list[Segment]:
         system = next((message.text for message in conversation if message.role == "system"), "")
         parts = self._bos_segments()
         if system and not self._layout.system_in_user:
             parts += self._message("system", system)
             system = ""
-        for message in conversation:
+        for message, is_trained in zip(conversation, train or [None] * len(conversation), strict=True):
             if message.role == "user":
-                parts += self._message("user", self._with(system, message.text))
+                parts += self._message("user", self._with(system, message.text), is_trained)
                 system = ""
             elif message.role == "assistant":
-                parts += self._message("assistant", message.text)
+                parts += self._message("assistant", message.text, is_trained)
         return parts
 
     def next_turn(self, message: Message) -> list[Segment]:
@@ -283,11 +292,12 @@ class ExternalTemplate:
         before, after = self._layout.system
         return f"{before}{system}{after}{text}" if system else text
 
-    def _message(self, role: str, text: str) -> list[Segment]:
+    def _message(self, role: str, text: str, is_trained: bool | None = None) -> list[Segment]:
         """A message; a space after its header belongs to its text, as tokens include the space before a word."""
         before, after = getattr(self._layout, role)
         header = before.rstrip(" ")
-        content = Segment(before[len(header) :] + text, LossKind.TRAINED if role == "assistant" else LossKind.PROMPT)
+        is_trained = role == "assistant" if is_trained is None else is_trained
+        content = Segment(before[len(header) :] + text, LossKind.TRAINED if is_trained else LossKind.PROMPT)
         return [*self._layout_segments(header), content, *self._layout_segments(after)]
 
     def _layout_segments(self, text: str) -> list[Segment]:

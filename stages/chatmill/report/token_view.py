@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from chatmill.conversation.chatml import Conversation
-from chatmill.conversation.template import LossKind, TemplateName, conversation_segments
+from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments
 from chatmill.report.markup import Html, join, table, tag
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
@@ -35,7 +35,12 @@ def text_tokens(text: str, tokenizer: ChatTokenizer) -> list[Token]:
 
 def conversation_tokens(conversation: Conversation, tokenizer: ChatTokenizer, template: TemplateName) -> list[Token]:
     """The tokens of a conversation; their concatenated contents are the bytes of the text that a model reads."""
-    ids, losses = tokenizer.encode_segments(conversation_segments(conversation, template))
+    return segment_tokens(conversation_segments(conversation, template), tokenizer)
+
+
+def segment_tokens(segments: Sequence[Segment], tokenizer: ChatTokenizer) -> list[Token]:
+    """The tokens of segments, with their kinds of loss."""
+    ids, losses = tokenizer.encode_segments(segments)
     controls = set(tokenizer.special.values())
     return [Token(i, tokenizer.token_bytes[i], i in controls, loss) for i, loss in zip(ids, losses, strict=True)]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.chatml import Record
 from chatmill.conversation.template import TemplateName
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.evaluation.corpus import Corpus
@@ -31,18 +31,18 @@ from chatmill.training.byte_encoder import ByteEmbedding, ByteEncoder
 
 @dataclass(frozen=True)
 class EmbeddingEvaluator:
-    """A trained model, its tokenizer, how it was trained, and the conversations that it is measured on."""
+    """A trained model, its tokenizer, how it was trained, and the records that it is measured on."""
 
     model: ChatModel
     tokenizer: ChatTokenizer
     template: TemplateName
     prompt_loss_weight: float  # the weight of what the assistant reads, in training
-    conversations: list[Conversation]
+    records: list[Record]
     threads: int = 1
 
     def corpus(self, tokenizer: ChatTokenizer | None = None) -> Corpus:
-        """The conversations, encoded by the model's own tokenizer or another one."""
-        return Corpus.from_conversations(self.conversations, tokenizer or self.tokenizer, self.template, self.threads)
+        """The records, encoded by the model's own tokenizer or another one."""
+        return Corpus.from_records(self.records, tokenizer or self.tokenizer, self.template, self.threads)
 
     def bits_per_byte(self, table: Tensor, corpus: Corpus) -> BitsPerByte:
         """Bits per byte of a corpus with the rows (V, R) of another table."""
@@ -85,12 +85,12 @@ def measure_plugged(
 
 
 def measure_noisy(evaluator: EmbeddingEvaluator, plugged: Tensor) -> dict[str, dict[str, BitsPerByte]]:
-    """Bits per byte of noisy conversations, with the model's table and with the rows `plugged` (V, R)."""
+    """Bits per byte of noisy records, with the model's table and with the rows `plugged` (V, R)."""
     tables = {"table": embedding_table(evaluator.model), "plugged_in": plugged}
     result: dict[str, dict[str, BitsPerByte]] = {}
     for kind in NOISE_KINDS:
-        text = add_noise(evaluator.conversations, kind)
-        corpus = Corpus.from_conversations(text, evaluator.tokenizer, evaluator.template, evaluator.threads)
+        text = add_noise(evaluator.records, kind)
+        corpus = Corpus.from_records(text, evaluator.tokenizer, evaluator.template, evaluator.threads)
         result[kind] = {name: evaluator.bits_per_byte(rows, corpus) for name, rows in tables.items()}
     return result
 

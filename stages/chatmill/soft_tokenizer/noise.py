@@ -1,6 +1,6 @@
-"""Noise in conversations: typos, unusual case, and invented words.
+"""Noise in conversations and documents: typos, unusual case, and invented words.
 
-The noise is deterministic: it depends on each conversation's own text alone.
+The noise is deterministic: it depends on each one's own text alone.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, get_args
 
-from chatmill.conversation.chatml import Conversation, Part, render
+from chatmill.conversation.chatml import Message, Part, Record, escape, is_document, parse, render, unescape
 
 Noise = Literal["typos", "case", "rare_words"]
 NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)
@@ -47,15 +47,16 @@ Change = Callable[[str], str]
 """From a word to its replacement."""
 
 
-def add_noise(conversations: Iterable[Conversation], kind: Noise) -> list[Conversation]:
-    """The conversations with some words of their text changed; tool calls and their outputs stay."""
-    return [_add_noise(conversation, _CHANGES[kind]) for conversation in conversations]
+def add_noise(records: Iterable[Record], kind: Noise) -> list[Record]:
+    """The records with some words of their text changed; tool calls and their outputs stay."""
+    return [replace(record, text=_noisy(record.text, _CHANGES[kind])) for record in records]
 
 
-def _add_noise(conversation: Conversation, changes: Callable[[random.Random], Change]) -> Conversation:
-    seed = hashlib.sha256(render(conversation).encode()).digest()
-    change = changes(random.Random(seed))
-    return [replace(message, parts=tuple(_changed(part, change) for part in message.parts)) for message in conversation]
+def _noisy(text: str, changes: Callable[[random.Random], Change]) -> str:
+    change = changes(random.Random(hashlib.sha256(text.encode()).digest()))
+    if is_document(text):
+        return escape(_changed(Part("text", unescape(text)), change).text)
+    return render(Message(one.role, tuple(_changed(part, change) for part in one.parts)) for one in parse(text))
 
 
 def _changed(part: Part, change: Change) -> Part:

@@ -32,7 +32,11 @@ class Row(NamedTuple):
 def find_heads(
     split: EncodedSplit, starts: np.ndarray, lengths: np.ndarray, template: TemplateName, special: Mapping[str, int]
 ) -> Heads:
-    """The heads of the conversations at `starts`; in the template `markers`, `<|bos|>` alone."""
+    """The heads of the conversations at `starts`; in the template `markers`, `<|bos|>` alone.
+
+    A system message is the only one whose role differs from that of the message after the next, and no answer follows
+    it.
+    """
     heads = np.ones(len(starts), np.int64)
     marks = np.flatnonzero(split.ids == special[IM_START])
     if template == "chatml" and len(marks):
@@ -41,7 +45,10 @@ def find_heads(
         second, third = np.minimum(marks[first + 1], ends), np.minimum(marks[first + 2], ends)
         trained = np.append(split.loss == LossKind.TRAINED, False)
         answers = np.logical_or.reduceat(trained, np.stack([second, third], axis=1).ravel())[::2]
-        heads = np.where((second < ends) & ~answers, second - starts, heads)
+        last = len(split.ids) - 1
+        roles, later_roles = (split.ids[np.minimum(mark + 1, last)] for mark in (marks[first], third))
+        is_system = (third < ends) & (roles != later_roles)
+        heads = np.where(is_system & ~answers, second - starts, heads)
     kinds: dict[bytes, int] = {}
     texts = (split.ids[start : start + head].tobytes() for start, head in zip(starts, heads, strict=True))
     return Heads(heads, np.array([kinds.setdefault(text, len(kinds)) for text in texts], np.int64))

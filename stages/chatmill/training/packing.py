@@ -23,11 +23,15 @@ _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row,
 
 @dataclass(frozen=True, slots=True)
 class ConversationSpans:
-    """The packed tokens of each conversation: [start, start + length), after `<|bos|>` if it was truncated."""
+    """The packed tokens of each conversation or part of a document: [start, start + length).
+
+    They follow `<|bos|>` where it is not among them: in a truncated conversation, and in a later part of a document.
+    """
 
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int64
-    truncated: np.ndarray  # (N,) bool
+    truncated: np.ndarray  # (N,) bool, whether `<|bos|>` is added
+    documents: np.ndarray  # (N,) bool
     heads: Heads
     rejected: int  # conversations without a trained token, which the arrays leave out
 
@@ -40,7 +44,10 @@ class ConversationSpans:
         """Those of at most `length` tokens that are not truncated."""
         kept = (self.lengths <= length) & ~self.truncated
         heads = Heads(self.heads.lengths[kept], self.heads.kinds[kept])
-        return ConversationSpans(self.starts[kept], self.lengths[kept], self.truncated[kept], heads, self.rejected)
+        starts, lengths, truncated, documents = (
+            array[kept] for array in (self.starts, self.lengths, self.truncated, self.documents)
+        )
+        return ConversationSpans(starts, lengths, truncated, documents, heads, self.rejected)
 
 
 class Batch(NamedTuple):
@@ -56,21 +63,44 @@ class Batch(NamedTuple):
 def truncate_conversations(
     split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int]
 ) -> ConversationSpans:
-    """The conversations with trained tokens; longer ones than `context` tokens lose their beginning."""
+    """The conversations with trained tokens, and the documents, in parts of at most `context` tokens.
+
+    Of longer conversations only the end remains; of longer documents each part is packed by itself.
+    """
     if context < 2:
         raise ValueError(f"context = {context}: expected 2 tokens or more, as one alone predicts none")
-    starts, lengths = np.array(split.offsets[:-1]), np.diff(split.offsets)
+    starts, lengths, documents = np.array(split.offsets[:-1]), np.diff(split.offsets), split.is_document
     if len(starts):
         trained = np.logical_or.reduceat(split.loss == LossKind.TRAINED, starts)
-        starts, lengths, rejected = starts[trained], lengths[trained], int((~trained).sum())
+        starts, lengths, documents = starts[trained], lengths[trained], documents[trained]
+        rejected = int((~trained).sum())
     else:
         rejected = 0
-    truncated, heads = lengths > context, find_heads(split, starts, lengths, template, special)
+    starts, lengths, documents, later = _divide_documents(starts, lengths, documents, context)
+    truncated = ~documents & (lengths > context)
+    heads = find_heads(split, starts, lengths, template, special)
     for i in np.flatnonzero(truncated):
         span = slice(starts[i], starts[i] + lengths[i])
         begin, end = _end_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
         starts[i], lengths[i] = starts[i] + begin, end - begin
-    return ConversationSpans(starts, lengths, truncated, heads, rejected)
+    return ConversationSpans(starts, lengths, truncated | later, documents, heads, rejected)
+
+
+def _divide_documents(
+    starts: np.ndarray, lengths: np.ndarray, documents: np.ndarray, context: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The spans, with long documents in parts; whether each is of a document, and whether it is a later part of one.
+
+    The first part has `<|bos|>`; a later one leaves room for it.
+    """
+    room = context - 1
+    counts = np.where(documents, np.maximum(1, -(-(lengths - 1) // room)), 1)
+    starts, lengths, documents = (np.repeat(array, counts) for array in (starts, lengths, documents))
+    numbers = np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts)  # of the parts of each document
+    later = numbers > 0
+    skipped = numbers * room + later
+    ends = np.where(documents, np.minimum(lengths, (numbers + 1) * room + 1), lengths)
+    return starts + skipped, ends - skipped, documents, later
 
 
 def _end_that_fits(
@@ -124,7 +154,8 @@ class PackedDataset:
         lengths = self.spans.packed_lengths
         is_first = np.zeros(len(window), bool)  # a chain with two copies of a conversation would teach to copy
         is_first[np.unique(window, return_index=True)[1]] = True
-        is_chained = (random.random(len(window)) < self.chained) & ~self.spans.truncated[window] & is_first
+        is_alone = (self.spans.truncated | self.spans.documents)[window]
+        is_chained = (random.random(len(window)) < self.chained) & is_first & ~is_alone
         yield from make_chains(window[is_chained], lengths, self.spans.heads, self.row_length, random)
         yield from (Row(np.array([i]), np.zeros(1, np.int64)) for i in window[~is_chained])
 

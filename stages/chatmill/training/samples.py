@@ -1,7 +1,6 @@
 """Sample answers to the first questions of a split, which are read as ids, so that no tokenizer is needed."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 import torch
@@ -19,8 +18,9 @@ _ANSWER = 24  # tokens
 def sample_answers(
     model: ChatModel, split: EncodedSplit, vocabulary: Vocabulary, number: int
 ) -> Iterator[tuple[str, str]]:
-    """Up to `number` questions, each with the model's greedy answer."""
-    for begin, end in islice(zip(split.offsets, split.offsets[1:], strict=False), number):
+    """Up to `number` questions, each with the model's greedy answer; none for documents."""
+    for index in np.flatnonzero(~split.is_document)[:number]:
+        begin, end = split.offsets[index : index + 2]
         trained = np.flatnonzero(split.loss[begin:end] == LossKind.TRAINED)
         if len(trained):
             room = min(_LONGEST, model.config.max_position_embeddings - _ANSWER)

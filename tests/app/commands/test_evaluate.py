@@ -8,7 +8,7 @@ import pytest
 
 from chatmill.app.cli import main
 from chatmill.app.measurement import Document, measure, measure_pairs, read_documents
-from chatmill.conversation.chatml import Message, Part, Record, render
+from chatmill.conversation.chatml import Message, Part, Record, escape, render
 from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.pairs import Pair
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
@@ -134,6 +134,25 @@ def test_conversations_are_read_as_prepare_and_people_write_them(tmp_path):
     assert [one.place for one in found] == [f"{tmp_path / 'lines.txt'}:{i}" for i in (1, 2)]
     assert [num_text_bytes(one.content) for one in found] == [4, 4]
     assert read_documents(tmp_path / "lines.txt")[0].content == "Hi __eou__ Ho __eou__\n" * 2
+
+
+def test_a_document_of_the_pipeline_is_scored_as_its_text(tmp_path):
+    text = "Once <|upon|> a time"
+    (tmp_path / "test.jsonl").write_text(Record("books", "documents/1", escape(text)).to_json())
+    (document,) = read_documents(tmp_path / "test.jsonl")
+    assert measured([document.content]).bits_per_byte == measured([text]).bits_per_byte
+    assert measured([document.content], external("plain", "<|bos|>")).bytes == len(text)
+
+
+@pytest.mark.parametrize("template", [ChatmillTemplate(), external()])
+def test_the_assistants_text_is_that_which_a_record_trains(template, tmp_path):
+    talk = [*CHAT, *CHAT[:1], Message.from_text("assistant", "Hm?")]
+    line = Record("talk", "talk/1", render(talk), train=[None, False, None, None]).to_json()
+    (tmp_path / "test.jsonl").write_text(line)
+    (document,) = read_documents(tmp_path / "test.jsonl")
+    plain, chosen = measured([talk], template), measured([document.content], template)
+    assert chosen.bytes == plain.bytes and chosen.sums["all"][1] == plain.sums["all"][1]
+    assert (plain.sums["assistant"][1], chosen.sums["assistant"][1]) == (9, 3)
 
 
 @pytest.fixture(scope="module")

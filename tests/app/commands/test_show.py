@@ -16,7 +16,7 @@ from chatmill.app.commands.show import unique_names
 from chatmill.app.fairness import language_costs, read_parallel
 from chatmill.app.inputs import parse_input, read_input_file
 from chatmill.app.terminal.token_grid import grid
-from chatmill.conversation.chatml import BOS, Message, Part, render
+from chatmill.conversation.chatml import BOS, Message, Part, Record, escape, render
 from chatmill.conversation.template import conversation_segments
 from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -152,6 +152,25 @@ def test_rules_say_without_colour_what_is_trained(tokenizer, monkeypatch, capsys
         "259              49 43 49 260            261              50",
         "━━━━━━━━━━━━━━━━ ━━ ━━ ━━ ━━━━━━━━━━━━━━ ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ ┄┄",
     ]
+
+
+def test_what_a_record_chooses_to_train_is_shown_as_it_is(tokenizer, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "60")
+    record = Record("talk", "talk/1", RENDERED, train=[True, False])
+    (tmp_path / "chat.jsonl").write_text(OTHER + record.to_json())
+    assert show("--tokenizer", tokenizer, "--file", tmp_path / "chat.jsonl", "--index", "2") == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].split() == ["━", "trained", "3", "prompt", "19", "┄", "ignored", "4"]
+    (tmp_path / "chat.jsonl").write_text(OTHER + record.to_json().replace("true, ", ""))
+    assert show("--tokenizer", tokenizer, "--file", tmp_path / "chat.jsonl", "--index", "2") == 1
+    assert "chat.jsonl:2: train: expected one entry for each of 2 messages, got 1" in capsys.readouterr().err
+
+
+def test_a_document_of_the_pipeline_is_shown_with_what_is_trained(tokenizer, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "60")
+    (tmp_path / "train.jsonl").write_text(Record("books", "documents/1", escape("Once <|upon|>")).to_json())
+    assert show("--tokenizer", tokenizer, "--file", tmp_path / "train.jsonl") == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["━", "trained", "15", "prompt", "0", "┄", "ignored", "1"]
 
 
 def test_a_terminal_shows_the_same_in_colour_unless_it_is_not_to(tokenizer, monkeypatch, capsys):

@@ -14,11 +14,19 @@ from chatmill.app.experiments import repro_commands
 from chatmill.app.fairness import LanguageCost, language_costs, read_parallel
 from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
 from chatmill.app.terminal.token_grid import StyledLine, aligned, grid, legend, print_lines
-from chatmill.conversation.template import TemplateName
+from chatmill.conversation.chatml import Record
+from chatmill.conversation.template import TemplateName, record_segments
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.report.markup import Html, document, section, table, tag
 from chatmill.report.metrics import number
-from chatmill.report.token_view import Token, conversation_tokens, loss_mask_view, text_tokens, token_list
+from chatmill.report.token_view import (
+    Token,
+    conversation_tokens,
+    loss_mask_view,
+    segment_tokens,
+    text_tokens,
+    token_list,
+)
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
@@ -127,6 +135,8 @@ def tokenize_content(
     """The tokens of an input."""
     if isinstance(content, str):
         return Tokenization(name, tokenizer, text_tokens(content, tokenizer))
+    if isinstance(content, Record):
+        return Tokenization(name, tokenizer, segment_tokens(record_segments(content, template), tokenizer))
     return Tokenization(name, tokenizer, conversation_tokens(content, tokenizer, template))
 
 

@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.inputs import read_input_file
-from chatmill.conversation.chatml import Conversation, Message, check_turns
+from chatmill.app.inputs import read_input_file, text_or_messages
+from chatmill.conversation.chatml import Conversation, Message, Record, check_turns
 from chatmill.datasets.formats import markers
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
@@ -103,6 +103,7 @@ def read_chat(file: Path, number: int) -> Conversation:
     Raises ValueError with the place where it is no conversation, or cannot be continued.
     """
     content = read_input_file(file, number)
+    content = text_or_messages(content) if isinstance(content, Record) else content
     try:
         conversation = markers.conversation({"text": content.rstrip()}) if isinstance(content, str) else content
         check_turns(conversation)

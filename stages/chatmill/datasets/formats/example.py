@@ -1,4 +1,4 @@
-"""The result of parsing one row of a dataset: an `Example`, or a `Reject` that is counted."""
+"""The result of parsing one row of a dataset: an `Example` or a `Document`, or a `Reject` that is counted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -80,6 +80,15 @@ class Example:
     def conversation(self) -> Conversation:
         """The messages."""
         return [turn.message for turn in self.turns]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text without roles, or a part of one, and its place; `group` is that of all parts."""
+
+    place: str
+    group: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,17 @@ class Columns(_Section):
     chosen: Column | None = None  # the better one of two responses
     rejected: Column | None = None  # the other one, which is counted and left out
     system: Column | None = None
+    text: Column | None = None  # of a document, which has no roles
     tools: Column | None = None  # whose names are declared
     group: Column | None = None  # rows with an equal value are on the same side of the split
     language: Column | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> "Columns":
+        if self.text is not None:
+            if others := self.named().keys() - {"text", "group"}:
+                raise ValueError(f"text and {min(others)}: expected text alone, or with group")
+            return self
         answers = [name for name in ("response", "chosen") if getattr(self, name) is not None]
         if self.messages is not None:
             extra = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]

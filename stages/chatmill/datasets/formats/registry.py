@@ -14,6 +14,7 @@ from chatmill.conversation.chatml import Conversation
 from chatmill.datasets.formats import (
     chitchat,
     dailydialog,
+    documents,
     gsm8k,
     hub,
     markers,
@@ -25,7 +26,7 @@ from chatmill.datasets.formats import (
     text,
 )
 from chatmill.datasets.formats.containers import files_of, rows_of
-from chatmill.datasets.formats.example import Example, RawRow, Reject, UnusableRowError, as_turns
+from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
@@ -68,7 +69,7 @@ _FORMATS = {
     "text": DatasetFormat(paragraphs, text.conversation),
 }
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
-FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "hub", "table")
+FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "documents", "hub", "table")
 
 
 def read_dataset(
@@ -79,22 +80,26 @@ def read_dataset(
     seed: int,
     mapping: TableMapping | None = None,
     files: Iterable[str] = ("*",),
-) -> Iterator[Example | Reject]:
+) -> Iterator[Example | Document | Reject]:
     """The first `limit` entries of a file in the named format, or of the files in a folder, or all of them.
 
-    Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table` and `hub` use the
-    mapping. Raises ValueError for an unknown format.
+    Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table`, `hub` and
+    `documents` use the mapping. Raises ValueError for an unknown format.
     """
     if name == "table" and mapping is None:
         raise ValueError("format table: needs columns: `chatmill prepare --look FILE` proposes them")
-    if mapping is not None and name not in ("table", "hub"):
+    if mapping is not None and name not in ("table", "hub", "documents"):
         raise ValueError(f"format {name}: takes no columns: use the format table")
+    if mapping is not None and name == "table" and mapping.columns.text is not None:
+        raise ValueError("format table: columns.text is of documents: use the format documents")
     if name in _GENERATORS:
         if limit is None:
             raise ValueError(f"format {name}: generates conversations without end: set limit")
         return _GENERATORS[name](path, limit=limit, seed=seed)
     if name == "hub":
         return islice(_hub_items(path, mapping), limit)
+    if name == "documents":
+        return islice(documents.read(path, files, mapping), limit)
     if mapping is not None:
         return islice(_table_items(path, rows_of(path, files, mapping.columns.named().values()), mapping), limit)
     form = _form(name)
@@ -125,9 +130,12 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | Reject]:
+def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | Document | Reject]:
     descriptor = hub.read_descriptor(path)
-    if (found := mapping or descriptor.mapping) is not None:
+    found = mapping or descriptor.mapping
+    if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
+        return documents.of_rows(hub.rows(descriptor), found)
+    if found is not None:
         return _table_items(path, hub.rows(descriptor), found)
     form = _form(descriptor.format)
     if form.rows in (nonblank_lines, paragraphs):

@@ -1,0 +1,186 @@
+"""What the stages make of text without roles, beside conversations and alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+import benchmark
+import encode
+import evaluate
+import export_onnx
+import mix
+import prepare
+import report
+import train_soft_tokenizer
+import train_tokenizer
+from chatmill.conversation.chatml import IM_END, is_document, read_records, unescape
+from chatmill.datasets.formats import documents
+from chatmill.encoded.token_files import read_split
+from chatmill.inference.model_loading import load_engine
+from support.paths import ANY_FOLDER
+from support.tiny import byte_tokenizer
+from support.training_runs import run_training
+
+BOOK = "".join(f"Chapter {i}. It was a <|dark|> night, the {i}th.\n\n" for i in range(60))
+TOKENIZER = {"type": "byte", "vocab_size": 320, "special_tokens": [], "max_bytes": None, "byte": {}}
+EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
+EVALUATE |= {"stride": None, "conversations": None, "talk_prompts": 3}
+SOFT = {"width": 32, "layers": 1, "features": 64, "longest": 4, "steps": 5, "contrast": 0.1, "held_out": 0.2}
+SOFT |= {"conversations": 5, "tune": 1, "other_tokenizer": None, "noise": True, "seed": 1, "threads": 2}
+
+
+def prepared(folder, source, format, **parameters):
+    file = folder / f"{source}.raw.jsonl"
+    files = (folder / f"prepared/{source}.{end}" for end in ("jsonl", "rejects.jsonl", "manifest.json"))
+    prepare.main(file if file.exists() else folder / source, *files, format=format, **parameters)
+    return list(read_records(folder / f"prepared/{source}.jsonl"))
+
+
+def write_raw(folder):
+    """A chat, a book of which each chapter is a row, and a folder with a long text."""
+    (folder / "prepared").mkdir(parents=True)
+    turns = [[("user", f"What is {i}?"), ("assistant", f"It is {i}.")] for i in range(40)]
+    chats = [{"messages": [{"role": role, "content": text} for role, text in one]} for one in turns]
+    chapters = [{"text": chapter} for chapter in BOOK.split("\n\n") if chapter]
+    for name, rows in (("talk", chats), ("book", chapters)):
+        (folder / f"{name}.raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "letters").mkdir()
+    (folder / "letters/one.md").write_text("Dear friend, the rain <|im_end|> is naïve.\n\n" * 30)
+    return folder
+
+
+SOURCES = {"talk": "messages", "book": "documents", "letters": "documents"}
+
+
+def run_stages(folder, sources):
+    """Everything from the raw data up to the metrics."""
+    write_raw(folder)
+    for source in sources:
+        prepared(folder, source, SOURCES[source], side="train" if source == "letters" else None)
+    chat = [folder / f"{name}.jsonl" for name in ("train", "validation", "test")]
+    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": True}
+    mix.main(
+        folder / "prepared",
+        *chat,
+        folder / "manifest.json",
+        folder / "mix.json",
+        prepare={source: {"format": SOURCES[source]} for source in sources},
+        **shares,
+    )
+    train_tokenizer.main(chat[0], ANY_FOLDER, folder / "tokenizer", parameters=TOKENIZER)
+    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
+    run_training(folder, folder)
+    export_onnx.main(folder / "model", folder / "onnx", quantize=[])
+    (folder / "free.txt").write_text("Hello?\n")
+    inputs = [chat[2], chat[0], folder / "free.txt", folder / "talk.yaml", folder / "tokens", folder / "model"]
+    outputs = folder / "samples.jsonl", folder / "evaluate.json"
+    evaluate.main(*inputs, folder / "onnx", ANY_FOLDER, *outputs, **EVALUATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    return run_stages(tmp_path_factory.mktemp("beside") / "it", list(SOURCES))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run_stages(tmp_path_factory.mktemp("alone") / "it", ["book", "letters"])
+
+
+def metrics(folder):
+    return json.loads((folder / "evaluate.json").read_text())
+
+
+def test_records_of_documents_are_their_escaped_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MAX_CHARACTERS", 500)
+    folder = write_raw(tmp_path / "it")
+    parts = prepared(folder, "letters", "documents")
+    assert len(parts) > 1 and len({part.group for part in parts}) == 1
+    assert all(is_document(part.text) for part in parts)
+    assert "".join(unescape(part.text) for part in parts) == (folder / "letters/one.md").read_text()
+    assert [unescape(one.text) for one in prepared(folder, "book", "documents", limit=2)] == BOOK.split("\n\n")[:2]
+
+
+def test_blank_and_repetitive_documents_are_rejected(tmp_path):
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "book.raw.jsonl").write_text(
+        "".join(json.dumps({"text": t}) + "\n" for t in (" \n", "x" * 60_000, "a"))
+    )
+    assert [one.text for one in prepared(tmp_path, "book", "documents", max_reject_rate=0.9)] == ["a"]
+    rejects = map(json.loads, (tmp_path / "prepared/book.rejects.jsonl").read_text().splitlines())
+    assert [one["reason"] for one in rejects] == ["empty_document", "long_run"]
+
+
+def test_copies_of_documents_are_dropped_and_nearly_equal_ones_are_not_held_out(beside):
+    mixed = json.loads((beside / "mix.json").read_text())
+    texts = [record.text for name in mix.SPLITS for record in read_records(beside / f"{name}.jsonl")]
+    assert len(set(texts)) == len(texts) == sum(mixed["conversations"].values())
+
+
+def test_documents_are_trained_on_with_their_ends(beside):
+    split = read_split(beside / "tokens", "train")
+    texts = {record.text for record in read_records(beside / "train.jsonl") if is_document(record.text)}
+    found = set()
+    for index in np.flatnonzero(split.is_document):
+        ids = split.ids[split.offsets[index] + 1 : split.offsets[index + 1]]
+        found.add(byte_tokenizer().decode(ids))
+    assert found == {f"{text}{IM_END}" for text in texts} and len(found) > 20
+
+
+def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(beside, tmp_path):
+    found = metrics(beside)
+    counts, sources = found["counts"]["bits_per_byte"], found["bits_per_byte"]["by_source"]
+    assert sources.keys() == found["bits_per_byte"]["ngram_by_source"].keys() == {"book", "talk"}
+    assert counts["assistant"] == counts["by_source"]["talk"] > 0
+    assert counts["all"] == counts["assistant"] + counts["by_source"]["book"]
+    test = tmp_path / "test.jsonl"
+    test.write_text("".join(one.to_json() for one in read_records(beside / "test.jsonl") if not is_document(one.text)))
+    names = ("train.jsonl", "free.txt", "talk.yaml", "tokens", "model", "onnx")
+    inputs = test, *(beside / name for name in names), ANY_FOLDER
+    evaluate.main(*inputs, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
+    chats = metrics(tmp_path)
+    assert chats["bits_per_byte"]["assistant"] == found["bits_per_byte"]["assistant"]
+    assert chats["bits_per_byte"]["all"] == chats["bits_per_byte"]["by_source"]["talk"] == sources["talk"]
+    for name in ("stop_nats_per_turn", "hits_at_1", "stops_rate"):
+        assert chats[name] == found[name]
+    assert chats["tokenizer"]["tokens_per_message"] == found["tokenizer"]["tokens_per_message"]
+
+
+def test_a_model_of_text_alone_has_no_figures_of_answers(alone):
+    found = metrics(alone)
+    bits = found["bits_per_byte"]
+    assert bits["assistant"] is None and bits["all"] == bits["by_source"]["book"] > 0
+    assert bits["baselines"]["ngram"] > 0 and bits["ngram_assistant"] is None
+    assert found["stop_nats_per_turn"] is None and "skills" not in found and found["hits_at_1"] is None
+    assert found["engines"]["onnx"]["bits_per_byte"] == pytest.approx(bits["all"], abs=1e-3)
+    assert set(found["tokenizer"]["tokens_per_message"].values()) == {None}
+
+
+@pytest.mark.parametrize("name", ["beside", "alone"])
+def test_embeddings_are_learnt_from_bytes_beside_documents(name, request, tmp_path):
+    folder = request.getfixturevalue(name)
+    inputs = (folder / part for part in ("train.jsonl", "test.jsonl", "tokens", "tokenizer", "model"))
+    train_soft_tokenizer.main(*inputs, ANY_FOLDER, tmp_path / "soft", tmp_path / "soft.json", parameters=SOFT)
+    found = json.loads((tmp_path / "soft.json").read_text())["bits_per_byte"]["table"]
+    assert found["all"] > 0 and (found["assistant"] is None) == (name == "alone")
+
+
+@pytest.mark.parametrize("name", ["beside", "alone"])
+def test_the_report_shows_what_was_measured(name, request, tmp_path):
+    folder = request.getfixturevalue(name)
+    (tmp_path / "none.json").write_text("{}")
+    measured = [folder / part for part in ("mix.json", "train.tsv", "evaluate.json")]
+    inputs = *measured, tmp_path / "none.json", tmp_path / "none.json", folder / "samples.jsonl", folder / "tokenizer"
+    report.main(*inputs, tmp_path / "report", tmp_path / "summary.json", sample="Hi")
+    page, table = (tmp_path / "report" / part for part in ("index.html", "bits_per_byte.tsv"))
+    assert "book" in page.read_text(encoding="utf-8") and "book" in table.read_text()
+
+
+def test_speed_is_measured_on_documents(alone):
+    engine = load_engine(alone / "model", "pytorch", device="cpu")
+    texts = benchmark.some_texts(alone / "test.jsonl")
+    assert texts == [unescape(record.text) for record in read_records(alone / "test.jsonl")]
+    prompts = benchmark.make_prompts(alone / "test.jsonl", byte_tokenizer(), engine, [5, 5000])
+    assert [len(prompt) for prompt in prompts] == [5, 5000]
