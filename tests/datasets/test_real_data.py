@@ -9,6 +9,9 @@ import mix
 import prepare
 from chatmill.conversation.chatml import check_turns, parse
 from chatmill.datasets.formats.example import Reject
+from chatmill.datasets.records import records
+from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.tally import Tally
 from support.paths import SHARED
 
 DATA = SHARED / "chat"
@@ -45,7 +48,7 @@ FILES = [
 @pytest.mark.parametrize(("name", "file", "expected"), FILES, ids=[file for _, file, _ in FILES])
 def test_every_entry_is_a_conversation_or_is_counted(name, file, expected):
     found = Counter()
-    for number, entry in enumerate(prepare.records(DATA / file, "real", format=name, limit=None, seed=0)):
+    for number, entry in enumerate(records("real", SourceParameters(path=DATA / file, format=name), Tally())):
         found[entry.reason if isinstance(entry, Reject) else "accepted"] += 1
         if not isinstance(entry, Reject) and number % 20 == 0:
             check_turns(parse(entry.text))

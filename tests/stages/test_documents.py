@@ -33,7 +33,8 @@ SOFT |= {"conversations": 5, "tune": 1, "other_tokenizer": None, "noise": True, 
 def prepared(folder, source, format, **parameters):
     file = folder / f"{source}.raw.jsonl"
     files = (folder / f"prepared/{source}.{end}" for end in ("jsonl", "rejects.jsonl", "manifest.json"))
-    prepare.main(file if file.exists() else folder / source, *files, format=format, **parameters)
+    path = file if file.exists() else folder / source
+    prepare.main(*files, parameters={"path": path, "format": format} | parameters)
     return list(read_records(folder / f"prepared/{source}.jsonl"))
 
 
