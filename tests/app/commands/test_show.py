@@ -296,7 +296,7 @@ def test_the_project_s_own_sentences_are_parallel():
         (["x", "--tokenizer", "nowhere"], "nowhere: no such file: expected a tokenizer's folder or file"),
         (["x", "--index", 0], "--index: expected 1 or more, got 0"),
         (["x", "--index", 2], "TEXT: no conversation 2: the input is one text"),
-        (["x", "--file", "y"], "TEXT and --file: pass only one of them"),
+        (["x", "--file", "y"], "text and file: pass only one of TEXT, --file and --source"),
         ([""], "TEXT: expected a text of 1 to 1,000,000 characters, got 0"),
         (["<|im_start|>user"], "TEXT: not a rendered conversation at character 0: '<|im_start|>user'"),
         (["a\udcff"], "TEXT: not UTF-8 at byte 1"),
@@ -323,3 +323,24 @@ def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, cap
     shown = capsys.readouterr()
     assert shown.err.startswith(f"chatmill: {message}")
     assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+def test_a_dataset_is_shown_with_its_mask_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = [{"from": "bot", "value": "Welcome"}, {"from": "me", "value": "Hi"}, {"from": "bot", "value": "Ho"}]
+    Path("a.json").write_text(json.dumps([{"talk": []}, {"talk": said}]))
+    columns = "columns: {messages: talk, role: from, content: value}, roles: {user: me}, assistant_first: keep"
+    Path("params.yaml").write_text(f"prepare: {{a: {{path: a.json, format: table, {columns}}}}}")
+    assert main(["show", "--source", "a"]) == 0
+    shown = capsys.readouterr()
+    assert "no data/tokenizer here, so that each byte is a token" in shown.err
+    assert "trained 3 " in shown.out and "ignored 9" in shown.out  # Ho and its end; <|bos|>, Welcome and its end
+    for arguments, problem in (
+        (["--source", "b"], "--source b: params.yaml has no prepare.b: expected one of a"),
+        (["--source", "a", "--index", "2"], "--source a: no conversation 2: the dataset has fewer"),
+    ):
+        assert main(["show", *arguments]) == 1
+        assert problem in capsys.readouterr().err
+    Path("params.yaml").write_text("prepare: {a: {path: a.json, format: table, colums: {messages: talk}}}")
+    assert main(["show", "--source", "a"]) == 1
+    assert "unknown parameter prepare.a.colums" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -17,6 +18,10 @@ from chatmill.app.terminal.token_grid import StyledLine, aligned, grid, legend, 
 from chatmill.conversation.chatml import Record
 from chatmill.conversation.template import TemplateName, record_segments
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
+from chatmill.datasets.records import records
+from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.tally import Tally
+from chatmill.pipeline.params_file import PARAMS_FILE, read_params, section_errors
 from chatmill.report.markup import Html, document, section, table, tag
 from chatmill.report.metrics import number
 from chatmill.report.token_view import (
@@ -29,7 +34,9 @@ from chatmill.report.token_view import (
 )
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
+from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
@@ -60,13 +67,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("text", nargs="?", metavar="TEXT", help="a text, ChatML, or JSON with messages (default: stdin)")
     add("--file", type=Path, metavar="FILE", help="read a text, or conversations as JSON lines, from a file instead")
+    add("--source", metavar="NAME", help="read a dataset of params.yaml as `prepare` does, before anything is trained")
     add("--index", type=int, default=1, metavar="N", help="number of the conversation in the input (default: 1)")
     add(
         "--tokenizer",
         type=Path,
         action="append",
         metavar="PATH",
-        help=f"folder or file; may be repeated (default: {DEFAULT_TOKENIZER})",
+        help=f"folder or file; may be repeated (default: {DEFAULT_TOKENIZER}; with --source bytes, until there is one)",
     )
     add("--model", type=Path, metavar="PATH", help="also show the chunks of a model with learned chunking")
     add("--template", choices=get_args(TemplateName), default="chatml", help="of conversations (default: %(default)s)")
@@ -78,9 +86,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the tokens and tables, or write them as a page."""
     content = read_input(options)
     parallel = read_parallel(options.parallel) if options.parallel else {}
-    tokenizers = {
-        name: read_tokenizer(path) for name, path in unique_names(options.tokenizer or [DEFAULT_TOKENIZER]).items()
-    }
+    tokenizers = read_tokenizers(options)
     views = (
         [] if content is None else [tokenize_content(content, *item, options.template) for item in tokenizers.items()]
     )
@@ -99,8 +105,10 @@ def read_input(options: argparse.Namespace) -> TextOrConversation | None:
     """The input to show; None where only languages are to be compared."""
     if options.index < 1:
         raise ValueError(f"--index: expected 1 or more, got {options.index}")
-    if options.text is not None and options.file:
-        raise ValueError("TEXT and --file: pass only one of them")
+    if len(given := [name for name in ("text", "file", "source") if getattr(options, name) is not None]) > 1:
+        raise ValueError(f"{' and '.join(given)}: pass only one of TEXT, --file and --source")
+    if options.source:
+        return read_source(options.source, options.index)
     if options.file:
         return read_input_file(options.file, options.index)
     if options.text is not None:
@@ -110,6 +118,30 @@ def read_input(options: argparse.Namespace) -> TextOrConversation | None:
     if sys.stdin.isatty():
         raise ValueError("nothing to show: pass a text, --file or --parallel, or pipe a text in")
     return parse_input(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), options.index, "standard input")
+
+
+def read_source(name: str, number: int) -> Record:
+    """Conversation `number`, from 1, of a dataset in params.yaml. Raises ValueError where there is none."""
+    sections = read_params().get("prepare") or {}
+    if name not in sections:
+        raise ValueError(f"--source {name}: params.yaml has no prepare.{name}: expected one of {', '.join(sections)}")
+    if error := next(section_errors(f"prepare.{name}", sections[name], SourceParameters), None):
+        raise ValueError(f"{PARAMS_FILE}: {error}")
+    entries = records(name, SourceParameters.model_validate(sections[name]), Tally())
+    found = (entry for entry in entries if isinstance(entry, Record))
+    if (record := next(islice(found, number - 1, None), None)) is None:
+        raise ValueError(f"--source {name}: no conversation {number}: the dataset has fewer")
+    return record
+
+
+def read_tokenizers(options: argparse.Namespace) -> dict[str, ChatTokenizer]:
+    """The tokenizers by name. Before one is trained, each byte of a dataset is a token."""
+    if options.source and not options.tokenizer and not DEFAULT_TOKENIZER.exists():
+        print(f"no {DEFAULT_TOKENIZER} here, so that each byte is a token: see --tokenizer", file=sys.stderr)
+        plain = byte_level_vocabulary([], "byte", "lookup", ANYTHING)
+        return {"bytes": ChatTokenizer(add_special_tokens(plain, []))}
+    paths = unique_names(options.tokenizer or [DEFAULT_TOKENIZER])
+    return {name: read_tokenizer(path) for name, path in paths.items()}
 
 
 def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
