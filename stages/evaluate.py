@@ -45,6 +45,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 MAX_RANKINGS = 100  # conversations without `skill` for hits@1
+MAX_SAMPLES = 20  # of the test set, for the report
 MAX_TALK_ANSWERS = 200  # of them that are answered, to see what is copied
 MAX_TALK = 1000  # of them from which other replies are taken
 
@@ -199,8 +200,9 @@ def main(
     compare_tokenizers: list[Path],
     stride: PositiveInt | None,
 ) -> None:
-    """Read test conversations, the model and its export; write answers to the free prompts, and the metrics.
+    """Read test conversations, the model and its export; write sample answers, and the metrics.
 
+    Samples are answers to some messages of the test set, and, where it has questions to `persona`, to `prompts`.
     Bits per byte are measured on `conversations` of the test set; answers are searched in those of `train`. `tokens` is
     the encoded training text, whose n-grams are a baseline. `skill_prompts` and `engine_prompts` limit the questions of
     each skill and phrasing, `talk_prompts` those of each kind to the persona. `compare_tokenizers` are files of other
@@ -229,10 +231,11 @@ def main(
     )
     session = ChatSession(*loaded)
     correct, stopped = answer_questions(session, questions, max_tokens)
-    free = answer_prompts(session, prompts, loaded.tools, max_tokens)
-    stopped += [answer["stopped"] for answer in free]
     talk = answer_talk(session, sample.talk[:MAX_TALK_ANSWERS], max_tokens)
+    free = answer_prompts(session, prompts, loaded.tools, max_tokens) if sample.talk_questions else []
+    stopped += [answer["stopped"] for answer in free] if free else [answer.stopped for answer in talk]
     sense = ask_persona(session, persona, sample.talk_questions, train, max_tokens)
+    shown = free + [answer.sample() for answer in talk[:MAX_SAMPLES]]
     rankings = make_rankings(sample.talk, MAX_RANKINGS)
     segments, scorer = loaded.template.continue_final_message, make_prefix_scorer(loaded.engine)
     hits = hits_at_1(rankings, tokenizer, segments, loaded.engine.context, scorer)
@@ -245,7 +248,9 @@ def main(
         "stops_rate": share(stopped),
         "hits_at_1": share(hits),
         "verbatim": measure_copying(
-            [answer["answer"] for answer in free] + [reply for reply, _ in talk], [true for _, true in talk], train
+            [answer["answer"] for answer in free] + [answer.reply for answer in talk],
+            [answer.true for answer in talk],
+            train,
         ),
         **sense,
         "engines": compared,
@@ -254,7 +259,7 @@ def main(
     if not questions:
         del content["skills"]
     if isinstance(loaded.engine, PyTorchEngine) and loaded.engine.model.config.chunking:
-        content["chunks"] = describe_chunks(loaded.engine.model, corpus, free)
-    samples.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in free), encoding="utf-8")
+        content["chunks"] = describe_chunks(loaded.engine.model, corpus, shown)
+    samples.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in shown), encoding="utf-8")
     content = values_of(content) | {"intervals": field_of(content, "interval"), "counts": field_of(content, "n")}
     metrics.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")

@@ -49,7 +49,8 @@ def read_samples(file: Path) -> list[Metrics]:
         try:
             sample = json.loads(line)
             chunks = {"chunk_bytes": [int(size) for size in sample["chunk_bytes"]]} if "chunk_bytes" in sample else {}
-            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | chunks)
+            of_data = {key: sample[key] for key in ("true", "messages_before") if key in sample}
+            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | of_data | chunks)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}:{number}: expected a sample with prompt, answer and stopped: {error}") from error
     return result

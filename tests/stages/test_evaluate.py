@@ -220,11 +220,23 @@ def test_data_without_skills_has_no_skills_in_its_metrics(folders, tmp_path):
     assert found["engines"]["pytorch"]["skills_macro"] is None
 
 
-def test_answers_to_the_free_prompts_are_written(folders, tmp_path):
+def samples_of(folder):
+    return [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
+
+
+def test_where_the_persona_is_asked_the_free_prompts_are_answered(folders, tmp_path, persona_records):
+    write_persona(tmp_path)
+    evaluated(folders, tmp_path, persona_records[:8])
+    assert [sample["prompt"] for sample in samples_of(tmp_path)] == ["Hello?", "What is 1+1?"]
+    assert all(type(sample["answer"]) is str and type(sample["stopped"]) is bool for sample in samples_of(tmp_path))
+
+
+def test_messages_of_the_test_set_are_answered_beside_what_stands_there(folders, tmp_path):
     evaluated(folders, tmp_path, RECORDS[:1])
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").open(encoding="utf-8")]
-    assert [sample["prompt"] for sample in samples] == ["Hello?", "What is 1+1?"]
-    assert all(type(sample["answer"]) is str and type(sample["stopped"]) is bool for sample in samples)
+    [sample] = samples_of(tmp_path)
+    *before, prompt, true = parse(RECORDS[0].text)
+    assert (sample["prompt"], sample["true"]) == (prompt.text, true.text)
+    assert sample["messages_before"] == len(before)
 
 
 def paths(tree, prefix=""):
@@ -270,8 +282,8 @@ def test_talk_is_answered_from_its_last_turns_and_what_is_too_long_is_left_out(f
     session = ChatSession(*load_model(folders / "model", device="cpu", threads=1))
     short, long = parse(RECORDS[0].text), [Message.from_text("user", "x" * 700), Message.from_text("assistant", "y")]
     found = answer_talk(session, [short, long, [*long, *short], short[:1]], 2)
-    assert [true for _, true in found] == [short[-1].text] * 2
-    assert found[0] == found[1]  # the turn before did not fit
+    assert [answer.true for answer in found] == [short[-1].text] * 2
+    assert found[0].reply == found[1].reply  # the turn before did not fit
 
 
 def test_bits_are_measured_on_as_many_conversations_as_are_asked_for(folders, tmp_path):

@@ -159,7 +159,9 @@ def test_chunks_of_answers_stand_on_the_page(write_page):
 
 
 def test_every_figure_stands_on_the_page(write_page):
-    shown = Outline(write_page(samples=[{"prompt": "Hi", "answer": "Ho", "stopped": True}])).text
+    of_data = {"prompt": "And then?", "answer": "Ha", "stopped": False, "true": "Then <so>.", "messages_before": 2}
+    shown = Outline(write_page(samples=[{"prompt": "Hi", "answer": "Ho", "stopped": True}, of_data])).text
+    assert "after 2 messages: And then?" in shown and "Then <so>." in shown
     for figure in (
         "0.900",
         "0.400",

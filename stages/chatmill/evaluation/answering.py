@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chatmill.conversation.chatml import Conversation, Message, declare_tools
 from chatmill.evaluation.held_out_set import Question
@@ -49,12 +49,27 @@ def answer_prompts(
     return result
 
 
-def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: int) -> list[tuple[str, str]]:
-    """The model's and the true last reply to each conversation whose last message fits into the context."""
+class TalkAnswer(NamedTuple):
+    """The model's reply to a conversation of the test set."""
+
+    conversation: Conversation  # without its last reply
+    reply: str
+    true: str  # the last reply
+    stopped: bool  # whether the model ended it itself
+
+    def sample(self) -> dict[str, Any]:
+        """The last message with its two replies, and the number of messages before it, as a sample for the report."""
+        *before, prompt = self.conversation
+        found = {"prompt": prompt.text, "answer": self.reply, "stopped": self.stopped}
+        return found | {"true": self.true, "messages_before": len(before)}
+
+
+def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: int) -> list[TalkAnswer]:
+    """The model's last reply to each conversation whose last message fits into the context."""
     result = []
     for *prompt, true in progress(list(talk), "answers to look for in the training data", unit="answer"):
         last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
         if true.role == "assistant" and prompt and session.fits(last_turn, max_tokens):
-            message, _ = session.greedy_reply(prompt, max_tokens)
-            result.append((message.text, true.text))
+            message, stopped = session.greedy_reply(prompt, max_tokens)
+            result.append(TalkAnswer(prompt, message.text, true.text, stopped))
     return result

@@ -97,11 +97,36 @@ def persona(evaluation: Metrics) -> Html:
 
 
 def chats(samples: Iterable[Metrics]) -> Html:
-    """The free prompts and their unedited answers."""
-    shown = []
+    """Messages and the unedited answers to them: of the test set beside the true answers, and fixed prompts."""
+    of_data: list[Html] = []
+    fixed: list[Html] = []
     for sample in samples:
-        prompt = tag("p", sample["prompt"], class_="question", dir="auto")
-        cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
-        shown.append(tag("div", prompt, tag("p", sample["answer"], cut, class_="answer", dir="auto"), class_="chat"))
-    note = tag("p", "Greedy answers, unedited, to a fixed list of prompts.", class_="note")
-    return section("Sample chats", note, tag("div", *shown, class_="chats")) if shown else Html()
+        (of_data if "true" in sample else fixed).append(_chat(sample))
+    notes = (
+        (fixed, "Greedy answers, unedited, to a fixed list of prompts."),
+        (
+            of_data,
+            "Greedy answers, unedited, to messages of the test set, and below each the answer that stands there.",
+        ),
+    )
+    shown = [
+        part
+        for chats, note in notes
+        if chats
+        for part in (tag("p", note, class_="note"), tag("div", *chats, class_="chats"))
+    ]
+    return section("Sample chats", *shown) if shown else Html()
+
+
+def _chat(sample: Metrics) -> Html:
+    before = sample.get("messages_before")
+    context = tag("span", f"after {before} message{'s' * (before != 1)}: ", class_="cut") if before else ""
+    cut = "" if sample["stopped"] else tag("span", " … cut off", class_="cut")
+    true = tag("p", sample["true"], class_="note", dir="auto") if "true" in sample else ""
+    return tag(
+        "div",
+        tag("p", context, sample["prompt"], class_="question", dir="auto"),
+        tag("p", sample["answer"], cut, class_="answer", dir="auto"),
+        true,
+        class_="chat",
+    )
