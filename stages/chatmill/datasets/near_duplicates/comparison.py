@@ -1,0 +1,198 @@
+"""Decides whether two conversations say the same, by their words.
+
+Case, spaces and punctuation make no difference. Words are critical if a single one may turn the meaning: numbers,
+names, negations, symbols, and all words of scripts without capital letters, where names cannot be told.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+from chatmill.datasets.near_duplicates.critical_words import ALTERNATIVES, NEGATIONS, NO_NAMES, NUMBER_WORDS
+
+MAX_CHANGE = 0.15  # of the words of a message
+MIN_ANSWER = 10  # words of an answer that may change
+MIN_PART, MIN_SHARE = 8, 0.2  # words of a part, and its share of the whole's
+MIN_CUT = 4  # words that are missing at the end of a truncated answer
+
+_MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
+_NOT = re.compile(r"n? ?['’] ?t\b", re.IGNORECASE)
+_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’]\w+)*|[+*/=<>%$€£#^°×÷−~&@\\]|-(?=\d)")
+_UNCASED = re.compile("[\u0530-\U0010ffff]")  # from Armenian on; Latin, Greek and Cyrillic come before
+_OPENING = re.compile(r"(?:^|[.!?:…\n])[\s\"'“”‘’(*_#>-]*$")
+_APART = ("un", "in", "im", "ir", "il", "dis", "non", "anti", "mis")
+
+
+class Relation(IntEnum):
+    """How a text is related to another one."""
+
+    OTHER = 0
+    SAME = 1
+    PART = 2  # all its messages are messages of the other
+    WHOLE = 3
+
+
+class Message(NamedTuple):
+    """A message, and its words in lower case."""
+
+    role: str
+    text: str
+    words: list[str]
+
+
+def parse_messages(text: str) -> list[Message]:
+    """The messages of a rendered conversation."""
+    return [Message(role, content, _words(content)) for role, content in _MESSAGE.findall(text)]
+
+
+def _words(content: str) -> list[str]:
+    return _TOKEN.findall(_NOT.sub("n't", content).lower())
+
+
+def relation(one: list[Message], other: list[Message]) -> Relation:
+    """The relation of the first conversation to the second."""
+    if len(one) == len(other) and say_the_same(one, other):
+        return Relation.SAME
+    if is_part(one, other):
+        return Relation.PART
+    return Relation.WHOLE if is_part(other, one) else Relation.OTHER
+
+
+def say_the_same(one: list[Message], other: list[Message]) -> bool:
+    """Whether two conversations differ in no critical word, and else only a little.
+
+    At most MAX_CHANGE of the words of each role may differ, and half of those of a message; where the answers have less
+    than MIN_ANSWER words, and in system messages, none. Or a single word of a single question, if all else is equal.
+    """
+    if [message.role for message in one] != [message.role for message in other]:
+        return False
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a.words != b.words]
+    if len(pairs) == 1 and pairs[0][0].role == "user" and _length(one) >= MIN_PART:
+        return (change := _change(*pairs[0])) is not None and (
+            change.number <= 1 or change.number <= MAX_CHANGE * _length(one, "user")
+        )
+    changes: dict[str, list[_Change]] = {}
+    for a, b in pairs:
+        if (change := _change(a, b)) is None or 2 * change.number > min(len(a.words), len(b.words)):
+            return False
+        changes.setdefault(a.role, []).append(change)
+    if "system" in changes or not all(_is_small(found, _length(one, role), role) for role, found in changes.items()):
+        return False
+    asked = {word for change in changes.get("user", ()) for word in change.words}
+    return not any(asked & change.words for role in changes if role != "user" for change in changes[role])
+
+
+def _length(messages: list[Message], role: str | None = None) -> int:
+    return sum(len(message.words) for message in messages if role in (None, message.role))
+
+
+class _Change(NamedTuple):
+    """The words that differ, and how many are at most added or removed."""
+
+    words: set[str]
+    number: int
+
+
+def _is_small(changes: list[_Change], length: int, role: str) -> bool:
+    return sum(change.number for change in changes) <= MAX_CHANGE * length and (role == "user" or length >= MIN_ANSWER)
+
+
+def _change(a: Message, b: Message) -> _Change | None:
+    """How two messages differ; None if in the order of words, or in words that may turn the meaning."""
+    first, second = Counter(a.words), Counter(b.words)
+    removed, added = first - second, second - first
+    count = max(removed.total(), added.total())
+    if 2 * count > max(len(a.words), len(b.words)) or _critical(a.text) != _critical(b.text):
+        return None
+    pairs, others = Counter(pairwise(["", *a.words, ""])), Counter(pairwise(["", *b.words, ""]))
+    gone, come = pairs - others, others - pairs
+    if max(gone.total(), come.total()) > 2 * count or _excluded(removed, added, gone, come):
+        return None
+    return _Change({*removed, *added}, count)
+
+
+_Pairs = Iterable[tuple[str, str]]
+
+
+def _excluded(removed: Iterable[str], added: Iterable[str], gone: _Pairs, come: _Pairs) -> bool:
+    """Whether a word is replaced by one that excludes it, or a number is added or removed.
+
+    A word is replaced by another if they have the same neighbour, before or after.
+    """
+    replaced = {(x, y) for p, x in gone for q, y in come if p == q} | {
+        (x, y) for x, p in gone for y, q in come if p == q
+    }
+    if any(_exclude_each_other(x, y) for x, y in replaced):
+        return True
+    known = {word for pair in replaced for word in pair}
+    return any(word in NUMBER_WORDS and word not in known for words in (removed, added) for word in words)
+
+
+def _exclude_each_other(word: str, other: str) -> bool:
+    """Whether two words are opposites, numbers or other alternatives."""
+    if other in ALTERNATIVES.get(word, ()) or (word in NUMBER_WORDS and other in NUMBER_WORDS):
+        return True
+    short, long = sorted((word, other), key=len)
+    if any(long == prefix + short for prefix in _APART):
+        return True
+    return bool(short) and short.removesuffix("ful").removesuffix("less") == long.removesuffix("ful").removesuffix(
+        "less"
+    )
+
+
+def _critical(content: str) -> list[str]:
+    """The critical words, in their order."""
+    content = _NOT.sub("n't", content)
+    return [match[0].lower() for match in _TOKEN.finditer(content) if _is_critical(match)]
+
+
+def _is_critical(match: re.Match[str]) -> bool:
+    word = match[0]
+    lower = word.lower()
+    if not word[0].isalpha() or lower in NEGATIONS or "n't" in lower:
+        return True
+    if word[0].isupper():
+        stem = re.split("['’]", lower)[0]
+        before = match.string[max(0, match.start() - 9) : match.start()]
+        no_name = stem == "i" or (stem in NO_NAMES and _OPENING.search(before) is not None)
+        return not no_name or word[1:] != word[1:].lower()
+    return word != lower or any(map(str.isdigit, word)) or bool(_UNCASED.search(word))
+
+
+def is_part(part: list[Message], whole: list[Message]) -> bool:
+    """Whether the messages of one conversation are successive ones of another, but for the end of the last answer.
+
+    System messages must be equal. A last answer may be truncated, also within a word.
+    """
+    part_system, part_rest = _apart(part)
+    whole_system, whole_rest = _apart(whole)
+    length, total = (sum(len(message.words) for message in messages) for messages in (part_rest, whole_rest))
+    if part_system != whole_system or not max(MIN_PART, MIN_SHARE * total) <= length < total:
+        return False
+    return any(
+        _starts_with(whole_rest[i : i + len(part_rest)], part_rest) for i in range(len(whole_rest) - len(part_rest) + 1)
+    )
+
+
+def _apart(messages: list[Message]) -> tuple[list[list[str]], list[Message]]:
+    system = [message.words for message in messages if message.role == "system"]
+    return system, [message for message in messages if message.role != "system"]
+
+
+def _starts_with(messages: list[Message], part: list[Message]) -> bool:
+    *before, last = [(message.role, message.words) for message in part]
+    *others, end = [(message.role, message.words) for message in messages]
+    if before != others or last[0] != end[0]:
+        return False
+    return last[1] == end[1] or (last[0] == "assistant" and _is_truncated(last[1], end[1]))
+
+
+def _is_truncated(words: list[str], whole: list[str]) -> bool:
+    length = len(words)
+    if length < MIN_PART or len(whole) - length < MIN_CUT or words[:-1] != whole[: length - 1]:
+        return False
+    cut, word = words[-1], whole[length - 1]
+    return cut == word or (cut.isalpha() and word.isalpha() and word.startswith(cut))
