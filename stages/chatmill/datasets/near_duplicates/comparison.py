@@ -69,55 +69,64 @@ def say_the_same(one: list[Message], other: list[Message]) -> bool:
     """
     if [message.role for message in one] != [message.role for message in other]:
         return False
-    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a.words != b.words]
-    if len(pairs) == 1 and pairs[0][0].role == "user" and _length(one) >= MIN_PART:
-        return (change := _change(*pairs[0])) is not None and (
-            change.number <= 1 or change.number <= MAX_CHANGE * _length(one, "user")
-        )
-    changes: dict[str, list[_Change]] = {}
-    for a, b in pairs:
-        if (change := _change(a, b)) is None or 2 * change.number > min(len(a.words), len(b.words)):
-            return False
-        changes.setdefault(a.role, []).append(change)
-    if "system" in changes or not all(_is_small(found, _length(one, role), role) for role, found in changes.items()):
+    changes = [_Change(a, b) for a, b in zip(one, other, strict=True) if a.words != b.words]
+    if len(changes) == 1 and changes[0].before.role == "user" and changes[0].number <= 1:
+        return _length(one) >= MIN_PART and not changes[0].turns_the_meaning()
+    if not all(_are_small(changes, one, role) for role in {change.before.role for change in changes}):
         return False
-    asked = {word for change in changes.get("user", ()) for word in change.words}
-    return not any(asked & change.words for role in changes if role != "user" for change in changes[role])
+    asked = {word for change in changes if change.before.role == "user" for word in change.words}
+    if any(asked & change.words for change in changes if change.before.role != "user"):
+        return False
+    return not any(change.turns_the_meaning() for change in changes)
 
 
-def _length(messages: list[Message], role: str | None = None) -> int:
-    return sum(len(message.words) for message in messages if role in (None, message.role))
+def _are_small(changes: list["_Change"], messages: list[Message], role: str) -> bool:
+    """Whether the changes of a role's messages are few enough."""
+    found = [change for change in changes if change.before.role == role]
+    length = _length([message for message in messages if message.role == role])
+    if role == "system" or (role != "user" and length < MIN_ANSWER):
+        return False
+    is_little = all(2 * change.number <= min(len(change.before.words), len(change.after.words)) for change in found)
+    return is_little and sum(change.number for change in found) <= MAX_CHANGE * length
 
 
-class _Change(NamedTuple):
-    """The words that differ, and how many are at most added or removed."""
-
-    words: set[str]
-    number: int
+def _length(messages: list[Message]) -> int:
+    return sum(len(message.words) for message in messages)
 
 
-def _is_small(changes: list[_Change], length: int, role: str) -> bool:
-    return sum(change.number for change in changes) <= MAX_CHANGE * length and (role == "user" or length >= MIN_ANSWER)
+class _Change:
+    """How two messages differ."""
 
+    def __init__(self, before: Message, after: Message) -> None:
+        first, second = Counter(before.words), Counter(after.words)
+        self.before, self.after = before, after
+        self._removed, self._added = first - second, second - first
 
-def _change(a: Message, b: Message) -> _Change | None:
-    """How two messages differ; None if in the order of words, or in words that may turn the meaning."""
-    first, second = Counter(a.words), Counter(b.words)
-    removed, added = first - second, second - first
-    count = max(removed.total(), added.total())
-    if 2 * count > max(len(a.words), len(b.words)) or _critical(a.text) != _critical(b.text):
-        return None
-    pairs, others = Counter(pairwise(["", *a.words, ""])), Counter(pairwise(["", *b.words, ""]))
-    gone, come = pairs - others, others - pairs
-    if max(gone.total(), come.total()) > 2 * count or _excluded(removed, added, gone, come):
-        return None
-    return _Change({*removed, *added}, count)
+    @property
+    def words(self) -> set[str]:
+        """The words that differ."""
+        return {*self._removed, *self._added}
+
+    @property
+    def number(self) -> int:
+        """The number of words added or removed, whichever are more."""
+        return max(self._removed.total(), self._added.total())
+
+    def turns_the_meaning(self) -> bool:
+        """Whether words are in another order, or may turn the meaning."""
+        before, after = (Counter(pairwise(["", *message.words, ""])) for message in (self.before, self.after))
+        gone, come = before - after, after - before
+        if max(gone.total(), come.total()) > 2 * self.number:
+            return True
+        return _excluded({*self._removed}, {*self._added}, gone, come) or (
+            _critical(self.before.text) != _critical(self.after.text)
+        )
 
 
 _Pairs = Iterable[tuple[str, str]]
 
 
-def _excluded(removed: Iterable[str], added: Iterable[str], gone: _Pairs, come: _Pairs) -> bool:
+def _excluded(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) -> bool:
     """Whether a word is replaced by one that excludes it, or a number is added or removed.
 
     A word is replaced by another if they have the same neighbour, before or after.
@@ -151,6 +160,8 @@ def _critical(content: str) -> list[str]:
 
 def _is_critical(match: re.Match[str]) -> bool:
     word = match[0]
+    if word.isascii() and word.isalpha() and word.islower():
+        return word in NEGATIONS
     lower = word.lower()
     if not word[0].isalpha() or lower in NEGATIONS or "n't" in lower:
         return True
