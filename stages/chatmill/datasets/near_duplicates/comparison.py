@@ -20,7 +20,7 @@ MIN_CUT = 4  # words that are missing at the end of a truncated answer
 
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 _NOT = re.compile(r"n? ?['’] ?t\b", re.IGNORECASE)
-_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’]\w+)*|[+*/=<>%$€£#^°×÷−~&@\\]|-(?=\d)")
+_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’]\w+)*|[+*/=<>%$€£¥#^°×÷−√∞≤≥≠≈±~&@|\\]|-(?=\d)|\((?=\d)|(?<=\d)[!)]")
 _UNCASED = re.compile("[\u0530-\U0010ffff]")  # from Armenian on; Latin, Greek and Cyrillic come before
 _OPENING = re.compile(r"(?:^|[.!?:…\n])[\s\"'“”‘’(*_#>-]*$")
 _APART = ("un", "in", "im", "ir", "il", "dis", "non", "anti", "mis")

@@ -54,7 +54,28 @@ push pull | can must may should might | will may might would | is was | are were
 ever never | happy sad | clean dirty | healthy sick | legal illegal | sunny rainy snowy cloudy |
 sweet sour bitter salty | agree disagree | arrive leave | ask answer | borrow lend | teach learn | parent child |
 teacher student | breakfast lunch dinner | second minute hour day week month year |
-seconds minutes hours days weeks months years
+seconds minutes hours days weeks months years | who when where why how | success failure | succeed fail |
+succeeds fails | succeeded failed | guilty innocent | approve deny decline | approved denied declined rejected |
+improve worsen | improves worsens | improved worsened | cause prevent | causes prevents | caused prevented |
+build destroy | built destroyed | create destroy | created destroyed | expensive affordable cheap | thick thin |
+deep shallow | wide narrow | heavy light | loud quiet | noisy quiet | brave afraid | calm nervous | lazy busy |
+remember forget | remembered forgot forgotten | find lose | found lost | arrive depart | arrived left | enter leave |
+hire fire | hired fired | praise blame | help hurt | heal harm | attack defend | defend prosecute | hope fear |
+true fake false | real fake | public private | same different opposite | similar different | together apart |
+inner outer | upper lower | north south | guest host | profit loss | asset debt | debit credit | income expense |
+include exclude | includes excludes | included excluded | mandatory optional | required optional | necessary optional |
+permanent temporary | ancient modern | simple complex complicated | single married divorced | tomorrow now later |
+now later never | vegetarian vegan meat | solid liquid gas | sunny cloudy | bright dark dim | sharp blunt dull |
+smooth rough | soft hard | tight loose | friend enemy | victory defeat | war peace | birth death | born died | lived died |
+hero villain | heaven hell | ceiling floor | top bottom | front back rear | beginning ending end | forward backward |
+forwards backwards | clockwise anticlockwise counterclockwise | horizontal vertical | horizontally vertically |
+quickly slowly | fast slowly | early lately | rarely frequently often seldom | likely unlikely | probably certainly |
+safely dangerously | easily hardly | well badly poorly | agree refuse | receive send | received sent | lend borrow |
+import export | login logout | encrypt decrypt | compress expand | freeze melt boil | frozen melted | awake asleep |
+hungry full thirsty | single double triple | left stayed | enabled disabled | enable disable | active inactive passive |
+tea coffee water milk juice wine beer | cat dog bird fish horse | car bus train plane bike | gold silver bronze |
+acid base | protons electrons neutrons | uncle aunt | nephew niece | grandfather grandmother | prince princess |
+mr mrs ms | actor actress | waiter waitress | bride groom | sir madam
 """
 NEGATIONS = frozenset(_NEGATIONS.split())
 NUMBER_WORDS = frozenset(_NUMBERS.split())
