@@ -3,7 +3,8 @@
     python tests/benchmarks/near_duplicates.py DATA [SEED]
 
 DATA is a folder with published datasets as data/README.md names them (dailydialog, dolly_15k, gsm8k, oasst1). To all
-their conversations, changed copies of some are added: inside train, and in train where the original is in test.
+their conversations, changed copies of some are added: inside train, and in train
+where the original is in test.
 MB/s is of the conversations' text, by the CPU time of a single process, without and with near-duplicates.
 """
 
@@ -230,21 +231,22 @@ def dropped(texts: list[str], planted: dict[str, dict[str, str]], side: str) -> 
     return {kind: [pair for pair in pairs.items() if pair[0] not in remaining] for kind, pairs in planted.items()}
 
 
-def speed(texts: list[str]) -> None:
-    """Print MB/s without and with near-duplicates, and the number of conversations that these drop."""
+def speed(texts: list[str]) -> list[str]:
+    """Print MB/s without and with near-duplicates, and how many these drop; return the conversations that remain."""
     size = sum(len(text.encode()) for text in texts) / 1e6
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write(folder / "prepared", "data", ((text, None) for text in texts))
         for near_duplicates in (False, True):
-            _, seconds = mixed(folder, near_duplicates)
+            remaining, seconds = mixed(folder, near_duplicates)
             found = json.loads((folder / "metrics.json").read_text())["near_duplicates"]
             print(f"near_duplicates: {near_duplicates!s:6}{size:6.1f} MB{size / seconds:6.1f} MB/s, dropped: {found}")
+    return [text for text in texts if text in remaining]
 
 
 def main(data: Path, seed: int = 1) -> None:
     """Print a line for each kind, and the speed."""
-    texts, choose = list(read(data)), random.Random(seed)
+    texts, choose = speed(list(read(data))), random.Random(seed)
     words = sorted(
         {word for text in texts[::10] for word in re.findall(r"(?<= )[a-z]{3,}(?= )", text)} - {"not", "never"}
     )
@@ -268,7 +270,6 @@ def main(data: Path, seed: int = 1) -> None:
         print(f"{kind:32}{len(pairs):6}{len(found[0][kind]):10}{len(found[1][kind]):8}")
     if log := os.environ.get("PAIRS"):  # a file for the pairs, to be read
         Path(log).write_text(json.dumps({"planted": planted, "dropped": found}, indent=1))
-    speed(texts)
 
 
 if __name__ == "__main__":

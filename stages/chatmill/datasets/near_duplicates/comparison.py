@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ MIN_PART, MIN_SHARE = 8, 0.2  # words of a part, and its share of the whole's
 MIN_CUT = 4  # words that are missing at the end of a truncated answer
 
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
+_DIGITS = re.compile(r"\d+")
 _NOT = re.compile(r"n? ?['’] ?t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’]\w+)*|[+*/=<>%$€£¥#^°×÷−√∞≤≥≠≈±~&@|\\]|-(?=\d)|\((?=\d)|(?<=\d)[!)]")
 _UNCASED = re.compile("[\u0530-\U0010ffff]")  # from Armenian on; Latin, Greek and Cyrillic come before
@@ -43,21 +45,45 @@ class Message(NamedTuple):
     words: list[str]
 
 
-def parse_messages(text: str) -> list[Message]:
-    """The messages of a rendered conversation."""
-    return [Message(role, content, _words(content)) for role, content in _MESSAGE.findall(text)]
+class ComparedText:
+    """A rendered conversation and its words, found when they are needed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.digits = "|".join(["", *_DIGITS.findall(text), ""])
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """All messages."""
+        return [
+            Message(role, content, _TOKEN.findall(_NOT.sub("n't", content).lower()))
+            for role, content in _MESSAGE.findall(self._text)
+        ]
+
+    @cached_property
+    def system(self) -> list[list[str]]:
+        """The words of the system messages."""
+        return [message.words for message in self.messages if message.role == "system"]
+
+    @cached_property
+    def turns(self) -> list[Message]:
+        """All other messages."""
+        return [message for message in self.messages if message.role != "system"]
+
+    @cached_property
+    def length(self) -> int:
+        """The number of words of the turns."""
+        return _length(self.turns)
 
 
-def _words(content: str) -> list[str]:
-    return _TOKEN.findall(_NOT.sub("n't", content).lower())
-
-
-def relation(one: list[Message], other: list[Message]) -> Relation:
+def relation(one: ComparedText, other: ComparedText) -> Relation:
     """The relation of the first conversation to the second."""
-    if len(one) == len(other) and say_the_same(one, other):
+    if (one.digits not in other.digits and other.digits not in one.digits) or one.system != other.system:
+        return Relation.OTHER
+    if len(one.turns) == len(other.turns) and one.digits == other.digits and say_the_same(one.turns, other.turns):
         return Relation.SAME
-    if is_part(one, other):
-        return Relation.PART
+    if one.length < other.length:
+        return Relation.PART if is_part(one, other) else Relation.OTHER
     return Relation.WHOLE if is_part(other, one) else Relation.OTHER
 
 
@@ -65,7 +91,7 @@ def say_the_same(one: list[Message], other: list[Message]) -> bool:
     """Whether two conversations differ in no critical word, and else only a little.
 
     At most MAX_CHANGE of the words of each role may differ, and half of those of a message; where the answers have less
-    than MIN_ANSWER words, and in system messages, none. Or a single word of a single question, if all else is equal.
+    than MIN_ANSWER words, none. Or a single word of a single question, if all else is equal.
     """
     if [message.role for message in one] != [message.role for message in other]:
         return False
@@ -84,7 +110,7 @@ def _are_small(changes: list["_Change"], messages: list[Message], role: str) -> 
     """Whether the changes of a role's messages are few enough."""
     found = [change for change in changes if change.before.role == role]
     length = _length([message for message in messages if message.role == role])
-    if role == "system" or (role != "user" and length < MIN_ANSWER):
+    if role != "user" and length < MIN_ANSWER:
         return False
     is_little = all(2 * change.number <= min(len(change.before.words), len(change.after.words)) for change in found)
     return is_little and sum(change.number for change in found) <= MAX_CHANGE * length
@@ -173,24 +199,16 @@ def _is_critical(match: re.Match[str]) -> bool:
     return word != lower or any(map(str.isdigit, word)) or bool(_UNCASED.search(word))
 
 
-def is_part(part: list[Message], whole: list[Message]) -> bool:
-    """Whether the messages of one conversation are successive ones of another, but for the end of the last answer.
+def is_part(part: ComparedText, whole: ComparedText) -> bool:
+    """Whether the turns of one conversation are successive ones of another, but for the end of the last answer.
 
-    System messages must be equal. A last answer may be truncated, also within a word.
+    A last answer may be truncated, also within a word.
     """
-    part_system, part_rest = _apart(part)
-    whole_system, whole_rest = _apart(whole)
-    length, total = (sum(len(message.words) for message in messages) for messages in (part_rest, whole_rest))
-    if part_system != whole_system or not max(MIN_PART, MIN_SHARE * total) <= length < total:
+    if not max(MIN_PART, MIN_SHARE * whole.length) <= part.length < whole.length:
         return False
-    return any(
-        _starts_with(whole_rest[i : i + len(part_rest)], part_rest) for i in range(len(whole_rest) - len(part_rest) + 1)
-    )
-
-
-def _apart(messages: list[Message]) -> tuple[list[list[str]], list[Message]]:
-    system = [message.words for message in messages if message.role == "system"]
-    return system, [message for message in messages if message.role != "system"]
+    count = len(part.turns)
+    starts = range(len(whole.turns) - count + 1)
+    return any(_starts_with(whole.turns[start : start + count], part.turns) for start in starts)
 
 
 def _starts_with(messages: list[Message], part: list[Message]) -> bool:

@@ -63,19 +63,20 @@ remember forget | remembered forgot forgotten | find lose | found lost | arrive 
 hire fire | hired fired | praise blame | help hurt | heal harm | attack defend | defend prosecute | hope fear |
 true fake false | real fake | public private | same different opposite | similar different | together apart |
 inner outer | upper lower | north south | guest host | profit loss | asset debt | debit credit | income expense |
-include exclude | includes excludes | included excluded | mandatory optional | required optional | necessary optional |
-permanent temporary | ancient modern | simple complex complicated | single married divorced | tomorrow now later |
-now later never | vegetarian vegan meat | solid liquid gas | sunny cloudy | bright dark dim | sharp blunt dull |
-smooth rough | soft hard | tight loose | friend enemy | victory defeat | war peace | birth death | born died | lived died |
-hero villain | heaven hell | ceiling floor | top bottom | front back rear | beginning ending end | forward backward |
-forwards backwards | clockwise anticlockwise counterclockwise | horizontal vertical | horizontally vertically |
-quickly slowly | fast slowly | early lately | rarely frequently often seldom | likely unlikely | probably certainly |
-safely dangerously | easily hardly | well badly poorly | agree refuse | receive send | received sent | lend borrow |
-import export | login logout | encrypt decrypt | compress expand | freeze melt boil | frozen melted | awake asleep |
-hungry full thirsty | single double triple | left stayed | enabled disabled | enable disable | active inactive passive |
-tea coffee water milk juice wine beer | cat dog bird fish horse | car bus train plane bike | gold silver bronze |
-acid base | protons electrons neutrons | uncle aunt | nephew niece | grandfather grandmother | prince princess |
-mr mrs ms | actor actress | waiter waitress | bride groom | sir madam
+include exclude | includes excludes | included excluded | mandatory optional | required optional |
+necessary optional | permanent temporary | ancient modern | simple complex complicated | single married divorced |
+tomorrow now later | now later never | vegetarian vegan meat | solid liquid gas | sunny cloudy | bright dark dim |
+sharp blunt dull | smooth rough | soft hard | tight loose | friend enemy | victory defeat | war peace | birth death |
+born died | lived died | hero villain | heaven hell | ceiling floor | top bottom | front back rear |
+beginning ending end | forward backward | forwards backwards | clockwise anticlockwise counterclockwise |
+horizontal vertical | horizontally vertically | quickly slowly | fast slowly | early lately |
+rarely frequently often seldom | likely unlikely | probably certainly | safely dangerously | easily hardly |
+well badly poorly | agree refuse | receive send | received sent | lend borrow | login logout | encrypt decrypt |
+compress expand | freeze melt boil | frozen melted | awake asleep | hungry full thirsty | single double triple |
+left stayed | enabled disabled | enable disable | active inactive passive | tea coffee water milk juice wine beer |
+cat dog bird fish horse | car bus train plane bike | gold silver bronze | acid base | protons electrons neutrons |
+uncle aunt | nephew niece | grandfather grandmother | prince princess | mr mrs ms | actor actress | waiter waitress |
+bride groom | sir madam
 """
 NEGATIONS = frozenset(_NEGATIONS.split())
 NUMBER_WORDS = frozenset(_NUMBERS.split())

@@ -26,12 +26,13 @@ from chatmill.datasets.near_duplicates.candidates import (
     candidate_pairs,
     unique_pairs,
 )
-from chatmill.datasets.near_duplicates.comparison import Message, Relation, parse_messages, relation
+from chatmill.datasets.near_duplicates.comparison import ComparedText, Relation, relation
 from chatmill.datasets.near_duplicates.fingerprints import fingerprints
 from chatmill.datasets.states import NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
 from chatmill.pipeline.progress import progress
 
 BLOCK_RECORDS = 1 << 16
+CACHED = 256  # texts in memory
 BATCH_CHARACTERS = 1_000_000  # of text that is hashed at a time
 _PAIR_DTYPE = np.dtype([("low", "<i8"), ("high", "<i8"), ("relation", "u1")])
 
@@ -89,19 +90,21 @@ class RecordFiles(NamedTuple):
         return list(accumulate((file.stat().st_size for file in self.files[:-1]), initial=0))
 
     @contextmanager
-    def reader(self) -> Iterator[Callable[[int], list[Message]]]:
-        """A function that returns the messages of a record."""
+    def reader(self) -> Iterator[Callable[[int], ComparedText]]:
+        """A function that returns the text of a record."""
         positions, starts = self.positions(), self.starts()
+        end = starts[-1] + self.files[-1].stat().st_size
         with ExitStack() as opened:
-            streams = [opened.enter_context(file.open("rb")) for file in self.files]
+            streams = [opened.enter_context(file.open("rb", buffering=0)) for file in self.files]
 
-            def messages(record: int) -> list[Message]:
+            def compared(record: int) -> ComparedText:
                 position = int(positions[record])
+                size = (int(positions[record + 1]) if record + 1 < len(positions) else end) - position
                 number = bisect_right(starts, position) - 1
                 streams[number].seek(position - starts[number])
-                return parse_messages(from_json(streams[number].readline())["text"])
+                return ComparedText(from_json(streams[number].read(size))["text"])
 
-            yield lru_cache(64)(messages)
+            yield lru_cache(CACHED)(compared)
 
 
 def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map: Callable[..., Iterable[Any]]) -> None:
@@ -132,8 +135,8 @@ def _pairs(shard: Path, *, records: RecordFiles) -> Pairs:
 def _verify(file: Path, *, records: RecordFiles) -> Path:
     """Write those pairs of a file whose texts say the same, with their relation; return the new file."""
     pairs = unique_pairs(np.fromfile(file, np.int64).reshape(-1, 2))
-    with records.reader() as messages:
-        found = [(low, high, how) for low, high in pairs.tolist() if (how := relation(messages(low), messages(high)))]
+    with records.reader() as text:
+        found = [(low, high, how) for low, high in pairs.tolist() if (how := relation(text(low), text(high)))]
     out = file.with_name(f"verified-{file.name}")
     np.array(found, _PAIR_DTYPE).tofile(out)
     return out
