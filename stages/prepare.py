@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic_core import to_json
 
@@ -101,6 +102,7 @@ def main(
     seed: NonNegativeInt = 0,
     max_reject_rate: Fraction = 0.0,
     side: SplitName | None = None,
+    near_duplicates: Literal["across", "within", "off"] | None = None,  # read by mix
 ) -> None:
     """Write the records of a dataset, and one line for each entry that is rejected.
 

@@ -157,9 +157,8 @@ def _excluded(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) ->
 
     A word is replaced by another if they have the same neighbour, before or after.
     """
-    replaced = {(x, y) for p, x in gone for q, y in come if p == q} | {
-        (x, y) for x, p in gone for y, q in come if p == q
-    }
+    replaced = {(x, y) for p, x in gone for q, y in come if p == q and x in removed and y in added}
+    replaced |= {(x, y) for x, p in gone for y, q in come if p == q and x in removed and y in added}
     if any(_exclude_each_other(x, y) for x, y in replaced):
         return True
     known = {word for pair in replaced for word in pair}

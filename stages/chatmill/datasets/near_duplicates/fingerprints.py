@@ -13,6 +13,7 @@ Words are hashed as bytes, in arrays over many texts at a time. System messages 
 Shapes: B bytes, W words, T texts, K keys.
 """
 
+import hashlib
 import re
 from typing import NamedTuple
 
@@ -26,10 +27,10 @@ FIRST_STEP = 8  # words of the shortest beginning
 Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
-_random = np.random.Generator(np.random.PCG64(1))  # its stream is fixed by NumPy's policy
-_BYTES = _random.integers(0, 2**63, 256, np.uint64)
-_MULTIPLY = _random.integers(0, 2**31, (BANDS * ROWS, 1), np.uint32) * np.uint32(2) + np.uint32(1)
-_ADD = _random.integers(0, 2**32, (BANDS * ROWS, 1), np.uint32)
+_random = hashlib.shake_128(b"fingerprints").digest(256 * 8 + 2 * BANDS * ROWS * 4)
+_BYTES = np.frombuffer(_random, "<u8", 256).astype(np.uint64)
+_MULTIPLY, _ADD = np.frombuffer(_random, "<u4", offset=256 * 8).astype(np.uint32).reshape(2, -1, 1)
+_MULTIPLY |= 1
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 2**64)
 
