@@ -56,9 +56,14 @@ def rendered(texts: Texts) -> str:
     return render([Message.from_text(("user", "assistant")[i % 2], text) for i, text in enumerate(texts)])
 
 
+def words_of(texts: Texts) -> list[str]:
+    """All words, in lower case."""
+    return re.findall(r"\w+", " ".join(texts).lower())
+
+
 def shingles(texts: Texts) -> set[tuple[str, ...]]:
     """Runs of five words."""
-    words = re.findall(r"\w+", " ".join(texts).lower())
+    words = words_of(texts)
     return {tuple(words[i : i + 5]) for i in range(max(1, len(words) - 4))}
 
 
@@ -176,8 +181,8 @@ def read(data: Path) -> Iterator[str]:
                 yield item.text
 
 
-def plant(change: Change, count: int, texts: list[str], random: random.Random) -> dict[str, str]:
-    """Changed copies, each with its original."""
+def plant(change: Change, count: int, texts: Texts, random: random.Random) -> dict[str, str]:
+    """Changed copies, each with its original, which is removed from the texts."""
     known, pairs = set(texts), {}
     for text in random.sample(texts, len(texts)):
         if len(pairs) == count:
@@ -185,9 +190,11 @@ def plant(change: Change, count: int, texts: list[str], random: random.Random) -
         messages = texts_of(text)
         if messages and (changed := change(messages, random)) and all(part.strip() for part in changed):
             copy = rendered(changed)
-            if copy not in known:
+            if copy not in known and words_of(changed) != words_of(messages):
                 pairs[copy] = text
                 known.add(copy)
+    originals = set(pairs.values())
+    texts[:] = [text for text in texts if text not in originals]
     return pairs
 
 
@@ -263,7 +270,8 @@ def main(data: Path, seed: int = 1) -> None:
         "another answer": (partial(answered_otherwise, answers), OTHERS),
         "answer turned": (answer_turned, OTHERS),
     }
-    planted = {kind: plant(change, count, texts, choose) for kind, (change, count) in kinds.items()}
+    unused = list(texts)
+    planted = {kind: plant(change, count, unused, choose) for kind, (change, count) in kinds.items()}
     found = [dropped(texts, planted, side) for side in ("train", "test")]
     print(f"{'':32}{'pairs':>6}{'in train':>10}{'across':>8}")
     for kind, pairs in planted.items():
