@@ -153,3 +153,11 @@ def test_a_critical_word_is_seen_at_any_place():
         changed = " ".join([*words[:place], critical, *words[place:]])
         assert relate(chat(changed, "Yes."), chat(LONG, "Yes.")) == OTHER
         assert relate(chat(QUESTION, changed), chat(QUESTION, LONG)) == OTHER
+
+
+def test_long_texts_are_compared_quickly():
+    words = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"] * 60
+    changed = [word if number % 8 else f"{word}s" for number, word in enumerate(words)]
+    one, other = chat(QUESTION, " ".join(words)), chat(QUESTION, " ".join(changed))
+    assert relate(one, other) == SAME
+    assert relate(one, other.replace("tut<", "not<")) == OTHER

@@ -5,8 +5,8 @@ names, negations, symbols, and all words of scripts without capital letters, whe
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -78,7 +78,9 @@ class ComparedText:
 
 def relation(one: ComparedText, other: ComparedText) -> Relation:
     """The relation of the first conversation to the second."""
-    if (one.digits not in other.digits and other.digits not in one.digits) or one.system != other.system:
+    if one.digits not in other.digits and other.digits not in one.digits:
+        return Relation.OTHER
+    if one.system != other.system or not one.turns:
         return Relation.OTHER
     if len(one.turns) == len(other.turns) and one.digits == other.digits and say_the_same(one.turns, other.turns):
         return Relation.SAME
@@ -157,12 +159,21 @@ def _excluded(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) ->
 
     A word is replaced by another if they have the same neighbour, before or after.
     """
-    replaced = {(x, y) for p, x in gone for q, y in come if p == q and x in removed and y in added}
-    replaced |= {(x, y) for x, p in gone for y, q in come if p == q and x in removed and y in added}
+    replaced = {*_replaced(removed, added, gone, come)}
+    replaced |= {*_replaced(removed, added, ((y, x) for x, y in gone), ((y, x) for x, y in come))}
     if any(_exclude_each_other(x, y) for x, y in replaced):
         return True
     known = {word for pair in replaced for word in pair}
     return any(word in NUMBER_WORDS and word not in known for words in (removed, added) for word in words)
+
+
+def _replaced(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) -> Iterator[tuple[str, str]]:
+    """The removed words, each with the added ones that have the same neighbour; pairs begin with neighbours."""
+    after = defaultdict(list)
+    for neighbour, word in come:
+        if word in added:
+            after[neighbour].append(word)
+    return ((word, other) for neighbour, word in gone if word in removed for other in after.get(neighbour, ()))
 
 
 def _exclude_each_other(word: str, other: str) -> bool:
@@ -172,9 +183,8 @@ def _exclude_each_other(word: str, other: str) -> bool:
     short, long = sorted((word, other), key=len)
     if any(long == prefix + short for prefix in _APART):
         return True
-    return bool(short) and short.removesuffix("ful").removesuffix("less") == long.removesuffix("ful").removesuffix(
-        "less"
-    )
+    stems = [text.removesuffix("ful").removesuffix("less") for text in (word, other)]
+    return stems[0] == stems[1]  # useful, useless
 
 
 def _critical(content: str) -> list[str]:
