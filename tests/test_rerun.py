@@ -290,6 +290,7 @@ def test_every_allowed_value_is_among_those_that_are_run():
     left_out = {key: rest for key, allowed in allowed_values() if (rest := allowed - tried[key])}
     assert left_out == {
         "prepare.side": {"train", "validation", "test"},
+        "prepare.near_duplicates": {"across", "within", "off"},
         "train_model.device": {"cpu", "cuda"},
         "train_model.processes": {"auto"},
     }
