@@ -4,46 +4,38 @@ import hashlib
 import json
 import multiprocessing
 import os
-import re
 import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_core import from_json
 
+from chatmill.datasets.near_duplicates.search import KeyBatches, RecordFiles, mark_near_duplicates
 from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_column, is_generated, question_of
+from chatmill.datasets.states import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, STATES, TRAIN
 from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 
+NearScope = Literal["across", "within", "off"]  # other sources only, all, or nothing
 PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
-
-# The state of a record, one byte each in the file of states. Of equal records, the one with the least state remains.
-SPLITS: tuple[SplitName, ...] = ("test", "validation", "train")
-TRAIN, DUPLICATE, LEAKED = 2, 3, 4
 
 CHUNK_BYTES = 16_000_000  # of a prepared file that a process reads at a time
 SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
 MAX_SHARDS = 256
+SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a sixth of the records'
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
 BY_COLUMN = 8  # the same for one that follows from a column of groups
 KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1")])
-
-BANDS, ROWS_PER_BAND, SHINGLE_WORDS = 14, 8, 3
-_COEFFICIENTS = np.frombuffer(hashlib.shake_128(b"minhash").digest(BANDS * ROWS_PER_BAND * 8), "<u4").astype(np.uint64)
-_PRIME = np.uint64((1 << 31) - 1)
-_CONTROL = re.compile(r"<\|im_start\|>\w+\n|<\|\w+\|>")
-_WORD = re.compile(r"\w+")
 
 
 class FileRange(NamedTuple):
@@ -64,23 +56,29 @@ class FileRange(NamedTuple):
 
 
 class Digests(NamedTuple):
-    """The n records of a file range: their splits, sizes in bytes of text, and keys, which equal records share."""
+    """The n records of a file range: their splits, sizes in bytes, and keys, which equal records share."""
 
     splits: NDArray[np.uint8]  # (n,)
-    sizes: NDArray[np.uint32]  # (n,)
+    sizes: NDArray[np.uint32]  # (n,) of the texts
+    lines: NDArray[np.uint64]  # (n,) sizes of the lines
     exact: NDArray[np.void]  # (n,)
     question: NDArray[np.void]  # (n,)
-    near: NDArray[np.void]  # (0,), or up to (n * BANDS,)
+    near: NDArray[np.void]  # (k,) of other keys, as many as the texts give
 
 
-def digest(part: FileRange, *, split_of: Callable[[str], SplitName], near_duplicates: bool) -> Digests:
-    """The digests of a file range, with records numbered from 0. Raises ValueError for a line that is not a record."""
+def digest(
+    part: FileRange, *, split_of: Callable[[str], SplitName], scopes: dict[str, NearScope | None] | None
+) -> Digests:
+    """The digests of a file range, with records numbered from 0. Raises ValueError for a line that is not a record.
+
+    `scopes` says for each source what its records are compared with for near-duplicates; with None there are none.
+    """
     splits, hashed = bytearray(), bytearray()
     sizes: list[int] = []
+    lines: list[int] = []
     exact: list[bytes] = []
     questions: list[bytes] = []
-    near: list[bytes] = []
-    owners: list[int] = []
+    near, scope = KeyBatches(), scopes.get(part.file.stem) if scopes is not None else "off"
     for number, line in enumerate(part.lines()):
         try:
             record = from_json(line)
@@ -93,18 +91,20 @@ def digest(part: FileRange, *, split_of: Callable[[str], SplitName], near_duplic
             ) from error
         hashed.append(0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED)
         sizes.append(len(text))
+        lines.append(len(line))
         exact.append(_hash(text))
-        if near_duplicates:
-            near += minhash_keys(record["text"])
-            owners += [number] * (len(near) - len(owners))
+        if scope != "off":
+            within = scope == "within" or (scope is None and not is_generated(group))
+            near.add(record["text"], number, within=within)
     split_array, records = np.frombuffer(splits, np.uint8), np.arange(len(splits))
     order = split_array + np.frombuffer(hashed, np.uint8)
     return Digests(
         split_array,
         np.array(sizes, np.uint32),
+        np.array(lines, np.uint64),
         _keys(exact, records, order),
         _keys(questions, records, order),
-        _keys(near, np.array(owners, np.int64), split_array),
+        near.keys(),
     )
 
 
@@ -119,32 +119,12 @@ def _keys(hashes: list[bytes], owners: NDArray[np.int64], splits: NDArray[np.uin
     return keys
 
 
-def minhash_keys(text: str) -> list[bytes]:
-    """Keys of which nearly equal texts share at least one; none for a text without words.
-
-    MinHash over shingles of SHINGLE_WORDS lower-case words (Broder 1997), in bands (Leskovec et al., Mining of Massive
-    Datasets, section 3.4): texts of Jaccard similarity s share a key with probability 1 - (1 - s^ROWS_PER_BAND)^BANDS.
-    """
-    words = _WORD.findall(_CONTROL.sub(" ", text).lower())
-    if not words:
-        return []
-    shingles = {" ".join(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1))}
-    values = np.array([zlib.crc32(shingle.encode()) for shingle in shingles], np.uint64)
-    multiply, add = _COEFFICIENTS.reshape(2, -1, 1)
-    minima = np.full(BANDS * ROWS_PER_BAND, _PRIME)
-    for start in range(0, len(values), 4096):
-        hashed = ((multiply | 1) * values[start : start + 4096] + add) % _PRIME
-        minima = np.minimum(minima, hashed.min(axis=1))
-    return [_hash(bytes([band]) + rows.tobytes()) for band, rows in enumerate(minima.reshape(BANDS, ROWS_PER_BAND))]
-
-
 def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
     """Set the state of each record in a shard of keys that duplicates another one.
 
     Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
     or that was generated before all others. Of equal questions, those whose side follows from the question are dropped
-    if such a conversation is on another side. Of nearly equal texts, those in train are dropped if another one is held
-    out.
+    if such a conversation is on another side.
     """
     keys = np.fromfile(shard, KEY_DTYPE)
     keys = keys[np.lexsort((keys["record"], keys["split"], keys["low"], keys["high"]))]
@@ -173,28 +153,36 @@ def process_pool(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def find_duplicates(
-    chunks: list[FileRange], folder: Path, split_of: Callable[[str], SplitName], near_duplicates: bool
+    chunks: list[FileRange],
+    folder: Path,
+    split_of: Callable[[str], SplitName],
+    scopes: dict[str, NearScope | None] | None,
 ) -> None:
-    """Write two files about the records: `states` (uint8) and `sizes` (uint32, bytes of text)."""
+    """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `positions` (int64)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
-    kinds = (("exact", 1), ("question", 1), ("near", BANDS))
-    shards = {kind: _shards(folder, kind, times * total) for kind, times in kinds}
+    shards = {kind: _shards(folder, kind, times * total) for kind, times in SHARDED.items()}
     with process_pool(min(os.cpu_count() or 1, len(chunks) // 4)) as parallel_map:
-        count = 0
-        read = partial(digest, split_of=split_of, near_duplicates=near_duplicates)
+        count = position = 0
+        read = partial(digest, split_of=split_of, scopes=scopes)
         for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
             _append(folder / "states", digests.splits)
             _append(folder / "sizes", digests.sizes)
+            _append(folder / "positions", position + np.cumsum(digests.lines) - digests.lines)
+            position += int(digests.lines.sum())
             for kind in shards:
                 keys = getattr(digests, kind)
                 keys["record"] += count
+                hashes = keys[keys.dtype.names[0]]
                 for number, shard in enumerate(shards[kind]):
-                    _append(shard, keys[keys["high"] % len(shards[kind]) == number])
+                    _append(shard, keys[hashes % len(shards[kind]) == number])
             count += len(digests.splits)
-        for kind in shards if count else ():
+        for kind in ("exact", "question") if count else ():
             marked = parallel_map(partial(mark_duplicates, states=folder / "states", kind=kind), shards[kind])
             for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
                 pass
+        if count and scopes is not None:
+            records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
+            mark_near_duplicates(shards["near"], records, parallel_map)
 
 
 def _shards(folder: Path, kind: str, size: int) -> list[Path]:
@@ -225,13 +213,13 @@ def _bytes(stream: BinaryIO) -> Iterator[int]:
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:
     """The number of records in each state, and their bytes of text."""
-    counts, sizes = np.zeros(LEAKED + 1, np.int64), np.zeros(LEAKED + 1, np.int64)
+    counts, sizes = np.zeros(STATES, np.int64), np.zeros(STATES, np.int64)
     with (folder / "states").open("rb") as states, (folder / "sizes").open("rb") as bytes_of_text:
         while block := states.read(1 << 20):
             state = np.frombuffer(block, np.uint8)
-            counts += np.bincount(state, minlength=LEAKED + 1)
+            counts += np.bincount(state, minlength=STATES)
             size = np.frombuffer(bytes_of_text.read(4 << 20), np.uint32)
-            sizes += np.bincount(state, size, minlength=LEAKED + 1).astype(np.int64)
+            sizes += np.bincount(state, size, minlength=STATES).astype(np.int64)
     return counts.tolist(), sizes.tolist()
 
 
@@ -297,7 +285,8 @@ def main(
     ]
     with tempfile.TemporaryDirectory(dir=train.parent) as scratch:
         folder = Path(scratch)
-        find_duplicates(chunks, folder, split_of, near_duplicates)
+        scopes = {name: section.get("near_duplicates") for name, section in prepare.items()}
+        find_duplicates(chunks, folder, split_of, scopes if near_duplicates else None)
         counts, sizes = count_states(folder)
         for name, count in zip(SPLITS, counts, strict=False):
             if not count:
@@ -313,5 +302,6 @@ def main(
         "read": {source: found for source in sources if (found := read_counts(prepared, source))},
         "duplicates": counts[DUPLICATE],
         "leaked": counts[LEAKED],
+        "near_duplicates": {"train": counts[NEAR_DUPLICATE], "leaked": counts[NEAR_LEAKED]},
     }
     metrics.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

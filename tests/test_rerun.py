@@ -35,7 +35,7 @@ PARAMETER_ROWS = [
     ("prepare.skills.seed", 7, ["prepare@skills", "mix", *AFTER_MIX]),
     ("prepare.visits.max_reject_rate", 0.5, ["prepare@visits", "mix", *AFTER_MIX]),
     ("prepare.more", {"path": "data/raw/visits.jsonl", "format": "messages"}, ["prepare@more", "mix", *AFTER_MIX]),
-    ("mix.near_duplicates", True, ["mix", *AFTER_MIX]),
+    ("mix.near_duplicates", False, ["mix", *AFTER_MIX]),
     ("train_tokenizer.type", "byte", AFTER_MIX),
     ("train_tokenizer.vocab_size", 640, AFTER_MIX),
     ("train_tokenizer.max_bytes", 20_000, AFTER_MIX),
@@ -245,7 +245,7 @@ VALUES = [  # together they cover every allowed value of every enumerated parame
     {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
     {"train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int8_dynamic", "int4"]},
     {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
-    {"train_tokenizer.type": "whitespace", "mix.near_duplicates": True},
+    {"train_tokenizer.type": "whitespace", "mix.near_duplicates": False},
     {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
     {"train_tokenizer.type": "byte", "train_model.compile": True, "train_model.keep": "best"},
     {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"}
@@ -294,6 +294,7 @@ def test_every_allowed_value_is_among_those_that_are_run():
     left_out = {key: rest for key, allowed in allowed_values() if (rest := allowed - tried[key])}
     assert left_out == {
         "prepare.side": {"train", "validation", "test"},
+        "prepare.near_duplicates": {"across", "within", "off"},
         "train_model.device": {"cpu", "cuda"},
         "train_model.processes": {"auto"},
     }

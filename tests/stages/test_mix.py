@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import mix
 from chatmill.conversation.chatml import Message, Record, read_records, render
+from chatmill.datasets.near_duplicates import search
 from chatmill.datasets.split import assign_split, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
 from support.paths import SOURCE
@@ -42,9 +43,9 @@ def run(folder, sources, near_duplicates=False, **shares):
     return {name: [record.text for record in read_records(file)] for name, file in outputs.items()}, metrics
 
 
-def mixed(tmp_path, sources, **options):
+def mixed(tmp_path, sources, scope=None, **options):
     write(tmp_path / "prepared", sources)
-    return run(tmp_path, {source: {} for source in sources}, **options)
+    return run(tmp_path, {source: {"near_duplicates": scope} for source in sources}, **options)
 
 
 FILLED = [(name, pair(f"filler of {name}")) for name in mix.SPLITS]
@@ -157,55 +158,98 @@ def test_the_result_is_that_of_the_plain_rules_whatever_the_chunks_and_shards(tm
     assert (metrics["duplicates"], metrics["leaked"]) == (duplicates, leaked)
 
 
-def test_outputs_do_not_depend_on_how_many_processes_work(tmp_path, monkeypatch):
-    words = [hashlib.md5(bytes([i % 150, i % 3])).hexdigest() for i in range(400)]
-    records = [(f"a/{i % 60}", pair(" ".join(words[i : i + 9]))) for i in range(390)]
-    write(tmp_path / "prepared", {"a": FILLED + records})
+WAYS = [(1, 10**9, 10**9, 10**9, 10**9), (2, 4_000, 2_000, 50, 10**9), (1, 3_000, 500, 7, 1_000)]
+
+
+def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_parts(tmp_path, monkeypatch):
+    letters = str.maketrans("0123456789", "ghijklmnop")
+    words = [hashlib.md5(bytes([i % 150, i % 3])).hexdigest().translate(letters) for i in range(400)]
+    texts = [pair(" ".join(words[i : i + 9])) for i in range(390)]
+    texts += [pair(" ".join([*words[i : i + 4], "other", *words[i + 5 : i + 9]])) for i in range(0, 100, 3)]
+    texts += [texts[i] + texts[i + 20] for i in range(0, 50, 5)]
+    write(tmp_path / "prepared", {"a": FILLED + [(f"a/{i % 60}", text) for i, text in enumerate(texts)]})
     found = []
-    for cpus, chunk in ((1, 10**9), (2, 4_000)):
+    for cpus, chunk, shard, block, batch in WAYS:
         monkeypatch.setattr(mix.os, "cpu_count", lambda cpus=cpus: cpus)
         monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
-        run(tmp_path, {"a": {}}, near_duplicates=True)
+        monkeypatch.setattr(mix, "SHARD_BYTES", shard)
+        monkeypatch.setattr(search, "BLOCK_RECORDS", block)
+        monkeypatch.setattr(search, "BATCH_CHARACTERS", batch)
+        run(tmp_path, {"a": {"near_duplicates": "within"}}, near_duplicates=True)
         found.append([(tmp_path / f"{name}.jsonl").read_bytes() for name in (*mix.SPLITS, "metrics")])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
+    assert sum(json.loads(found[0][-1])["near_duplicates"].values()) > 30
 
 
 # near-duplicates
 
 LONG = re.findall(r"\w+", "We walked along the river for an hour and had soup in the small café by the old bridge")
+NEAR = {"near_duplicates": True, "scope": "within"}
 
 
 def test_train_loses_what_nearly_equals_a_held_out_conversation(tmp_path):
     near = pair(" ".join(LONG).upper() + "!")
     other = pair(" ".join(reversed(LONG)))
     records = [*FILLED, ("test", pair(" ".join(LONG))), ("train", near), ("train", other), ("validation", near)]
-    texts, metrics = mixed(tmp_path, {"a": records}, near_duplicates=True)
+    texts, metrics = mixed(tmp_path, {"a": records}, **NEAR)
     assert texts["train"] == [pair("filler of train"), other]
     assert near in texts["validation"]
     assert (metrics["leaked"], metrics["duplicates"]) == (1, 0)
 
 
-def test_near_duplicates_within_train_stay(tmp_path):
-    near = [("train", pair(" ".join(LONG) + end)) for end in (".", "!", "?")]
-    texts, metrics = mixed(tmp_path, {"a": FILLED + near}, near_duplicates=True)
+def test_of_near_duplicates_the_held_out_one_remains_and_else_the_first(tmp_path):
+    first, second, third = (pair(" ".join(LONG) + end) for end in (".", " today.", " then!"))
+    held_out, leaked = (pair(" ".join(reversed(LONG)), answer) for answer in ("Oh!", "Oh."))
+    records = [("train", text) for text in (leaked, second, first, third)]
+    texts, metrics = mixed(tmp_path, {"a": FILLED + records, "b": [("validation", held_out)]}, **NEAR)
+    assert texts["train"] == [pair("filler of train"), second]
+    assert metrics["near_duplicates"] == {"train": 2, "leaked": 1}
+    assert metrics["conversations"]["train"] == 2
+
+
+def test_of_a_part_and_the_whole_the_whole_remains_unless_the_part_is_held_out(tmp_path):
+    part, other = pair(" ".join(LONG)), pair(" ".join(reversed(LONG)))
+    end = pair("And what did you do then?", "We went home.")
+    records = [("train", text) for text in (part, part + end, other + end)]
+    texts, metrics = mixed(tmp_path, {"a": [*FILLED, *records, ("test", other)]}, **NEAR)
+    assert texts["train"] == [pair("filler of train"), part + end]
+    assert metrics["near_duplicates"] == {"train": 1, "leaked": 1}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "remaining"),
+    [
+        ((None, None), ".a"),
+        (("across", None), ".a !a"),
+        (("across", "across"), ".a !a"),
+        (("off", "within"), ".a !a ?b"),
+        (("within", "off"), ".a ?b ;b"),
+        (("off", "off"), ".a !a ?b ;b"),
+    ],
+)
+def test_sources_are_compared_with_themselves_with_others_or_not(tmp_path, scopes, remaining):
+    sources = {
+        name: [question_of_train(" ".join(LONG) + end) for end in ends] for name, ends in (("a", ".!"), ("b", "?;"))
+    }
+    write(tmp_path / "prepared", {name: FILLED * (name == "a") + records for name, records in sources.items()})
+    sections = {name: {"near_duplicates": scope} for name, scope in zip("ab", scopes, strict=True)}
+    run(tmp_path, sections, near_duplicates=True)
+    records = [record for record in read_records(tmp_path / "train.jsonl") if "river" in record.text]
+    assert " ".join(record.text.split("<|im_end|>")[0][-1] + record.source for record in records) == remaining
+
+
+def question_of_train(question):
+    return on_side(question_group(pair(question)), "train"), pair(question)
+
+
+def test_generated_conversations_are_compared_with_other_sources_alone(tmp_path):
+    generated = [(on_side(f"skills/{end}", "train"), pair(" ".join(LONG) + end)) for end in ".!?"]
+    texts, _ = mixed(tmp_path, {"a": FILLED + generated}, near_duplicates=True)
     assert len(texts["train"]) == 4
-    assert metrics["leaked"] == 0
-
-
-def test_bands_are_shared_as_often_as_the_formula_says():
-    expected, shared, trials = 0.0, 0, 300
-    for trial in range(trials):
-        words = [hashlib.md5(f"{trial} {i}".encode()).hexdigest() for i in range(62)]
-        changed = words.copy()
-        changed[30:33] = ["x", "y", "z"]  # 5 of the 60 shingles change
-        similarity = 55 / 65
-        expected += 1 - (1 - similarity**mix.ROWS_PER_BAND) ** mix.BANDS
-        shared += bool(set(mix.minhash_keys(" ".join(words))) & set(mix.minhash_keys(" ".join(changed))))
-    assert abs(shared - expected) / trials < 0.03
-
-
-def test_texts_without_words_share_nothing():
-    assert mix.minhash_keys(pair("🙂", "!")) == []
+    (folder := tmp_path / "more").mkdir()
+    held_out = ("test", pair(" ".join(LONG)))
+    texts, metrics = mixed(folder, {"a": FILLED + generated, "b": [held_out]}, near_duplicates=True)
+    assert (len(texts["train"]), metrics["near_duplicates"]) == (1, {"train": 0, "leaked": 3})
 
 
 # errors

@@ -66,6 +66,7 @@ MIX = {
     "rejected": {"talk": {"role_order": 3}},
     "duplicates": 5,
     "leaked": 1,
+    "near_duplicates": {"train": 2718, "leaked": 3142},
 }
 CURVE = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\n1\t7.5\t3.5\t\n2\tnan\t3.0\t3.25\n"
 """Validation is measured at some steps only, and one loss is not a number."""
@@ -175,6 +176,8 @@ def test_every_figure_stands_on_the_page(write_page):
         "99.5 %",
         "9,000",
         "role order",
+        "2,718",
+        "3,142",
         "HiHo",
         "<fast>",
     ):

@@ -30,6 +30,7 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
     seed: NonNegativeInt = 0
     max_reject_rate: Fraction = 0.0
     side: SplitName | None = None
+    near_duplicates: Literal["across", "within", "off"] | None = None  # mix reads it
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -239,6 +239,8 @@ def data(mix: Metrics) -> Html:
     dropped += [
         ("duplicates of another conversation", number(get_nested(mix, "duplicates"))),
         ("in training, but equal to a held-out conversation", number(get_nested(mix, "leaked"))),
+        ("near-duplicates of another one in training", number(get_nested(mix, "near_duplicates", "train"))),
+        ("in training, but nearly equal to a held-out one", number(get_nested(mix, "near_duplicates", "leaked"))),
     ]
     return section(
         "Data",
