@@ -90,6 +90,10 @@ def test_speakers_may_be_left_out(tmp_path):
             {"q": QUESTION, "c": [said("user", QUESTION), said("assistant", ANSWER)]},
             {"prompt": "q", "chosen": "c"},
         ),
+        (
+            {"q": [said("user", QUESTION)], "c": said("assistant", ANSWER), "r": said("assistant", "No.")},
+            {"prompt": "q", "chosen": "c", "rejected": "r"},
+        ),
     ],
 )
 def test_prompt_and_completion_are_texts_or_messages(tmp_path, row, columns):
@@ -314,3 +318,10 @@ def test_a_file_that_is_no_table_is_named(tmp_path, name, content, message):
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no file matches \*"):
         read(tmp_path, columns=COLUMNS)
+
+
+def test_a_column_that_no_row_has_is_named_but_not_one_of_rows_that_are_rejected(tmp_path):
+    columns = {"prompt": "q", "response": "a", "system": "s"}
+    assert reject(tmp_path, {"q": 1, "a": ANSWER, "s": SYSTEM}, columns=columns)[0] == "not_text"
+    with pytest.raises(ValueError, match=r"columns\.system: no row has the column 's': the last one has 'q', 'a'"):
+        items(tmp_path, {"q": QUESTION, "a": ANSWER}, columns=columns)

@@ -62,6 +62,12 @@ class TableReader:
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
 
+    def see(self, row: Any) -> None:
+        """Take note of the optional columns that a row has, whether it can be converted or not."""
+        for name, column in list(self.unseen.items()):
+            if value_at(row, column, _ABSENT) is not _ABSENT:
+                del self.unseen[name]
+
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
         if (plain := self._plain_turns(row)) is not None:
@@ -132,13 +138,7 @@ class TableReader:
     def _optional(self, row: Any, name: str) -> Any:
         """The value of a column that may be missing; None if it is."""
         column = getattr(self._columns, name)
-        if column is None:
-            return None
-        value = value_at(row, column, _ABSENT)
-        if value is _ABSENT:
-            return None
-        self.unseen.pop(name, None)
-        return value
+        return None if column is None else value_at(row, column, None)
 
     def _text(self, row: Any, name: str) -> str:
         """The text of an optional column; empty if there is none."""
@@ -162,9 +162,9 @@ class TableReader:
         return f"{_text(prompt, column)}\n\n{query}" if query else prompt
 
     def _side(self, value: Any, column: str, speaker: StepKind, dropped: list[Dropped]) -> list[Step]:
-        """The steps of a prompt or an answer, which is a text or a list of messages."""
-        if isinstance(value, list):
-            return list(self._messages(value, dropped))
+        """The steps of a prompt or an answer, which is a text, a message or a list of messages."""
+        if isinstance(value, list | dict):
+            return list(self._messages(value if isinstance(value, list) else [value], dropped))
         return [Step(speaker, _text(value, column))]
 
     def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
