@@ -296,6 +296,8 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path, rows):
         (tmp_path / name).parent.mkdir()
         write(tmp_path / name, part)
     (tmp_path / ".gitignore").write_text("*")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache/1.jsonl.metadata").write_text("0a1b\n")
     found = read(tmp_path, columns=COLUMNS)
     assert [item.conversation[0].text for item in found] == [row["Q"] for row in rows]
 
