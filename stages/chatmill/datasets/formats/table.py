@@ -184,7 +184,7 @@ class TableReader:
     def _messages(self, messages: Sequence[Any], dropped: list[Dropped]) -> Iterator[Step]:
         columns, unnamed = self._columns, list[str]()
         for message in messages:
-            name = _text(value_at(message, columns.role), columns.role)
+            name = _name(value_at(message, columns.role), columns.role)
             try:
                 kind, calls = self._kind(name, unnamed), tool_calls(message)
             except UnknownRoleError as error:
@@ -220,8 +220,9 @@ class TableReader:
     def _unknown(self, messages: Sequence[Any]) -> list[str]:
         """The names in a list of messages that are not in roles."""
         role = self._columns.role
-        names = (value_at(message, role, None) for message in messages if isinstance(message, dict))
-        return sorted({name for name in names if isinstance(name, str) and name.lower() not in self._speakers})
+        values = (value_at(message, role, None) for message in messages if isinstance(message, dict))
+        names = {_name(value, role) for value in values if isinstance(value, str | int)}
+        return sorted(name for name in names if name.strip().lower() not in self._speakers)
 
     def _kind(self, name: str, unnamed: list[str]) -> StepKind | None:
         """The kind of a speaker's turns; None for those to leave out.
@@ -229,7 +230,7 @@ class TableReader:
         `unnamed` are the speakers of this conversation who are not in roles, in their order; with `first` there may be
         two.
         """
-        speaker: Speaker | None = self._speakers.get(name.lower())
+        speaker: Speaker | None = self._speakers.get(name.strip().lower())
         if speaker is None:
             if name not in unnamed:
                 unnamed.append(name)
@@ -272,6 +273,11 @@ def _order(first: StepKind) -> tuple[StepKind, StepKind]:
 def _alternating(texts: Sequence[Any], first: StepKind) -> Iterator[Step]:
     for number, text in enumerate(texts):
         yield Step(_order(first)[number % 2], _text(text, f"text {number + 1}"))
+
+
+def _name(value: Any, column: str) -> str:
+    """The name of a speaker, who may have a number instead, or be the one of whom something is true."""
+    return str(value).lower() if isinstance(value, int) else _text(value, column)
 
 
 def _text(value: Any, column: str) -> str:
