@@ -122,6 +122,11 @@ def test_texts_alternate(tmp_path):
     assert [message.role for message in item.conversation] == ["assistant", "user"]
 
 
+def test_a_list_may_be_json_in_a_text(tmp_path):
+    for value in ([said("user", QUESTION), said("assistant", ANSWER)], [QUESTION, ANSWER]):
+        assert rendered(items(tmp_path, {"d": json.dumps(value, indent=1)}, columns={"messages": "d"})) == [PAIR]
+
+
 @pytest.mark.parametrize(
     ("text", "roles"),
     [

@@ -14,6 +14,7 @@ from chatmill.datasets.formats.example import (
     extent_of,
     num_bytes,
 )
+from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import OPTIONAL, Columns, Speaker, TableMapping
 from chatmill.datasets.formats.message_content import (
     TRAIN_FIELDS,
@@ -168,9 +169,12 @@ class TableReader:
         return [Step(speaker, _text(value, column))]
 
     def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
+        if isinstance(value, str) and self._mapping.turn_separator:
+            return _alternating(_split(value, self._mapping.turn_separator), self._first)
         if isinstance(value, str):
-            separator = self._mapping.turn_separator
-            return _alternating(_split(value, separator), self._first) if separator else self._marked(value, dropped)
+            value = _from_json(value)
+        if isinstance(value, str):
+            return self._marked(value, dropped)
         if not isinstance(value, list):
             column = self._columns.messages
             raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
@@ -257,6 +261,14 @@ def _declare(turns: list[Turn], names: list[str]) -> list[Turn]:
         return [Turn(messages[0], 0, None, num_bytes(messages[0].text)), *turns]
     first = turns[0]._replace(message=messages[0])
     return [first._replace(added=extent_of([first, *turns[1:]]).bytes - before), *turns[1:]]
+
+
+def _from_json(text: str) -> Any:
+    """The list that a text holds as JSON, as cells of a CSV file do, or else the text."""
+    try:
+        return parse_json(text) if text.lstrip().startswith("[") else text
+    except ValueError:
+        return text
 
 
 def _split(text: str, separator: str) -> list[str]:
