@@ -148,6 +148,12 @@ def test_what_is_no_mark_stays_in_the_turn(tmp_path):
     ]
 
 
+def test_names_in_roles_are_the_only_marks_if_they_have_both_sides(tmp_path):
+    row = {"t": f"USER: {QUESTION}\nASSISTANT: {ANSWER}\nModel: A1\nFunction: none"}
+    [item] = items(tmp_path, row, columns={"messages": "t"}, roles={"user": "USER", "assistant": "ASSISTANT"})
+    assert [message.text for message in item.conversation] == [QUESTION, f"{ANSWER}\nModel: A1\nFunction: none"]
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

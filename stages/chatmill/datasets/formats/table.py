@@ -207,7 +207,7 @@ class TableReader:
     def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
         """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
         if self._marks is None:
-            names = "|".join(re.escape(name) for name in sorted(self._speakers, key=len, reverse=True))
+            names = "|".join(re.escape(name) for name in sorted(self._mapping.marks(), key=len, reverse=True))
             self._marks = re.compile(rf"(?im)^[ \t]*({names})[ \t]*:[ \t]?")
         pieces = self._marks.split(text)
         if pieces[0].strip() or len(pieces) == 1:
