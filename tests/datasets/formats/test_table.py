@@ -116,6 +116,15 @@ def test_a_column_may_hold_the_system_message(tmp_path):
     assert rendered(items(tmp_path, *rows, columns=columns)) == [WITH_SYSTEM, PAIR]
 
 
+@pytest.mark.parametrize(
+    "row", [{"q": QUESTION, "a": ANSWER}, {"m": [said("user", QUESTION), said("assistant", ANSWER)]}]
+)
+def test_the_system_message_may_be_inside_another_column(tmp_path, row):
+    columns = {"messages": "m"} if "m" in row else {"prompt": "q", "response": "a"}
+    found = items(tmp_path, row | {"meta": {"s": SYSTEM}}, columns=columns | {"system": "meta.s"})
+    assert rendered(found) == [WITH_SYSTEM]
+
+
 def test_texts_alternate(tmp_path):
     assert rendered(items(tmp_path, {"d": [QUESTION, ANSWER]}, columns={"messages": "d"})) == [PAIR]
     [item] = items(tmp_path, {"d": [ANSWER, QUESTION]}, columns={"messages": "d"}, first="assistant")

@@ -54,11 +54,12 @@ class TableReader:
     def __init__(self, mapping: TableMapping) -> None:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
         self._first: StepKind = mapping.first or "user"
-        self._others = [
-            column
+        self._others = {
+            key
             for name, column in self._columns.named().items()
             if name in OPTIONAL and name not in ("tools", "query")
-        ]
+            for key in (column, column.partition(".")[0])
+        }
         self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
