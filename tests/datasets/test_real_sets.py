@@ -166,7 +166,8 @@ def test_every_message_is_kept_or_counted(tmp_path, name):
     assert len(section.splitlines()) + 1 <= LINES
     parameters = yaml.safe_load(section)
     outputs = [tmp_path / f"{name}.{suffix}" for suffix in ("jsonl", "rejects.jsonl", "manifest.json")]
-    prepare.main(DATA / parameters.pop("path"), *outputs, format="table", **parameters)
+    path = DATA / parameters.pop("path")
+    prepare.main(*outputs, parameters={"path": path, "format": "table"} | parameters)
     records, expected = list(read_records(outputs[0])), count()
     found = json.loads(outputs[2].read_text())["counts"]["messages"]
     assert len(records) == len(expected) - LEFT_OUT.get(name, 0)

@@ -203,8 +203,8 @@ def test_each_dataset_has_a_row_of_the_table_a_command_and_a_section():
 def test_a_section_reads_rows_of_the_published_shape(tmp_path, source):
     file, row, expected = DATASETS[source]
     write(tmp_path / source / file, row, source)
-    section = dict(SECTIONS[source])
-    assert section.pop("path") == f"data/raw/{source}" and len(section) + 2 <= LINES
+    section = SECTIONS[source]
+    assert section["path"] == f"data/raw/{source}" and len(section) + 1 <= LINES
     outputs = [tmp_path / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
-    prepare.main(tmp_path / source, *outputs, **section)
+    prepare.main(*outputs, parameters=section | {"path": tmp_path / source})
     assert [record.text for record in read_records(outputs[0])] == [expected] * 2

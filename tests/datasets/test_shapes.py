@@ -79,7 +79,7 @@ def read(path, folder, section):
     parameters = yaml.safe_load(section)
     assert len(section.splitlines()) + 2 <= LINES  # its name and its path
     outputs = [folder / f"set.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
-    prepare.main(path, *outputs, **{"format": "table"} | parameters)
+    prepare.main(*outputs, parameters={"path": path, "format": "table"} | parameters)
     return list(read_records(outputs[0])), json.loads(outputs[2].read_text())["counts"]
 
 
