@@ -1,4 +1,4 @@
-"""The sections of data/recipes.md, on rows of our own in the published shape and container of each dataset."""
+"""The sections of data/recipes.md and README.md, on rows of our own in the shape and container of each dataset."""
 
 import gzip
 import json
@@ -13,8 +13,15 @@ import prepare
 from chatmill.conversation.chatml import read_records
 from support.paths import ROOT
 
+
+def sections(page):
+    """The sources of the first block of YAML."""
+    return yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[1])["prepare"]
+
+
 PAGE = (ROOT / "data/recipes.md").read_text(encoding="utf-8")
-SECTIONS = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)[1])["prepare"]
+SECTIONS = sections(PAGE)
+EXAMPLES = sections((ROOT / "data/README.md").read_text(encoding="utf-8").partition("### Any table")[2])
 LINES = 8  # of a section
 FETCHED = re.findall(r"^fetch (\w+) |-o data/raw/(\w+)", PAGE, flags=re.MULTILINE)
 
@@ -189,6 +196,31 @@ def write(file, row, source):
         file.write_text(json.dumps([row, row], indent=2, ensure_ascii=False), encoding="utf-8")
     else:
         file.write_bytes(lines)
+
+
+TURNS = [{"who": who, "said": text} for who, text in (("recording", "Wait."), ("Customer", Q), ("supervisor", A))]
+LETTER = {"text": f"Hello. <end> {Q} <end> {A} <end>", "lang": "en"}
+ROWS = {  # of the examples
+    "calls": ("", f"{json.dumps({'dialog': {'turns': TURNS}})}\n"),
+    "faq": ("", f'Q,A,n\n{Q},"{A}",1\n'),
+    "letters_by_day": ("2026-01.parquet", [LETTER, LETTER | {"lang": "de"}]),
+}
+
+
+@pytest.mark.parametrize("source", ROWS)
+def test_the_examples_of_a_mapping_read_the_rows_that_they_describe(tmp_path, source):
+    section, (part, content) = EXAMPLES[source], ROWS[source]
+    path = file = tmp_path / "raw" / section["path"].rpartition("/")[2]
+    path.parent.mkdir()
+    if part:
+        file = path / part
+        path.mkdir()
+        parquet.write_table(pa.Table.from_pylist(content), file)
+    else:
+        file.write_text(content, encoding="utf-8")
+    outputs = [tmp_path / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
+    prepare.main(*outputs, parameters=section | {"path": path})
+    assert [record.text for record in read_records(outputs[0])] == [PAIR]
 
 
 def test_each_dataset_has_a_row_of_the_table_a_command_and_a_section():
