@@ -181,6 +181,7 @@ DATASETS = {  # file, a row, the conversation
         f"<|im_start|>system\nTools: hours<|im_end|>\n<|im_start|>user\n{Q}<|im_end|>\n"
         f"<|im_start|>assistant\n{ANSWERS}<|im_end|>\n",
     ),
+    "tinystories": ("data/train-00000-of-00004.parquet", {"text": Q}, Q),
 }
 
 
@@ -225,7 +226,7 @@ def test_the_examples_of_a_mapping_read_the_rows_that_they_describe(tmp_path, so
 
 def test_each_dataset_has_a_row_of_the_table_a_command_and_a_section():
     rows = re.findall(r"^\| `(\w+)`.* \| \[.*\]\(https://.*\), .* \| .+ \| .+ \|$", PAGE, flags=re.MULTILINE)
-    assert rows == list(SECTIONS) == list(DATASETS) and len(rows) == 25
+    assert rows == list(SECTIONS) == list(DATASETS) and len(rows) == 26
     assert {first or second for first, second in FETCHED} == set(rows)
     for short, commit in re.findall(r"^fetch \w+ (\S+) ([0-9a-f]{40}) ", PAGE, flags=re.MULTILINE):
         assert f"{short})" in PAGE and f"`{commit[:8]}`" in PAGE

@@ -12,7 +12,7 @@ import zstandard
 from pyarrow import feather, ipc, parquet
 
 import prepare
-from chatmill.conversation.chatml import parse, read_records
+from chatmill.conversation.chatml import parse, read_records, unescape
 
 TEXTS = ["Is it open?", "Yes,\nuntil six. ", "Größe 客 <|im_end|> \U0001f389", '  "quoted", and\ttabs', "x" * 300]
 CHATS = [[f"{TEXTS[(number + turn) % 5]} {number}" for turn in range(2 + number % 3 * 2)] for number in range(20)]
@@ -243,6 +243,25 @@ def test_messages_say_whether_they_are_trained(tmp_path, key, yes, no, column):
     for record, texts in zip(records, CHATS, strict=True):
         earlier = [None, False] * (len(texts) // 2 - 1)
         assert record.train == ([*earlier, None, None] if earlier else None)
+
+
+DOCUMENTS = [
+    ("a.jsonl", ""),
+    ("a.csv", "columns: {text: body}"),
+    ("a.parquet", "columns: {text: doc.body}"),
+    ("a.arrow", "columns: {text: the text, group: n}"),
+    ("a.json", "columns: {text: x.y.z}"),
+]
+
+
+@pytest.mark.parametrize(("name", "section"), DOCUMENTS, ids=[name for name, _ in DOCUMENTS])
+def test_rows_of_text_are_documents(tmp_path, name, section):
+    section = f"format: documents\n{section}"
+    column = yaml.safe_load(section).get("columns", {}).get("text", "text")
+    texts = [" ".join(texts) for texts in CHATS]
+    rows = [{"n": number} | nested(column, text) for number, text in enumerate(texts)]
+    records, _ = read(write(tmp_path / name, rows), tmp_path, section)
+    assert [unescape(record.text) for record in records] == texts
 
 
 def test_one_broken_row_of_a_hundred_is_counted_with_its_place(tmp_path):
