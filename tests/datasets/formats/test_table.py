@@ -309,6 +309,12 @@ def test_any_container_gives_the_same_rows(tmp_path, rows, name):
     assert found[-1].place.startswith(f"{tmp_path / name}:")
 
 
+def test_all_columns_of_a_parquet_file_are_named_where_one_is_missing(tmp_path, rows):
+    write(tmp_path / "a.parquet", rows)
+    first = read(tmp_path / "a.parquet", columns={"prompt": "q", "response": "A, so"})[0]
+    assert first.detail == "no column 'q' in an object of 'Q', 'A, so', 'n'"
+
+
 def test_a_parquet_file_is_known_by_its_first_bytes(tmp_path, rows):
     write(tmp_path / "a.parquet", rows)
     (tmp_path / "a.parquet").rename(tmp_path / "data-00000-of-00001")

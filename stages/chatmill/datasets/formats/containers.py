@@ -70,7 +70,10 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
 
     try:
         with parquet.ParquetFile(file) as table:
-            names = [name for name in table.schema_arrow.names if name in columns] or None
+            there = table.schema_arrow.names
+            names = [name for name in there if name in columns]
+            if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
+                names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
     except pyarrow.ArrowException as error:
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
