@@ -65,10 +65,10 @@ def write(file, rows):
                 writer.writerows(rows)
         case ".json":
             file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        case ".gz":
-            file.write_bytes(gzip.compress(json_lines(rows)))
-        case ".zst":
-            file.write_bytes(zstandard.compress(json_lines(rows)))
+        case ".gz" | ".zst":
+            inner = write(file.with_suffix(""), rows)
+            file.write_bytes((gzip if file.suffix == ".gz" else zstandard).compress(inner.read_bytes()))
+            inner.unlink()
         case _:
             file.write_bytes(json_lines(rows))
     return file
@@ -189,8 +189,11 @@ def test_questions_and_answers(tmp_path, names, shape):
     check_all_kept(tmp_path, rows, f"columns: {{prompt: '{names[0]}', {answer}}}", expected)
 
 
+PACKED = ["csv.gz", "tsv.zst", "json.gz", "json.zst", "jsonl.gz", "jsonl.zst"]
+
+
 @pytest.mark.parametrize("names", COLUMNS, ids=[names[0] for names in COLUMNS])
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow", *PACKED])
 def test_tables_of_any_columns(tmp_path, names, suffix):
     rows = [{"n": number, names[0]: q, "s": SYSTEM, names[1]: a} for number, (q, a) in enumerate(PAIRS)]
     section = f"columns: {{prompt: '{names[0]}', response: '{names[1]}', system: s}}"
