@@ -23,6 +23,7 @@ PAGES = {
     for file in (
         ROOT / "README.md",
         ROOT / "data/README.md",
+        ROOT / "data/recipes.md",
         *SOURCE.rglob("README.md"),
         *(ROOT / "tests").rglob("README.md"),
     )

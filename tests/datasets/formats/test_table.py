@@ -63,6 +63,9 @@ def test_a_column_with_a_dot_in_its_name_goes_before_a_path(tmp_path):
     [
         (("human", "gpt"), {}),
         (("User", "Chatbot"), {}),
+        (("user ", " Assistant"), {}),
+        ((0, 1), {"user": ["0"], "assistant": ["1"]}),
+        ((False, True), {"user": ["false"], "assistant": ["true"]}),
         (("USER", "SYSTEM"), {"assistant": ["system"]}),
         (("customer", "agent_1"), {"user": ["customer"], "assistant": ["agent_1", "agent_2"]}),
         (("assistant", "user"), {"user": ["assistant"], "assistant": ["user"]}),
@@ -90,6 +93,10 @@ def test_speakers_may_be_left_out(tmp_path):
             {"q": QUESTION, "c": [said("user", QUESTION), said("assistant", ANSWER)]},
             {"prompt": "q", "chosen": "c"},
         ),
+        (
+            {"q": [said("user", QUESTION)], "c": said("assistant", ANSWER), "r": said("assistant", "No.")},
+            {"prompt": "q", "chosen": "c", "rejected": "r"},
+        ),
     ],
 )
 def test_prompt_and_completion_are_texts_or_messages(tmp_path, row, columns):
@@ -109,10 +116,24 @@ def test_a_column_may_hold_the_system_message(tmp_path):
     assert rendered(items(tmp_path, *rows, columns=columns)) == [WITH_SYSTEM, PAIR]
 
 
+@pytest.mark.parametrize(
+    "row", [{"q": QUESTION, "a": ANSWER}, {"m": [said("user", QUESTION), said("assistant", ANSWER)]}]
+)
+def test_the_system_message_may_be_inside_another_column(tmp_path, row):
+    columns = {"messages": "m"} if "m" in row else {"prompt": "q", "response": "a"}
+    found = items(tmp_path, row | {"meta": {"s": SYSTEM}}, columns=columns | {"system": "meta.s"})
+    assert rendered(found) == [WITH_SYSTEM]
+
+
 def test_texts_alternate(tmp_path):
     assert rendered(items(tmp_path, {"d": [QUESTION, ANSWER]}, columns={"messages": "d"})) == [PAIR]
     [item] = items(tmp_path, {"d": [ANSWER, QUESTION]}, columns={"messages": "d"}, first="assistant")
     assert [message.role for message in item.conversation] == ["assistant", "user"]
+
+
+def test_a_list_may_be_json_in_a_text(tmp_path):
+    for value in ([said("user", QUESTION), said("assistant", ANSWER)], [QUESTION, ANSWER]):
+        assert rendered(items(tmp_path, {"d": json.dumps(value, indent=1)}, columns={"messages": "d"})) == [PAIR]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +157,20 @@ def test_what_is_no_mark_stays_in_the_turn(tmp_path):
     ]
 
 
+def test_names_in_roles_are_the_only_marks_if_they_have_both_sides(tmp_path):
+    row = {"t": f"USER: {QUESTION}\nASSISTANT: {ANSWER}\nModel: A1\nFunction: none"}
+    [item] = items(tmp_path, row, columns={"messages": "t"}, roles={"user": "USER", "assistant": "ASSISTANT"})
+    assert [message.text for message in item.conversation] == [QUESTION, f"{ANSWER}\nModel: A1\nFunction: none"]
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
         ({"turns": []}, ("missing_field", "no column 'messages' in an object of 'turns'")),
         ({"messages": 3}, ("missing_field", "messages: expected a list or a text, got the number 3")),
         ({"messages": [said("user", None)]}, ("not_text", "content: expected text, got null")),
-        ({"messages": [said(7, "x")]}, ("not_text", "role: expected text, got the number 7")),
+        ({"messages": [said(7, "x")]}, ("unknown_role", "unknown role '7': add it to roles")),
+        ({"messages": [said(None, "x")]}, ("not_text", "role: expected text, got null")),
         ({"messages": [{"role": "user"}]}, ("missing_field", "no column 'content' in an object of 'role'")),
         ({"messages": ["a", 2]}, ("not_text", "text 2: expected text, got the number 2")),
         ({"messages": "no mark"}, ("no_marker", "expected the name of a speaker and a colon, not 'no mark'")),
@@ -281,6 +309,12 @@ def test_any_container_gives_the_same_rows(tmp_path, rows, name):
     assert found[-1].place.startswith(f"{tmp_path / name}:")
 
 
+def test_all_columns_of_a_parquet_file_are_named_where_one_is_missing(tmp_path, rows):
+    write(tmp_path / "a.parquet", rows)
+    first = read(tmp_path / "a.parquet", columns={"prompt": "q", "response": "A, so"})[0]
+    assert first.detail == "no column 'q' in an object of 'Q', 'A, so', 'n'"
+
+
 def test_a_parquet_file_is_known_by_its_first_bytes(tmp_path, rows):
     write(tmp_path / "a.parquet", rows)
     (tmp_path / "a.parquet").rename(tmp_path / "data-00000-of-00001")
@@ -292,6 +326,8 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path, rows):
         (tmp_path / name).parent.mkdir()
         write(tmp_path / name, part)
     (tmp_path / ".gitignore").write_text("*")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache/1.jsonl.metadata").write_text("0a1b\n")
     found = read(tmp_path, columns=COLUMNS)
     assert [item.conversation[0].text for item in found] == [row["Q"] for row in rows]
 
@@ -314,3 +350,10 @@ def test_a_file_that_is_no_table_is_named(tmp_path, name, content, message):
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no file matches \*"):
         read(tmp_path, columns=COLUMNS)
+
+
+def test_a_column_that_no_row_has_is_named_but_not_one_of_rows_that_are_rejected(tmp_path):
+    columns = {"prompt": "q", "response": "a", "system": "s"}
+    assert reject(tmp_path, {"q": 1, "a": ANSWER, "s": SYSTEM}, columns=columns)[0] == "not_text"
+    with pytest.raises(ValueError, match=r"columns\.system: no row has the column 's': the last one has 'q', 'a'"):
+        items(tmp_path, {"q": QUESTION, "a": ANSWER}, columns=columns)

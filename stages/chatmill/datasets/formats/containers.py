@@ -19,16 +19,21 @@ _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     """The file itself, or those of a folder and the folders in it that match, in the order of their names.
 
-    A pattern without a slash matches the name of a file in any folder. Hidden files, and those of DVC, are left out.
+    A pattern without a slash matches the name of a file in any folder. Hidden files, those in hidden folders, and those
+    of DVC are left out.
     Raises ValueError where none is left.
     """
     if not path.is_dir():
         return [path]
     found = {file for pattern in patterns for file in path.glob(pattern if "/" in pattern else f"**/{pattern}")}
-    files = [file for file in found if file.is_file() and not file.name.startswith(".") and file.suffix != ".dvc"]
+    files = [file for file in found if file.is_file() and file.suffix != ".dvc" and not _is_hidden(file, path)]
     if not files:
         raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
     return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(name.startswith(".") for name in file.relative_to(folder).parts)
 
 
 def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
@@ -65,7 +70,10 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
 
     try:
         with parquet.ParquetFile(file) as table:
-            names = [name for name in table.schema_arrow.names if name in columns] or None
+            there = table.schema_arrow.names
+            names = [name for name in there if name in columns]
+            if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
+                names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
     except pyarrow.ArrowException as error:
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error

@@ -91,11 +91,19 @@ class TableMapping(_Section):
             raise ValueError("languages needs columns.language")
         return self
 
+    def marks(self) -> list[str]:
+        """The names that mark turns of a text: those in `roles` alone if these have the user and the assistant."""
+        named = {"user", "assistant"} <= self.roles.keys()
+        return list(_by_name(self.roles) if named else self.speakers())
+
     def speakers(self) -> dict[str, Speaker]:
         """The speakers by the names that stand for them, in lower case; `roles` goes before the usual names."""
-        result: dict[str, Speaker] = {}
-        for names in (self.roles, USUAL_NAMES):
-            for speaker, values in names.items():
-                for value in (values,) if isinstance(values, str) else values:
-                    result.setdefault(value.lower(), speaker)
-        return result
+        return _by_name(USUAL_NAMES) | _by_name(self.roles)
+
+
+def _by_name(roles: Roles) -> dict[str, Speaker]:
+    result: dict[str, Speaker] = {}
+    for speaker, values in roles.items():
+        for value in (values,) if isinstance(values, str) else values:
+            result.setdefault(value.lower(), speaker)
+    return result

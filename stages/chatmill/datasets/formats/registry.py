@@ -182,6 +182,7 @@ def _items(rows: Iterable[RawRow | Reject], form: DatasetFormat) -> Iterator[Exa
 
 def _read(row: RawRow, reader: TableReader) -> Example | Reject:
     place, entry = row
+    reader.see(entry)
     try:
         reader.check_language(entry)
         turns, dropped, notes = reader.turns(entry)

@@ -14,6 +14,7 @@ from chatmill.datasets.formats.example import (
     extent_of,
     num_bytes,
 )
+from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import OPTIONAL, Columns, Speaker, TableMapping
 from chatmill.datasets.formats.message_content import (
     TRAIN_FIELDS,
@@ -53,14 +54,21 @@ class TableReader:
     def __init__(self, mapping: TableMapping) -> None:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
         self._first: StepKind = mapping.first or "user"
-        self._others = [
-            column
+        self._others = {
+            key
             for name, column in self._columns.named().items()
             if name in OPTIONAL and name not in ("tools", "query")
-        ]
+            for key in (column, column.partition(".")[0])
+        }
         self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
+
+    def see(self, row: Any) -> None:
+        """Take note of the optional columns that a row has, whether it can be converted or not."""
+        for name, column in list(self.unseen.items()):
+            if value_at(row, column, _ABSENT) is not _ABSENT:
+                del self.unseen[name]
 
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
@@ -132,13 +140,7 @@ class TableReader:
     def _optional(self, row: Any, name: str) -> Any:
         """The value of a column that may be missing; None if it is."""
         column = getattr(self._columns, name)
-        if column is None:
-            return None
-        value = value_at(row, column, _ABSENT)
-        if value is _ABSENT:
-            return None
-        self.unseen.pop(name, None)
-        return value
+        return None if column is None else value_at(row, column, None)
 
     def _text(self, row: Any, name: str) -> str:
         """The text of an optional column; empty if there is none."""
@@ -162,15 +164,18 @@ class TableReader:
         return f"{_text(prompt, column)}\n\n{query}" if query else prompt
 
     def _side(self, value: Any, column: str, speaker: StepKind, dropped: list[Dropped]) -> list[Step]:
-        """The steps of a prompt or an answer, which is a text or a list of messages."""
-        if isinstance(value, list):
-            return list(self._messages(value, dropped))
+        """The steps of a prompt or an answer, which is a text, a message or a list of messages."""
+        if isinstance(value, list | dict):
+            return list(self._messages(value if isinstance(value, list) else [value], dropped))
         return [Step(speaker, _text(value, column))]
 
     def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
+        if isinstance(value, str) and self._mapping.turn_separator:
+            return _alternating(_split(value, self._mapping.turn_separator), self._first)
         if isinstance(value, str):
-            separator = self._mapping.turn_separator
-            return _alternating(_split(value, separator), self._first) if separator else self._marked(value, dropped)
+            value = _from_json(value)
+        if isinstance(value, str):
+            return self._marked(value, dropped)
         if not isinstance(value, list):
             column = self._columns.messages
             raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
@@ -184,7 +189,7 @@ class TableReader:
     def _messages(self, messages: Sequence[Any], dropped: list[Dropped]) -> Iterator[Step]:
         columns, unnamed = self._columns, list[str]()
         for message in messages:
-            name = _text(value_at(message, columns.role), columns.role)
+            name = _name(value_at(message, columns.role), columns.role)
             try:
                 kind, calls = self._kind(name, unnamed), tool_calls(message)
             except UnknownRoleError as error:
@@ -203,7 +208,7 @@ class TableReader:
     def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
         """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
         if self._marks is None:
-            names = "|".join(re.escape(name) for name in sorted(self._speakers, key=len, reverse=True))
+            names = "|".join(re.escape(name) for name in sorted(self._mapping.marks(), key=len, reverse=True))
             self._marks = re.compile(rf"(?im)^[ \t]*({names})[ \t]*:[ \t]?")
         pieces = self._marks.split(text)
         if pieces[0].strip() or len(pieces) == 1:
@@ -220,8 +225,9 @@ class TableReader:
     def _unknown(self, messages: Sequence[Any]) -> list[str]:
         """The names in a list of messages that are not in roles."""
         role = self._columns.role
-        names = (value_at(message, role, None) for message in messages if isinstance(message, dict))
-        return sorted({name for name in names if isinstance(name, str) and name.lower() not in self._speakers})
+        values = (value_at(message, role, None) for message in messages if isinstance(message, dict))
+        names = {_name(value, role) for value in values if isinstance(value, str | int)}
+        return sorted(name for name in names if name.strip().lower() not in self._speakers)
 
     def _kind(self, name: str, unnamed: list[str]) -> StepKind | None:
         """The kind of a speaker's turns; None for those to leave out.
@@ -229,7 +235,7 @@ class TableReader:
         `unnamed` are the speakers of this conversation who are not in roles, in their order; with `first` there may be
         two.
         """
-        speaker: Speaker | None = self._speakers.get(name.lower())
+        speaker: Speaker | None = self._speakers.get(name.strip().lower())
         if speaker is None:
             if name not in unnamed:
                 unnamed.append(name)
@@ -258,6 +264,14 @@ def _declare(turns: list[Turn], names: list[str]) -> list[Turn]:
     return [first._replace(added=extent_of([first, *turns[1:]]).bytes - before), *turns[1:]]
 
 
+def _from_json(text: str) -> Any:
+    """The list that a text holds as JSON, as cells of a CSV file do, or else the text."""
+    try:
+        return parse_json(text) if text.lstrip().startswith("[") else text
+    except ValueError:
+        return text
+
+
 def _split(text: str, separator: str) -> list[str]:
     """The texts around a separator, each without the white space around it; an empty one at the end is left out."""
     check_turn_count(text.count(separator) + 1)
@@ -272,6 +286,11 @@ def _order(first: StepKind) -> tuple[StepKind, StepKind]:
 def _alternating(texts: Sequence[Any], first: StepKind) -> Iterator[Step]:
     for number, text in enumerate(texts):
         yield Step(_order(first)[number % 2], _text(text, f"text {number + 1}"))
+
+
+def _name(value: Any, column: str) -> str:
+    """The name of a speaker, who may have a number instead, or be the one of whom something is true."""
+    return str(value).lower() if isinstance(value, int) else _text(value, column)
 
 
 def _text(value: Any, column: str) -> str:
