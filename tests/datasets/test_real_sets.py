@@ -73,7 +73,7 @@ SETS = {
         "path: gsm8k\nfiles: [train.jsonl, test.jsonl, test_socratic.jsonl]\n"
         "columns: {prompt: question, response: answer}",
     ),
-    "hh": (hh, "path: hh_rlhf\nfiles: '*.gz'\ncolumns: {messages: chosen, rejected: rejected}\nmax_reject_rate: 0.002"),
+    "hh": (hh, "path: hh_rlhf\nfiles: '*.gz'\ncolumns: {messages: chosen, rejected: rejected}"),
     "korean": (
         lambda: [2 for _ in cells("korean_chatbot/*.csv", ",")],
         "path: korean_chatbot/ChatbotData.csv\ncolumns: {prompt: Q, response: A}",
@@ -93,7 +93,7 @@ SETS = {
     ),
     "glaive": (
         lambda: lists("sharegpt/glaive*.json", TURNS),
-        "path: sharegpt\nfiles: 'glaive*'\nmax_reject_rate: 0.004\n"
+        "path: sharegpt\nfiles: 'glaive*'\n"
         "columns: {messages: conversations, role: from, content: value, tools: tools}",
     ),
     "axolotl": (

@@ -271,7 +271,7 @@ def test_one_broken_row_of_a_hundred_is_counted_with_its_place(tmp_path):
     rows = [{"messages": chat(["Hi", "Ho"])}] * 99
     rows.insert(50, {"messages": chat(["Hi"])})
     file = write(tmp_path / "rows.jsonl", rows)
-    records, counts = read(file, tmp_path, "columns: {messages: messages}\nmax_reject_rate: 0.01")
+    records, counts = read(file, tmp_path, "columns: {messages: messages}")
     assert len(records) == 99
     assert counts["messages"] == {"read": 199, "kept": 198, "rejected": {"no_answer": 1}}
     assert json.loads((tmp_path / "set.rejects.jsonl").read_text())["place"] == f"{file}:51"
