@@ -86,7 +86,7 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
     from pyarrow import ipc
 
     try:
-        with pyarrow.memory_map(str(file)) as source:
+        with pyarrow.OSFile(str(file)) as source:
             if source.read(6) == b"ARROW1":
                 table = ipc.open_file(source)
                 yield from _numbered(file, (table.get_batch(index) for index in range(table.num_record_batches)))
