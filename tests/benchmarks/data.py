@@ -4,10 +4,12 @@
 
 FILE holds JSON lines, in FORMAT (default: dolly). The copies in the larger file differ in the first text of each
 row, so that none is a duplicate. MB/s is of raw text: by wall-clock time, and per core, by the CPU time of all
-processes. The peak is that of the largest process.
+processes. The peak is that of the largest process. Rows of dolly are also read as a table from other containers, those
+of Parquet and Arrow in groups of up to 64 MB.
 """
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -18,12 +20,15 @@ from pathlib import Path
 STAGES = Path(__file__).parents[2] / "stages"
 COPIES = (1, 10)
 PARAMS = """\
-prepare: {{chats: {{path: chats.jsonl, format: {}}}}}
-mix: {{validation_share: 0.05, test_share: 0.05, near_duplicates: false}}
+prepare: {{chats: {}}}
+mix: {{validation_share: 0.05, test_share: 0.05, near_duplicates: {}}}
 """
+COLUMNS = "{prompt: instruction, query: context, response: response}"
+CONTAINERS = ("chats.json", "chats.csv", "chats.parquet", "chats.arrow")
+GROUP_BYTES = 64_000_000
+SPAWN = multiprocessing.get_context("spawn")
 COMMANDS = {
-    "prepare": "--path chats.jsonl --conversations prepared/chats.jsonl --rejects prepared/chats.rejects.jsonl "
-    "--manifest prepared/chats.manifest.json",
+    "prepare": "prepared/chats.jsonl prepared/chats.rejects.jsonl prepared/chats.manifest.json",
     "mix": "--prepared prepared --train chat/train.jsonl --validation chat/validation.jsonl --test chat/test.jsonl "
     "--manifest chat/manifest.json --metrics metrics/mix.json",
 }
@@ -42,6 +47,26 @@ def write_copies(file: Path, copies: int, out: Path) -> float:
     return out.stat().st_size / 1e6
 
 
+def write_container(lines: Path, out: Path) -> None:
+    """Write the rows of JSON lines to a container, by its name."""
+    import pyarrow
+    from pyarrow import csv, ipc, parquet
+
+    rows = [json.loads(line) for line in lines.open(encoding="utf-8")]
+    if out.suffix == ".json":
+        out.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+        return
+    table = pyarrow.Table.from_pylist(rows)
+    group = max(1, int(len(rows) * GROUP_BYTES / table.nbytes))
+    if out.suffix == ".csv":
+        csv.write_csv(table, out)
+    elif out.suffix == ".parquet":
+        parquet.write_table(table, out, row_group_size=group)
+    else:
+        with ipc.new_file(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=group)
+
+
 def run(stage: str, folder: Path) -> tuple[float, float, float]:
     """Seconds of wall-clock time, seconds of CPU time, and MB of the largest process."""
     start = time.perf_counter()
@@ -53,17 +78,29 @@ def run(stage: str, folder: Path) -> tuple[float, float, float]:
 
 
 def main(file: Path, name: str = "dolly") -> None:
-    """Print one line for each stage and size, and one for both stages together."""
-    print(f"{'stage':10}{'MB':>8}{'MB/s':>8}{'MB/s per core':>15}{'peak MB':>10}")
+    """Print one line for each stage, container and size."""
+    print(f"{'stage':24}{'MB':>8}{'MB/s':>8}{'MB/s per core':>15}{'peak MB':>10}")
     for copies in COPIES:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            (folder / "params.yaml").write_text(PARAMS.format(name))
             size = write_copies(file, copies, folder / "chats.jsonl")
-            results = {stage: run(stage, folder) for stage in COMMANDS}
-        clock, processor, peak = zip(*results.values(), strict=True)
-        for stage, (a, b, c) in (results | {"both": (sum(clock), sum(processor), max(peak))}).items():
-            print(f"{stage:10}{size:8.1f}{size / a:8.1f}{size / b:15.1f}{c:10.0f}")
+            for stage, near in (("prepare", "false"), ("mix", "false"), ("mix", "true")):
+                section = f"{{path: chats.jsonl, format: {name}}}"
+                (folder / "params.yaml").write_text(PARAMS.format(section, near))
+                show(f"{stage}{', near-duplicates' * (near == 'true')}", size, run(stage, folder))
+            for container in CONTAINERS if name == "dolly" else ():
+                write = SPAWN.Process(target=write_container, args=(folder / "chats.jsonl", folder / container))
+                write.start()  # in a process of its own, as a stage's peak begins with the memory of this one
+                write.join()
+                section = f"{{path: {container}, format: table, columns: {COLUMNS}}}"
+                (folder / "params.yaml").write_text(PARAMS.format(section, "false"))
+                show(f"prepare {Path(container).suffix}", size, run("prepare", folder))
+
+
+def show(name: str, size: float, result: tuple[float, float, float]) -> None:
+    """Print one line."""
+    clock, processor, peak = result
+    print(f"{name:24}{size:8.1f}{size / clock:8.1f}{size / processor:15.1f}{peak:10.0f}", flush=True)
 
 
 if __name__ == "__main__":
