@@ -294,6 +294,10 @@ def test_every_allowed_value_is_among_those_that_are_run():
     left_out = {key: rest for key, allowed in allowed_values() if (rest := allowed - tried[key])}
     assert left_out == {
         "prepare.side": {"train", "validation", "test"},
+        "prepare.roles": {"system", "user", "assistant", "call", "output", "ignore"},
+        "prepare.first": {"user", "assistant"},
+        "prepare.assistant_first": {"drop", "keep"},
+        "prepare.same_role": {"join", "reject"},
         "prepare.near_duplicates": {"across", "within", "off"},
         "train_model.device": {"cpu", "cuda"},
         "train_model.processes": {"auto"},

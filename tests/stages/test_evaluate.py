@@ -266,8 +266,8 @@ def test_every_share_and_the_bits_have_an_interval_and_a_count(more_metrics):
 
 def test_intervals_are_those_of_the_values_beside_them(more_metrics):
     counts, limits = more_metrics["counts"], more_metrics["intervals"]
-    assert (counts["stops_rate"], counts["hits_at_1"], counts["verbatim"]["true"]["share"]) == (3 + 2, 22, 22)
-    assert limits["stops_rate"] == pytest.approx(wilson(5 * more_metrics["stops_rate"], 5), abs=1e-6)
+    assert (counts["stops_rate"], counts["hits_at_1"], counts["verbatim"]["true"]["share"]) == (3 + 22, 22, 22)
+    assert limits["stops_rate"] == pytest.approx(wilson(25 * more_metrics["stops_rate"], 25), abs=1e-6)
     assert counts["bits_per_byte"]["by_source"] == {"skills": 3, "talk": 22}
     for name in ("all", "assistant"):
         low, high = limits["bits_per_byte"][name]

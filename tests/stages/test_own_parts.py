@@ -95,7 +95,7 @@ def test_it_is_evaluated_by_pytorch_alone_and_its_chunks_are_told(folder, tmp_pa
     inputs = (folder / name for name in ("test.jsonl", "test.jsonl", "free.txt", "none", "tokens", "model", "onnx"))
     evaluate.main(*inputs, ANY_FOLDER, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
     metrics = json.loads((tmp_path / "evaluate.json").read_text())
-    (sample,) = map(json.loads, (tmp_path / "samples.jsonl").read_text().splitlines())
+    sample, *_ = map(json.loads, (tmp_path / "samples.jsonl").read_text().splitlines())
     assert list(metrics["engines"]) == ["pytorch"] and metrics["chunks"]["tokens"] >= 1
     assert sum(sample["chunk_bytes"]) == len(f"{sample['prompt']}\n{sample['answer']}".encode())
 
