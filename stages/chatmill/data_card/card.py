@@ -1,19 +1,19 @@
 """A data card: what conversations hold, computed from the text that a model reads, whatever they were read from."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from chatmill.conversation.chatml import Message, Record, is_document, parse, unescape
 from chatmill.data_card.languages import count_languages
+from chatmill.data_card.lengths import Count
 from chatmill.data_card.oddities import find_oddities
 
 MAX_EXAMPLES = 3
 MAX_ANSWERS = 5  # that are most frequent
 MAX_LANGUAGES = 300  # conversations whose language is identified, about
 MAX_TEXT = 20_000  # characters of a message in which odd things are looked for
-Count = Callable[[Sequence[Record]], Sequence[int]]  # the lengths of rendered conversations
 
 
 class Spread(NamedTuple):

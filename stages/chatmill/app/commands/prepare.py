@@ -4,8 +4,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 from pathlib import Path
 
 from chatmill.app.look.display import (
@@ -20,9 +19,8 @@ from chatmill.app.look.proposal import propose, section_text
 from chatmill.app.look.sample import Sample, take_sample
 from chatmill.app.look.trial import MIN_KEPT, Trial
 from chatmill.app.terminal.printable import printable
-from chatmill.conversation.chatml import Record
-from chatmill.conversation.template import record_segments
-from chatmill.data_card.card import Count, make_card
+from chatmill.data_card.card import make_card
+from chatmill.data_card.lengths import Count, token_counter
 
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
@@ -50,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
             show([""])
             raise ValueError(f"{path}: no section can be proposed: {error}") from error
         show(sample_lines(sample))
-        count_tokens = token_counter(options.tokenizer)
+        count_tokens = counter_of(options.tokenizer)
         card = make_card(trial.records, count_tokens=count_tokens)
         show(trial_lines(trial))
         show(card_lines(card, speaker_names(sample, trial)))
@@ -68,19 +66,13 @@ def show(lines: Iterable[str]) -> None:
         print(printable(line), file=sys.stderr)
 
 
-def token_counter(path: Path | None) -> Count | None:
+def counter_of(path: Path | None) -> Count | None:
     """The function that counts the tokens of records; None without a tokenizer."""
     if path is None and not DEFAULT_TOKENIZER.exists():
         return None
     from chatmill.app.commands.show import read_tokenizer  # imports what looking at a file does not need
 
-    tokenizer = read_tokenizer(path or DEFAULT_TOKENIZER)
-
-    def count(records: Sequence[Record]) -> list[int]:
-        offsets = tokenizer.encode_conversations([record_segments(record) for record in records]).offsets
-        return [int(end - start) for start, end in pairwise(offsets)]
-
-    return count
+    return token_counter(read_tokenizer(path or DEFAULT_TOKENIZER))
 
 
 def speaker_names(sample: Sample, trial: Trial) -> Counter[str]:

@@ -12,6 +12,7 @@ from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import Sample, fill, first_rows
 from chatmill.app.look.texts import text_file
 from chatmill.app.look.trial import MIN_KEPT, Trial, best_trial, name_of, parameters_of, try_section
+from chatmill.datasets.source_parameters import SourceParameters
 
 _FIRST_ASSISTANT = 0.2  # share of conversations from which it is worth a word
 _FEW = 30  # entries that say little
@@ -180,8 +181,9 @@ def section_text(sample: Sample, trial: Trial) -> str:
     if patterns := _patterns(sample):
         content["files"] = patterns if len(patterns) > 1 else patterns[0]
     content |= trial.guess.section()
-    if trial.reasons and trial.share >= MIN_KEPT:
-        content["max_reject_rate"] = rounded_up(1 - trial.share)
+    allowed = SourceParameters.model_fields["max_reject_rate"].default
+    if trial.share >= MIN_KEPT and (rejected := rounded_up(1 - trial.share)) > allowed and trial.reasons:
+        content["max_reject_rate"] = rejected
     lines = [f"{key}: {_flow(value)}" for key, value in content.items()]
     return "prepare:\n" + f"  {name_of(sample.path)}:\n" + "".join(f"    {line}\n" for line in lines)
 
