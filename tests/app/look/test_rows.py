@@ -174,6 +174,9 @@ def test_a_system_that_replies_is_the_assistant(tmp_path):
         ({"text": "<|im_start|>user\nHi"}, "the marks of a chat template"),
         ({"text": "### Human: Hi### Assistant: Hello"}, "names of speakers within a line"),
         ({"x": 1}, "no column holds a conversation"),
+        ({"messages": '[{"role": "user", "content": "Hi"}]'}, "holds JSON as text"),
+        ({"conversation": [["Hi you there", "Hello to you"]]}, "holds pairs of texts"),
+        ({"log": [{"is_user": True, "text": "Hi you"}, {"is_user": False, "text": "Oh"}]}, "not the name of a speaker"),
         ({"Scenario": "Bot_Age", "Response": "Hi, I am a mere program."}, "no column holds their questions"),
     ],
 )

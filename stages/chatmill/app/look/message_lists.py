@@ -49,8 +49,9 @@ def message_lists(values: Values) -> list[Guess]:
     found.sort(key=lambda item: -_size(values[item[0]], item[1].columns["content"]))
     best = sorted(found, key=lambda item: rank(item[0], LIST_NAMES) is None)
     if len(best) > 1:
-        others = ", ".join(path for path, _ in best[1:])
-        best[0][1].doubts.append(f"{best[0][0]} is taken, but these hold messages as well: {others}")
+        others = ", ".join(path for path, _ in best[1:] if rank(path, LIST_NAMES) is not None)
+        doubt = f"{best[0][0]} is taken, but these hold messages as well: {others}"
+        best[0][1].doubts += [doubt] if others else []
     return [guess for _, guess in best]
 
 
@@ -108,10 +109,11 @@ def _text_size(column: Sequence[Any]) -> float:
 def _role_of(fields: Values, lists: Sequence[Sequence[Any]]) -> str | None:
     """The field of the speaker. Raises NoGuessError where it holds numbers."""
     scores: dict[str, float] = {}
+    numbered = []
     for name, column in fields.items():
         order = rank(name, _ROLE_NAMES)
-        if order == 0 and not are_texts(column):
-            raise NoGuessError(f"{name} of the messages holds {column[0]!r}, not the name of a speaker: write names")
+        if order is not None and all(isinstance(value, int) for value in column) and len({*column}) <= MAX_NAMES:
+            numbered.append(name)
         if not are_texts(column) or mean_length(column) > _MAX_ROLE or len({*column}) > max(MAX_NAMES, len(lists) * 3):
             continue
         known = sum(speaker_of(text) is not None for text in column) / len(column)
@@ -120,6 +122,9 @@ def _role_of(fields: Values, lists: Sequence[Sequence[Any]]) -> str | None:
         if known < 0.5 and (changes < 0.5 or not few):
             continue
         scores[name] = 3 * known + 2 * (order is not None) + changes - 0.01 * (order or 0)
+    if numbered and not scores:
+        value = fields[numbered[0]][0]
+        raise NoGuessError(f"{numbered[0]} of the messages holds {value!r}, not the name of a speaker: write names")
     return max(scores, key=lambda name: scores[name], default=None)
 
 
@@ -187,7 +192,10 @@ def _check_answers(path: str, values: Values) -> None:
 def refuse_pairs_in_lists(values: Values) -> None:
     """Raise NoGuessError for lists whose items have no role: pairs, or keys that are the speakers."""
     for path, found in values.items():
-        items = [item for value in found if isinstance(value, list) for item in value if isinstance(item, dict)]
+        parts = [item for value in found if isinstance(value, list) for item in value]
+        if parts and all(isinstance(item, list) and len(item) == 2 and are_texts(item) for item in parts):
+            raise NoGuessError(f"{path} holds pairs of texts: write all texts of a row as one list, or as messages")
+        items = [item for item in parts if isinstance(item, dict)]
         fields = by_path(items)
         speakers = [name for name in fields if speaker_of(name) in ("user", "assistant")]
         if len({speaker_of(name) for name in speakers}) == 2:

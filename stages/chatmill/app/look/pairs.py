@@ -55,8 +55,8 @@ def pairs(values: Values, *, named: bool) -> list[Guess]:
     prompt = questions[0]
     is_chosen = "chosen" in words_of(answer)
     guess = Guess(columns={"prompt": prompt, "chosen" if is_chosen else "response": answer})
-    rest = [path for path in texts if path not in (prompt, answer)]
-    _add_query(guess, prompt, [path for path in rest if are_texts(values[path])], values)
+    written = [path for path, found in values.items() if all(isinstance(value, str) for value in found)]
+    _add_query(guess, prompt, [path for path in written if path not in (prompt, answer)], values)
     _check_rivals(guess, prompt, answer, questions, answers, values)
     return [guess]
 
@@ -83,7 +83,7 @@ def _is_id(path: str, found: Sequence[Any]) -> bool:
 def refuse_other_answers(values: Values) -> None:
     """Raise NoGuessError where the answers are lists, of which each row needs one."""
     lists = [path for path, found in values.items() if all(isinstance(value, list) for value in found)]
-    for path in best_named(lists, ANSWERS):
+    for path in (path for path in lists if path.rpartition(".")[2].lower() in ANSWERS or "answers" in words_of(path)):
         items = [item for value in values[path] for item in value]
         if items and (are_texts(items) or all(isinstance(item, dict) and "role" not in item for item in items)):
             keys = f" (objects of {', '.join(items[0])})" if isinstance(items[0], dict) else ""

@@ -26,6 +26,7 @@ from chatmill.app.look.texts import check_template, marked, separated
 _GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
 _HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
 _TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph")
+_SPEAKERS = ("user", "sender", "speaker", "from", "username")
 _NAMED: dict[str, dict[str, str]] = {
     "messages": {"messages": "messages", "role": "role", "content": "content"},
     "sharegpt": {"messages": "conversations", "role": "from", "content": "value"},
@@ -53,6 +54,7 @@ def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
     all_values = by_path(wrapped)
     values = frequent(all_values, len(rows))
     _check_ids(values)
+    _check_json(values)
     preference = [guess for guess in pairs(values, named=True) if "chosen" in guess.columns]
     found = preference or _prompt_lists(values) or message_lists(values)
     found = found or text_lists(values) or _marked_columns(values, json=json) or pairs(values, named=True)
@@ -94,6 +96,10 @@ def _by_structure(rows: Sequence[Any]) -> Guess | None:
     if not isinstance(first, dict):
         return None
     values = by_path(rows)
+    if any(path.endswith(".message.author.role") for path in values):
+        raise NoGuessError(
+            "an export of trees of messages under keys of their own: write the messages of one path each"
+        )
     if "message_tree_id" in first or {"role", "text", "replies"} <= first.keys():
         return Guess(format="oasst")
     entries = list(first.values()) if all(isinstance(value, dict) for value in first.values()) else [first]
@@ -125,6 +131,15 @@ def _check_ids(values: Values) -> None:
     texts = [path for path, found in values.items() if are_texts(found) and mean_length(found) > 20]
     if ids and not texts and isinstance(ids[0], list):
         raise NoGuessError("input_ids holds the ids of another tokenizer: the texts themselves are needed")
+
+
+def _check_json(values: Values) -> None:
+    """Raise NoGuessError for conversations that are JSON within a text."""
+    for path, found in values.items():
+        if rank(path, LIST_NAMES) is not None and are_texts(found):
+            inside = sum(text.lstrip().startswith(("[{", '["', "[[", '{"')) for text in found)
+            if inside > 0.8 * len(found):
+                raise NoGuessError(f"{path} holds JSON as text: write it as a list, so that each row is one JSON value")
 
 
 def _prompt_lists(values: Values) -> list[Guess]:
@@ -200,7 +215,10 @@ def _text_column(values: Values) -> list[Guess]:
         if rank(column, ANSWERS) is not None:
             raise NoGuessError(f"{column} seems to hold answers, but no column holds their questions")
         check_template(values[column])
-        return [_documents(column)]
+        guess = _documents(column)
+        if speakers := [path for path in values if path.lower() in _SPEAKERS]:
+            guess.doubts.append(f"if its rows are messages, of which {speakers[0]} names the speaker, group them first")
+        return [guess]
     return []
 
 
