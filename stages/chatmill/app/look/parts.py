@@ -68,8 +68,11 @@ def _table(header: bytes, block: bytes, where: str) -> bytes:
 
 
 def _table_parts(file: Path, kind: str, scratch: Path) -> Iterator[Part]:
-    import pyarrow
-    from pyarrow import ipc, parquet
+    try:
+        import pyarrow
+        from pyarrow import ipc, parquet
+    except ModuleNotFoundError:
+        return  # the reader of rows says what is missing
 
     def write(where: str, batch: Any) -> Part:
         copy = scratch / f"{where.split()[1]}.parquet"
@@ -79,11 +82,12 @@ def _table_parts(file: Path, kind: str, scratch: Path) -> Iterator[Part]:
     try:
         if kind == "Parquet":
             with parquet.ParquetFile(file, buffer_size=1 << 20) as table:
-                for where, group in (("the middle", table.num_row_groups // 2), ("the end", table.num_row_groups - 1)):
+                last = table.num_row_groups - 1
+                for where, group in (("the middle", last // 2), ("the end", last)):
                     if group > 0:
                         yield write(where, next(table.iter_batches(batch_size=PART_ENTRIES, row_groups=[group])))
         else:
-            with pyarrow.memory_map(str(file)) as source:
+            with pyarrow.OSFile(str(file)) as source:
                 if source.read(6) == b"ARROW1":
                     batches = ipc.open_file(source)
                     last = batches.num_record_batches - 1

@@ -96,10 +96,6 @@ def _by_structure(rows: Sequence[Any]) -> Guess | None:
     if not isinstance(first, dict):
         return None
     values = by_path(rows)
-    if any(path.endswith(".message.author.role") for path in values):
-        raise NoGuessError(
-            "an export of trees of messages under keys of their own: write the messages of one path each"
-        )
     if "message_tree_id" in first or {"role", "text", "replies"} <= first.keys():
         return Guess(format="oasst")
     entries = list(first.values()) if all(isinstance(value, dict) for value in first.values()) else [first]
