@@ -5,10 +5,14 @@ import json
 import math
 from pathlib import Path
 
-from chatmill.conversation.chatml import Message, Part
-from chatmill.pipeline.signatures import Output
+from chatmill.conversation.chatml import Message, Part, Record
+from chatmill.data_card.card import Card, make_card
+from chatmill.data_card.lengths import Count, token_counter
+from chatmill.data_card.sampling import sample_records
+from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 from chatmill.report import answers, sections
+from chatmill.report.data import data
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics
 from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
@@ -17,6 +21,7 @@ from chatmill.report.summary import key_figures
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
+SAMPLED = 2000  # conversations of the training set whose text is looked at
 MASK_EXAMPLE = [  # the conversation whose loss mask is shown
     Message.from_text("user", "What is 12 times 3?"),
     Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))),
@@ -71,9 +76,21 @@ def read_curve(file: Path) -> sections.Curve:
     return curve
 
 
+def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str, Card]:
+    """The data card of each source in a sample of the training set."""
+    by_source: dict[str, list[Record]] = {}
+    for record in sample_records(train, SAMPLED):
+        by_source.setdefault(record.source, []).append(record)
+    return {
+        source: make_card(records, count_tokens=count_tokens, context=context)
+        for source, records in sorted(by_source.items())
+    }
+
+
 @stage
 def main(
     mix: Path,
+    train: Path,
     curve: Path,
     evaluation: Path,
     benchmark: Path,
@@ -84,8 +101,9 @@ def main(
     summary: Output,
     *,
     sample: str,
+    train_model: Section,
 ) -> None:
-    """Read the metrics of the stages, and the tokenizer; write the page, tables for plots, and the key figures.
+    """Read the metrics of the stages, the tokenizer, and some conversations; write the page, plots and key figures.
 
     The page shows the tokens of the text `sample`.
     """
@@ -97,6 +115,7 @@ def main(
     origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
     sample_tokens = token_list(text_tokens(sample, chat_tokenizer))
     mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
+    cards = cards_of(train, token_counter(chat_tokenizer, template), train_model.get("context"))
     chats = read_samples(samples)
     page = document(
         "chatmill report",
@@ -113,7 +132,7 @@ def main(
         sections.tokenizer(measured, timed, sample_tokens, mask),
         sections.chunks(measured, chats),
         sections.soft_tokenizer(soft),
-        sections.data(mixed),
+        data(mixed, cards),
     )
     report.mkdir()
     (report / "index.html").write_text(page, encoding="utf-8")

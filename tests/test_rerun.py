@@ -86,6 +86,7 @@ CODE_ROWS = [
     ("stages/chatmill/evaluation/corpus.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
+    ("stages/chatmill/data_card/oddities.py", REPORT),
     ("stages/chatmill/app/cli.py", []),
     ("stages/chatmill/training/README.md", []),
 ]
@@ -102,7 +103,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/prepared/visits.jsonl", ["prepare@visits", "mix"]),
     ("data/prepared/visits.manifest.json", ["prepare@visits", "mix"]),
     ("data/chat/manifest.json", ["mix"]),
-    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer", "evaluate"]),
+    ("data/chat/train.jsonl", ["mix", "train_tokenizer", "encode", "train_soft_tokenizer", "evaluate", "report"]),
     ("data/chat/validation.jsonl", ["mix", "encode"]),
     ("data/chat/test.jsonl", ["mix", "evaluate", "benchmark", "train_soft_tokenizer"]),
     (

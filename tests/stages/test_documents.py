@@ -172,9 +172,9 @@ def test_embeddings_are_learnt_from_bytes_beside_documents(name, request, tmp_pa
 def test_the_report_shows_what_was_measured(name, request, tmp_path):
     folder = request.getfixturevalue(name)
     (tmp_path / "none.json").write_text("{}")
-    measured = [folder / part for part in ("mix.json", "train.tsv", "evaluate.json")]
+    measured = [folder / part for part in ("mix.json", "train.jsonl", "train.tsv", "evaluate.json")]
     inputs = *measured, tmp_path / "none.json", tmp_path / "none.json", folder / "samples.jsonl", folder / "tokenizer"
-    report.main(*inputs, tmp_path / "report", tmp_path / "summary.json", sample="Hi")
+    report.main(*inputs, tmp_path / "report", tmp_path / "summary.json", sample="Hi", train_model={"context": 64})
     page, table = (tmp_path / "report" / part for part in ("index.html", "bits_per_byte.tsv"))
     assert "book" in page.read_text(encoding="utf-8") and "book" in table.read_text()
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatmill.conversation.chatml import Message, Record, render
 from chatmill.report import sections, speed
 from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis
 from chatmill.report.markup import Html, table, tag, to_html
@@ -68,6 +69,8 @@ MIX = {
     "leaked": 1,
     "near_duplicates": {"train": 2718, "leaked": 3142},
 }
+CHAT = [Message.from_text("user", "Hi"), Message.from_text("assistant", "Ask jo@example.org, please.")]
+TRAIN = Record("talk", "g", render(CHAT))
 CURVE = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\n1\t7.5\t3.5\t\n2\tnan\t3.0\t3.25\n"
 """Validation is measured at some steps only, and one loss is not a number."""
 
@@ -105,10 +108,12 @@ def run_stage(tmp_path_factory):
             (folder / f"{name}.json").write_text(json.dumps(content))
         (folder / "train.tsv").write_text(curve)
         (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
-        read = ("mix.json", "train.tsv", "evaluate.json", "benchmark.json", "soft_tokenizer.json")
+        (folder / "train.jsonl").write_text(TRAIN.to_json())
+        read = ("mix.json", "train.jsonl", "train.tsv", "evaluate.json", "benchmark.json", "soft_tokenizer.json")
         files = [folder / name for name in read]
         written = (folder / "report", folder / "summary.json")
-        main(*files, folder / "samples.jsonl", folder / "tokenizer", *written, sample=sample)
+        settings = {"sample": sample, "train_model": {"context": 8}}
+        main(*files, folder / "samples.jsonl", folder / "tokenizer", *written, **settings)
         return folder
 
     return run
@@ -396,16 +401,33 @@ def test_mask_marks_the_call_but_not_its_output():
         ("evaluate", "[1]", r"evaluate\.json: expected metrics"),
         ("benchmark", "{", r"benchmark\.json: not JSON"),
         ("curve", "step\tloss\n1\tx\n", r"train\.tsv:2: expected numbers"),
+        ("train", "{}\n", r"train\.jsonl: near byte 0: not a record"),
         ("samples", '{"prompt": "Hi"}\n', r"samples\.jsonl:1: expected a sample"),
         ("mix", "\xff", r"mix\.json: not UTF-8 at byte 0"),
     ],
 )
 def test_bad_input_is_named(tmp_path, name, content, message):
     write_folder(VOCABULARY, tmp_path / "tokenizer")
-    files = {"mix": "mix.json", "curve": "train.tsv", "evaluate": "evaluate.json", "benchmark": "benchmark.json"}
+    files = {
+        "mix": "mix.json",
+        "train": "train.jsonl",
+        "curve": "train.tsv",
+        "evaluate": "evaluate.json",
+        "benchmark": "benchmark.json",
+    }
     files |= {"soft_tokenizer": "soft_tokenizer.json", "samples": "samples.jsonl"}
     for key, file in files.items():
-        good = {"curve": CURVE, "samples": ""}.get(key, "{}")
+        good = {"curve": CURVE, "samples": "", "train": ""}.get(key, "{}")
         (tmp_path / file).write_text(content if key == name else good, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
-        main(*(tmp_path / file for file in (*files.values(), "tokenizer", "report", "summary.json")), sample="Hi")
+        inputs = (tmp_path / file for file in (*files.values(), "tokenizer", "report", "summary.json"))
+        main(*inputs, sample="Hi", train_model={})
+
+
+def test_the_data_is_shown_by_source(write_page):
+    messages = {"read": 40, "kept": 37, "rejected": {"empty_turn": 3}}
+    counts = {"messages": messages, "bytes": {"read": 900, "kept": 877, "rejected": {}}, "repaired": {"same_role": 4}}
+    page = Outline(write_page(mix=MIX | {"read": {"talk": counts}})).text
+    assert all(text in page for text in ("empty turn 3", "same role 4", "877"))
+    assert "1 conversations from all of the training set" in page
+    assert "e-mail addresses" in page and "Ask jo@example.org, please." in page

@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": "compare models or experiments on the same prompts",
     "evaluate": "measure models on conversations, texts or minimal pairs",
     "export-tokenizer": "convert a tokenizer to every format that can express it",
+    "prepare": "look at a dataset, and propose its section for params.yaml",
     "repair": "remove what is damaged or was left by killed commands, so that `dvc repro` restores it",
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",
     "soft-tokenizer": "compute embeddings from the bytes of tokens, and replace a model's tokenizer",

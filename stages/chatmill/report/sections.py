@@ -224,35 +224,6 @@ def soft_tokenizer(measured: Metrics) -> Html:
     return section("Soft tokenizer", tag("p", note + warning, class_="note"), tag("div", *tables, class_="columns"))
 
 
-def data(mix: Metrics) -> Html:
-    """The sizes of the splits, and the conversations that were left out, by reason."""
-    splits = list(get_nested(mix, "conversations", default={}))
-    rows = [
-        (name, number(get_nested(mix, "conversations", name)), number(get_nested(mix, "bytes", name)))
-        for name in splits
-    ]
-    dropped = [
-        (f"{source}: {reason.replace('_', ' ')}", number(count))
-        for source, reasons in get_nested(mix, "rejected", default={}).items()
-        for reason, count in reasons.items()
-    ]
-    dropped += [
-        ("duplicates of another conversation", number(get_nested(mix, "duplicates"))),
-        ("in training, but equal to a held-out conversation", number(get_nested(mix, "leaked"))),
-        ("near-duplicates of another one in training", number(get_nested(mix, "near_duplicates", "train"))),
-        ("in training, but nearly equal to a held-out one", number(get_nested(mix, "near_duplicates", "leaked"))),
-    ]
-    return section(
-        "Data",
-        tag(
-            "div",
-            table("Split by group", ("", "conversations", "bytes"), rows),
-            table("Left out", ("", "conversations"), dropped),
-            class_="columns",
-        ),
-    )
-
-
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
     """Compression and speed of the tokenizer, and examples of its tokens."""
     values = get_nested(evaluation, "tokenizer", default={})

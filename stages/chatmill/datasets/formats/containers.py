@@ -13,6 +13,7 @@ from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, tab
 
 _PACKED = (".gz", ".zst")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
+_BUFFER_BYTES = 1 << 20  # of each column, which is else read as a whole before its first value
 _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 
 
@@ -63,13 +64,13 @@ def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
-    """The rows of a Parquet file, which holds one row group in memory."""
+    """The rows of a Parquet file, of which memory holds some pages."""
     _require_pyarrow(file)
     import pyarrow
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(file) as table:
+        with parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as table:
             there = table.schema_arrow.names
             names = [name for name in there if name in columns]
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):

@@ -6,6 +6,7 @@ a `Reject`; a file that cannot be read raises ValueError or OSError.
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -16,6 +17,8 @@ from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.json_document import entries, parse_json, values
 
 MAX_ROW_BYTES = 16_000_000
+_SEPARATORS = ",;\t|"
+_QUOTED = re.compile(rb'"[^"]*"')
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -115,12 +118,12 @@ def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any] | Reject]:
 
 
 def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:
-    """The rows of a table as dicts by its header; a .tsv is separated by tabs, other files by commas."""
-    tabs = ".tsv" in file.suffixes
+    """The rows of a table as dicts by its header."""
+    separator = separator_of(file)
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
         lines = _TableLines(stream)
-        reader = csv.reader(lines, delimiter="\t" if tabs else ",")
+        reader = csv.reader(lines, delimiter=separator)
         header: list[str] = []
         while True:
             place = f"{file}:{reader.line_num + 1}"
@@ -137,6 +140,15 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):
                 yield place, dict(zip(header, cells, strict=False))
+
+
+def separator_of(file: Path) -> str:
+    """What separates the cells of a table: tabs in a .tsv, else the first of `,;⇥|` that its header has."""
+    if ".tsv" in file.suffixes:
+        return "\t"
+    with open_decompressed(file) as stream:
+        header = _QUOTED.sub(b"", stream.readline(MAX_ROW_BYTES))
+    return next((mark for mark in _SEPARATORS if mark.encode() in header), ",")
 
 
 class _TableLines:

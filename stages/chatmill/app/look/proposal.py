@@ -1,0 +1,214 @@
+"""Proposes the section of params.yaml for a file or folder that nobody has described."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chatmill.app.look.guess import Guess, NoGuessError
+from chatmill.app.look.rows import guess_rows
+from chatmill.app.look.sample import Sample, fill, first_rows
+from chatmill.app.look.texts import text_file
+from chatmill.app.look.trial import MIN_KEPT, Trial, best_trial, name_of, parameters_of, try_section
+from chatmill.datasets.source_parameters import SourceParameters
+
+_FIRST_ASSISTANT = 0.2  # share of conversations from which it is worth a word
+_FEW = 30  # entries that say little
+_MAX_DIFFERENT = 60  # files of a folder that are looked at one by one
+_GENERATED = 10_000  # conversations that are proposed to be generated
+
+
+def propose(sample: Sample, scratch: Path) -> Trial:
+    """The likeliest section for a sample, tried on it. Raises NoGuessError.
+
+    Of a folder whose files have different shapes, those of the commonest one remain in the sample.
+    """
+    guesses: list[Guess] = []
+    different: list[Path] = []
+    if 1 < len(sample.files) <= _MAX_DIFFERENT:
+        guesses, different = _keep_commonest(sample, scratch)
+    if not guesses or guesses[0].format == "table":
+        guesses = _guesses(sample)
+    if different:
+        names = ", ".join(file.name for file in different[:5]) + (" …" if len(different) > 5 else "")
+        guesses[0].doubts.append(f"files: these have another shape, and need sections of their own: {names}")
+    if guesses[0].format == "documents" and sample.is_text:
+        sample.limit = _FEW
+    if guesses[0].format == "hub":
+        return Trial(guesses[0])
+    trial = best_trial([guess for guess in guesses if _is_valid(guess)] or guesses, sample)
+    if trial.problem and not trial.records:
+        raise NoGuessError(trial.problem)
+    if not trial.records:
+        raise NoGuessError(f"with {_in_words(trial.guess)} no entry would be kept: {why(trial)}")
+    if "tools" in trial.guess.columns and trial.reasons["bad_call"]:
+        del trial.guess.columns["tools"]
+        trial = try_section(trial.guess, sample)
+    trial.guess.doubts += _doubts(trial)
+    return trial
+
+
+def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Path]]:
+    """Leave the files in the sample that have the commonest shape by their bytes; returns its guess, and the others."""
+    shapes: dict[str, list[Path]] = {}
+    guesses: dict[str, Guess] = {}
+    errors = []
+    for file in sample.files:
+        alone = Sample(file, sample.kind, [file], [], rows=first_rows(file, sample.kind, _FEW))
+        try:
+            found = _guesses(alone)[0]
+        except NoGuessError as error:
+            errors.append(f"{file.name}: {error}")
+        else:
+            shape = f"{found.format} {found.columns}"
+            shapes.setdefault(shape, []).append(file)
+            guesses.setdefault(shape, found)
+    if not shapes:
+        raise NoGuessError(errors[0])
+    shape = max(shapes, key=lambda name: sum(file.stat().st_size for file in shapes[name]))
+    different = [file for file in sample.files if file not in shapes[shape]]
+    if different:
+        every = [*sample.files, *sample.others]
+        sample.files = shapes[shape]
+        fill(sample, sorted(every), scratch)
+    return [guesses[shape]], different
+
+
+def _guesses(sample: Sample) -> list[Guess]:
+    if sample.kind.startswith("YAML"):
+        return [_of_yaml(sample.files[0])]
+    if sample.is_text:
+        return [text_file(sample.rows, markdown=sample.kind.startswith("Markdown"))]
+    if sample.kind.startswith("a JSON object"):
+        return [_of_object(sample)]
+    return guess_rows(sample.rows, json="JSON" in sample.kind)
+
+
+def _of_yaml(file: Path) -> Guess:
+    """The guess of a YAML file: a persona, skills, or the name of a dataset of the hub. Raises NoGuessError."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise NoGuessError(f"not YAML: {' '.join(str(error).split())}") from error
+    keys = {*content} if isinstance(content, dict) else set()
+    for format, needed in (("talk", {"intents"}), ("skills", {"skills"}), ("hub", {"dataset", "revision"})):
+        if needed <= keys:
+            doubt = f"limit: conversations are generated from this file, here {_GENERATED:,}: set how many you want"
+            is_generated = format != "hub"
+            return Guess(
+                format=format, limit=_GENERATED if is_generated else None, doubts=[doubt] if is_generated else []
+            )
+    raise NoGuessError("YAML is read where it holds intents (talk), skills, or a dataset of the hub and its revision")
+
+
+def _of_object(sample: Sample) -> Guess:
+    """The guess of a JSON document that is one object. Raises NoGuessError."""
+    merged = {key: value for row in sample.rows for key, value in row.items()}
+    if not any(isinstance(item, dict) for value in merged.values() for item in (value, *_start(value))):
+        return guess_rows([merged])[0]
+    if lists := [key for key, value in merged.items() if isinstance(value, list) and value]:
+        try:
+            return guess_rows([merged])[0]
+        except NoGuessError:
+            key = max(lists, key=lambda name: len(merged[name]))
+            raise NoGuessError(
+                f"one JSON object, whose entries are under {key!r}: write them alone, as by jq -c '.[\"{key}\"][]' "
+                "FILE > FILE.jsonl, and look at that"
+            ) from None
+    if any(isinstance(value, dict) for value in merged.values()):
+        try:
+            guess = guess_rows([merged])[0]
+        except NoGuessError:
+            guess = Guess()
+        if guess.format == "chitchat":
+            return guess
+        raise NoGuessError(
+            "one JSON object, whose entries are under keys of their own: write them alone, as by jq -c '.[]' FILE > "
+            "FILE.jsonl, and look at that"
+        )
+    return guess_rows([merged])[0]
+
+
+def _start(value: Any) -> list[Any]:
+    return value[:1] if isinstance(value, list) else []
+
+
+def _is_valid(guess: Guess) -> bool:
+    """Whether its columns go together."""
+    try:
+        parameters_of(guess, Path())
+    except ValueError:
+        return False
+    return True
+
+
+def _doubts(trial: Trial) -> list[str]:
+    """What the trial shows that a person should check."""
+    doubts = []
+    opened = trial.counts["messages"]["rejected"].get("assistant_first", 0)
+    if opened > _FIRST_ASSISTANT * max(1, len(trial.records)):
+        doubts.append("many begin with the assistant: these messages are left out, or assistant_first: keep keeps them")
+    whole = trial.share
+    for place, (kept, count) in trial.kept.items():
+        if count >= _FEW and abs(kept / count - whole) > 0.1 and len(trial.kept) > 1:
+            doubts.append(f"{place} differs: {kept:,} of {count:,} entries are kept there, {whole:.0%} of all")
+    if trial.problem:
+        doubts.append(f"reading ended early: {trial.problem}")
+    if trial.share < MIN_KEPT:
+        doubts.append(f"only {trial.share:.0%} of the sampled entries would be kept: {why(trial)}")
+    return doubts
+
+
+def why(trial: Trial) -> str:
+    """The reasons of rejected entries, with the first of the most frequent one."""
+    if not trial.reasons:
+        return "it has none"
+    reason, count = trial.reasons.most_common(1)[0]
+    first = trial.first[reason]
+    return f"{reason} ({count:,}), as {first.place}: {first.detail}"
+
+
+def _in_words(guess: Guess) -> str:
+    found = {key: value for key, value in guess.section().items() if key != "limit"}
+    return yaml.safe_dump(found, default_flow_style=True, allow_unicode=True, sort_keys=False, width=1000).strip()
+
+
+def section_text(sample: Sample, trial: Trial) -> str:
+    """The section as YAML."""
+    content: dict[str, Any] = {"path": sample.path.as_posix(), "format": trial.guess.format}
+    if patterns := _patterns(sample):
+        content["files"] = patterns if len(patterns) > 1 else patterns[0]
+    content |= trial.guess.section()
+    allowed = SourceParameters.model_fields["max_reject_rate"].default
+    if trial.share >= MIN_KEPT and (rejected := rounded_up(1 - trial.share)) > allowed and trial.reasons:
+        content["max_reject_rate"] = rejected
+    lines = [f"{key}: {_flow(value)}" for key, value in content.items()]
+    return "prepare:\n" + f"  {name_of(sample.path)}:\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def rounded_up(share: float) -> float:
+    """A share with one or two digits, with room for what the sample did not show."""
+    return min(1.0, round(1.5 * share + 0.01, 2))
+
+
+def _patterns(sample: Sample) -> list[str]:
+    """What matches the files of a folder, where it holds others as well."""
+    if not sample.path.is_dir() or not sample.others:
+        return []
+    patterns = sorted({f"*{''.join(_endings(file))}" for file in sample.files})
+    if any(fnmatch(file.name, pattern) for file in sample.others for pattern in patterns):
+        return [file.relative_to(sample.path).as_posix() for file in sample.files]
+    return patterns
+
+
+def _endings(file: Path) -> Sequence[str]:
+    packed = [suffix for suffix in file.suffixes[-1:] if suffix in (".gz", ".zst")]
+    rest = file.suffixes[: -len(packed)] if packed else file.suffixes
+    return [*rest[-1:], *packed]

@@ -1,0 +1,237 @@
+"""Guesses of rows of any table: which of the formats reads them, and by which columns."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from chatmill.app.look.guess import (
+    MIN_SHARE,
+    Guess,
+    NoGuessError,
+    Values,
+    are_identifiers,
+    are_texts,
+    best_named,
+    by_path,
+    frequent,
+    mean_length,
+    rank,
+    words_of,
+)
+from chatmill.app.look.message_lists import LIST_NAMES, message_lists, refuse_pairs_in_lists, text_lists
+from chatmill.app.look.pairs import ANSWERS, QUESTIONS, add_common, is_label, pairs, refuse_other_answers
+from chatmill.app.look.speakers import MAX_NAMES, speaker_of
+from chatmill.app.look.texts import check_template, marked, separated
+
+_GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
+_HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
+_TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph")
+_SPEAKERS = ("user", "sender", "speaker", "from", "username")
+_NAMED: dict[str, dict[str, str]] = {
+    "messages": {"messages": "messages", "role": "role", "content": "content"},
+    "sharegpt": {"messages": "conversations", "role": "from", "content": "value"},
+    "alpaca": {"prompt": "instruction", "query": "input", "response": "output"},
+    "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
+}
+_PAIR = {"prompt": "prompt", "response": "completion"}
+
+
+def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
+    """The likeliest formats of rows that have been read, the best one first. Raises NoGuessError if there is none.
+
+    Most named formats read `json` alone; for all else it is `table`.
+    """
+    if not rows:
+        raise NoGuessError("no row can be read")
+    if all(isinstance(row, str) for row in rows):
+        return _of_texts(list(rows), ".")
+    wrapped = [{".": row} if isinstance(row, list | str) else row for row in rows]
+    if (guess := _by_structure(rows)) is not None:
+        if json:
+            return [guess]
+        if guess.format == "oasst":
+            raise NoGuessError("the trees of OASST are read from JSON lines: write its rows as such, in their order")
+    all_values = by_path(wrapped)
+    values = frequent(all_values, len(rows))
+    _check_ids(values)
+    _check_json(values)
+    preference = [guess for guess in pairs(values, named=True) if "chosen" in guess.columns]
+    found = preference or _prompt_lists(values) or message_lists(values)
+    found = found or text_lists(values) or _marked_columns(values, json=json) or pairs(values, named=True)
+    if not found:
+        _refuse_flat_messages(values)
+        refuse_pairs_in_lists(values)
+        found = pairs(values, named=False) or _text_column(values)
+    for guess in found:
+        if guess.format == "table":
+            add_common(guess, all_values, len(rows))
+            _name_format(guess, values, json=json)
+    if not found:
+        columns = ", ".join(sorted(all_values)) or "none"
+        raise NoGuessError(
+            f"no column holds a conversation, or a question and its answer, or texts (columns: {columns}): "
+            "see the format table in data/README.md for what can be mapped"
+        )
+    return found
+
+
+def _of_texts(texts: list[str], column: str) -> list[Guess]:
+    """The guesses of texts. Raises NoGuessError."""
+    for guess in (marked(texts), separated(texts)):
+        if guess is not None:
+            guess.columns = {"messages": column}
+            return [guess]
+    check_template(texts)
+    return [_documents(column)]
+
+
+def _documents(column: str) -> Guess:
+    doubt = f"{column} holds texts without marks of speakers: each is taken to be a document"
+    return Guess(format="documents", columns={"text": column}, doubts=[doubt])
+
+
+def _by_structure(rows: Sequence[Any]) -> Guess | None:
+    """The formats that a key or the nesting of their rows shows."""
+    first = rows[0]
+    if not isinstance(first, dict):
+        return None
+    values = by_path(rows)
+    if "message_tree_id" in first or {"role", "text", "replies"} <= first.keys():
+        return Guess(format="oasst")
+    entries = list(first.values()) if all(isinstance(value, dict) for value in first.values()) else [first]
+    if any(_is_chitchat(entry) for entry in entries):
+        return Guess(format="chitchat")
+    if (
+        are_texts(values.get("chosen", []))
+        and all(_HH.match(text) for text in values["chosen"])
+        and "prompt" not in first
+    ):
+        return Guess(format="hh")
+    answers = values.get("answer", [])
+    if "question" in values and are_texts(answers) and sum("\n#### " in text for text in answers) > 0.8 * len(rows):
+        return Guess(format="gsm8k") if any(_GSM8K.search(text) for text in answers) else None
+    return None
+
+
+def _is_chitchat(entry: Any) -> bool:
+    """Whether an entry has lists of messages in a list, each with a sender and a text."""
+    bursts = entry.get("messages") if isinstance(entry, dict) else None
+    burst = bursts[0] if isinstance(bursts, list) and bursts else None
+    message = burst[0] if isinstance(burst, list) and burst else None
+    return isinstance(message, dict) and {"text", "sender"} <= message.keys()
+
+
+def _check_ids(values: Values) -> None:
+    """Raise NoGuessError for rows of token ids."""
+    ids = values.get("input_ids", [])
+    texts = [path for path, found in values.items() if are_texts(found) and mean_length(found) > 20]
+    if ids and not texts and isinstance(ids[0], list):
+        raise NoGuessError("input_ids holds the ids of another tokenizer: the texts themselves are needed")
+
+
+def _check_json(values: Values) -> None:
+    """Raise NoGuessError for conversations that are JSON within a text."""
+    for path, found in values.items():
+        if rank(path, LIST_NAMES) is not None and are_texts(found):
+            inside = sum(text.lstrip().startswith(("[{", '["', "[[", '{"')) for text in found)
+            if inside > 0.8 * len(found):
+                raise NoGuessError(f"{path} holds JSON as text: write it as a list, so that each row is one JSON value")
+
+
+def _prompt_lists(values: Values) -> list[Guess]:
+    """The mapping of a prompt that is a list of messages, or of a chosen conversation."""
+    lists = {path for path, found in values.items() if all(isinstance(value, list) for value in found)}
+    named = pairs(values, named=True)
+    if named and lists & {*named[0].columns.values()}:
+        return named
+    if best_named([path for path, found in values.items() if are_texts(found)], QUESTIONS):
+        refuse_other_answers(values)
+    chosen = [path for path in lists if "chosen" in words_of(path)]
+    if chosen and not named:
+        found = message_lists({path: values[path] for path in chosen})
+        return [
+            guess for guess in found if {guess.columns["role"], guess.columns["content"]} <= {*fields(values, chosen)}
+        ]
+    return []
+
+
+def fields(values: Values, paths: Sequence[str]) -> list[str]:
+    """The fields of the messages in columns of lists."""
+    return list(by_path(item for path in paths for value in values[path] for item in value))
+
+
+def _marked_columns(values: Values, *, json: bool) -> list[Guess]:
+    """The mappings of columns of texts in which marks begin turns, or a separator stands between them."""
+    if not json and {"persona", "chat"} <= {path.lower() for path in values}:
+        return [Guess(format="personachat")]
+    texts = [path for path, found in values.items() if are_texts(found)]
+    texts.sort(key=lambda path: -mean_length(values[path]))
+    for path in best_named(texts, ("chosen",)) or texts:
+        is_named = rank(path, LIST_NAMES) is not None
+        guess = marked(values[path])
+        if guess is None and (is_named or len(texts) == 1):
+            guess = separated(values[path], lines=is_named)
+        if guess is not None:
+            guess.format = guess.format if json and path == "text" else "table"
+            guess.columns = {"messages": path} if guess.format == "table" else {}
+            return [guess]
+    return []
+
+
+def _refuse_flat_messages(values: Values) -> None:
+    """Raise NoGuessError for rows that are single messages."""
+    for path in best_named(values, ("role", "speaker", "from", "sender", "author")):
+        column = values[path]
+        texts = [name for name, found in values.items() if name != path and are_texts(found) and not is_label(found)]
+        few = are_texts(column) and len({*column}) <= max(MAX_NAMES, len(column) // 4)
+        if few and texts and (rank(path, ("role", "speaker", "from", "sender", "author")) == 0 or _are_known(column)):
+            ids = [
+                name for name in values if {"id", "conversation", "dialogue", "dialog", "thread"} & {*words_of(name)}
+            ]
+            by = f" by {ids[0]}" if ids else ""
+            raise NoGuessError(
+                f"each row is one message of {path}, not a conversation: group them{by}, a list of messages per row"
+            )
+
+
+def _are_known(column: Sequence[str]) -> bool:
+    return sum(speaker_of(text) is not None for text in column) > 0.5 * len(column)
+
+
+def _text_column(values: Values) -> list[Guess]:
+    """Documents, where one column of texts is left, or the longest one has a name of texts."""
+    texts = [path for path, found in values.items() if are_texts(found) and not is_label(found)]
+    texts = [path for path in texts if not are_identifiers(values[path])]
+    texts = [path for path in texts if mean_length(values[path]) >= 20 or rank(path, _TEXT_NAMES) == 0]
+    named = best_named(texts, _TEXT_NAMES)
+    if len(texts) == 1 or (
+        named and mean_length(values[named[0]]) >= MIN_SHARE * max(mean_length(values[p]) for p in texts)
+    ):
+        column = texts[0] if len(texts) == 1 else named[0]
+        if rank(column, ANSWERS) is not None:
+            raise NoGuessError(f"{column} seems to hold answers, but no column holds their questions")
+        check_template(values[column])
+        guess = _documents(column)
+        if speakers := [path for path in values if path.lower() in _SPEAKERS]:
+            guess.doubts.append(f"if its rows are messages, of which {speakers[0]} names the speaker, group them first")
+        return [guess]
+    return []
+
+
+def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
+    """Replace a mapping by the format that is the same."""
+    columns = {name: column for name, column in guess.columns.items() if (name, column) not in _OPTIONAL}
+    if guess.roles or guess.first or guess.turn_separator:
+        return
+    fits = [name for name, known in _NAMED.items() if columns == known]
+    if columns == _PAIR and not {*guess.columns} - {*columns} and "messages" not in values:
+        fits = ["messages"]
+    if json and fits and (fits[0] in ("messages", "sharegpt") or columns == guess.columns):
+        guess.format, guess.columns = fits[0], {}
+    elif guess.columns.get("role") == "role":
+        del guess.columns["role"]
+    if guess.columns.get("content") == "content":
+        del guess.columns["content"]
+
+
+_OPTIONAL = {("system", "system"), ("tools", "tools")}  # which the named formats read by themselves

@@ -1,0 +1,122 @@
+"""The section of the report on the data: what was read and left out, and what a sample of the training set holds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from chatmill.data_card.card import Card, Spread
+from chatmill.data_card.languages import UNCERTAIN
+from chatmill.report.markup import Html, section, table, tag
+from chatmill.report.metrics import Metrics, get_nested, number, percent
+
+MIN_LANGUAGE = 0.01  # share of conversations from which a language is named
+
+
+def data(mix: Metrics, cards: Mapping[str, Card]) -> Html:
+    """The sizes of the splits, what was left out, and the cards of the sources in a sample of the training set."""
+    return section(
+        "Data",
+        tag("div", splits(mix), left_out(mix), class_="columns"),
+        messages(mix),
+        *((sample_note(cards), contents(cards), findings(cards)) if cards else ()),
+    )
+
+
+def splits(mix: Metrics) -> Html:
+    """The sizes of the splits."""
+    names = list(get_nested(mix, "conversations", default={}))
+    sizes = ((name, *(number(get_nested(mix, unit, name)) for unit in ("conversations", "bytes"))) for name in names)
+    return table("Split by group", ("", "conversations", "bytes"), sizes)
+
+
+def left_out(mix: Metrics) -> Html:
+    """The conversations that were left out, by reason."""
+    dropped = [
+        (f"{source}: {reason.replace('_', ' ')}", number(count))
+        for source, reasons in get_nested(mix, "rejected", default={}).items()
+        for reason, count in reasons.items()
+    ]
+    dropped += [
+        ("duplicates of another conversation", number(get_nested(mix, "duplicates"))),
+        ("in training, but equal to a held-out conversation", number(get_nested(mix, "leaked"))),
+        ("near-duplicates of another one in training", number(get_nested(mix, "near_duplicates", "train"))),
+        ("in training, but nearly equal to a held-out one", number(get_nested(mix, "near_duplicates", "leaked"))),
+    ]
+    return table("Left out", ("", "conversations"), dropped)
+
+
+def messages(mix: Metrics) -> Html:
+    """What became of the messages of each source."""
+    rows = [
+        (
+            source,
+            *(number(get_nested(counts, unit, what)) for unit in ("messages", "bytes") for what in ("read", "kept")),
+            named_counts(get_nested(counts, "messages", "rejected", default={})),
+            named_counts(get_nested(counts, "repaired", default={})),
+        )
+        for source, counts in get_nested(mix, "read", default={}).items()
+    ]
+    head = ("", "messages read", "kept", "bytes read", "kept", "messages left out", "conversations changed by rule")
+    return table("Sources", head, rows) if rows else Html()
+
+
+def named_counts(counts: Mapping[str, int]) -> str:
+    """Names with their counts; a dash if there are none."""
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "–"
+
+
+def sample_note(cards: Mapping[str, Card]) -> Html:
+    """What the cards were computed on."""
+    count = sum(card.conversations for card in cards.values())
+    return tag("p", f"What follows is of {count:,} conversations from all of the training set.", class_="note")
+
+
+def contents(cards: Mapping[str, Card]) -> Html:
+    """What the conversations of each source hold."""
+    rows = [
+        (
+            source,
+            number(card.conversations),
+            quantiles(card.turns),
+            quantiles(card.lengths),
+            "–" if card.cut is None else number(card.cut),
+            percent(card.trained_bytes / card.bytes if card.bytes else None),
+            languages(card),
+        )
+        for source, card in cards.items()
+    ]
+    unit = next(iter(cards.values())).unit
+    head = ("", "sampled", "messages", unit, "over the context", "bytes trained", "languages")
+    return table(f"Conversations: messages and {unit} as median, 95 % and maximum", head, rows)
+
+
+def quantiles(spread: Spread) -> str:
+    """The median, the 95 % quantile and the maximum."""
+    return " / ".join(f"{value:,}" for value in spread)
+
+
+def languages(card: Card) -> str:
+    """The languages of a card with their shares."""
+    found = card.languages or {}
+    total = sum(found.values())
+    often = [
+        f"{'uncertain' if name == UNCERTAIN else name} {count / total:.0%}"
+        for name, count in found.items()
+        if count >= MIN_LANGUAGE * total
+    ]
+    return ", ".join(often) or "–"
+
+
+def findings(cards: Mapping[str, Card]) -> Html:
+    """What is odd in the text, and the answers that are given most often."""
+    rows: list[tuple[Any, ...]] = [
+        (source, name, number(odd["messages"]), odd["examples"][0])
+        for source, card in cards.items()
+        for name, odd in card.odd.items()
+    ]
+    rows += [
+        (source, "the same answer", number(count), text[:100])
+        for source, card in cards.items()
+        for text, count in list(card.answers.items())[:1]
+        if count > 0.01 * card.conversations
+    ]
+    return table("To look at", ("", "found", "messages", "example"), rows) if rows else Html()

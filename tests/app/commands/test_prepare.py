@@ -1,0 +1,194 @@
+import gzip
+import json
+import subprocess
+import sys
+
+import pyarrow
+import pytest
+import yaml
+import zstandard
+from pyarrow import ipc, parquet
+
+from chatmill.app.cli import main
+from chatmill.datasets.formats.mapping import TableMapping
+from chatmill.datasets.formats.registry import read_dataset
+from chatmill.pipeline.params_file import read_params
+from support.paths import ROOT
+
+ROWS = [
+    {"chat": [{"who": "customer", "what": f"Where is order {i}?"}, {"who": "agent", "what": f"It is at {i}."}]}
+    for i in range(60)
+]
+SECTION = {
+    "format": "table",
+    "columns": {"messages": "chat", "role": "who", "content": "what"},
+    "roles": {"user": "customer", "assistant": "agent"},
+}
+
+
+def lines(rows=ROWS):
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+def arrow(rows=ROWS):
+    sink, table = pyarrow.BufferOutputStream(), pyarrow.Table.from_pylist(rows)
+    with ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def look(capsys, path, *options):
+    code = main(["prepare", "--look", str(path), *map(str, options)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("x.jsonl", lines(), "JSON lines"),
+        ("x.json", json.dumps(ROWS, indent=1).encode(), "a JSON array"),
+        ("x.jsonl.gz", gzip.compress(lines()), "JSON lines, compressed by gzip"),
+        ("x.jsonl.zst", zstandard.compress(lines()), "JSON lines, compressed by zstd"),
+        ("x.arrow", arrow(), "Arrow"),
+    ],
+)
+def test_the_section_is_alone_on_stdout_and_all_else_on_stderr(name, content, kind, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    code, section, shown = look(capsys, tmp_path / name)
+    assert yaml.safe_load(section) == {"prepare": {"x": {"path": str(tmp_path / name), **SECTION}}}
+    assert code == 0
+    assert f"{kind}, " in shown
+    assert "60 of 60 conversations" in shown
+    assert "names of speakers: customer 60, agent 60" in shown
+    assert "<|im_start|>user\nWhere is order 0?<|im_end|>" in shown
+
+
+@pytest.mark.parametrize(("separator", "words"), [(",", "commas"), (";", "semicolons"), ("|", "bars")])
+def test_the_separator_of_a_table_is_found(separator, words, tmp_path, capsys):
+    file = tmp_path / "faq.csv"
+    rows = [("Frage", "Antwort"), *((f"Wo ist {i}?", f"Hier ist {i}.") for i in range(20))]
+    file.write_text("".join(f"{separator.join(row)}\n" for row in rows))
+    code, section, shown = look(capsys, file)
+    assert f"CSV, separated by {words}" in shown
+    assert yaml.safe_load(section)["prepare"]["faq"]["columns"] == {"prompt": "Frage", "response": "Antwort"}
+    assert code == 0
+
+
+def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
+    for name, content in {
+        "a/1.jsonl": lines(),
+        "b/2.jsonl": lines(),
+        "b/3.jsonl": b'{"q": "Hi", "a": "Hello"}\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "README.md").write_text("# Chats\n")
+    _, section, shown = look(capsys, tmp_path)
+    (found,) = yaml.safe_load(section)["prepare"].values()
+    assert found == {"path": str(tmp_path), "files": ["a/1.jsonl", "b/2.jsonl"], **SECTION}
+    assert "need sections of their own: 3.jsonl" in shown
+
+
+def test_parts_of_a_large_file_that_differ_are_told(tmp_path, capsys):
+    file = tmp_path / "large.jsonl"
+    other = lines([{"chat": [{"who": "robot", "what": "x" * 400}] * 2}])
+    file.write_bytes(lines() * 250 + other * 2500)
+    _, _, shown = look(capsys, file)
+    assert "the end differs: 0 of" in shown
+    assert "a sample from the beginning, the middle, the end" in shown
+
+
+def test_a_large_table_is_sampled_at_the_borders_of_its_rows(tmp_path, capsys):
+    file = tmp_path / "large.csv"
+    row = '"Where is it, the book?","It is here,\nas I said, ""on"" the table."\n'
+    file.write_text("question,answer\n" + row * 60_000)
+    _, _, shown = look(capsys, file)
+    assert "kept: 800 of 800" in shown
+    assert "about 6" in shown.split("\n")[0]
+
+
+def test_of_parquet_each_third_is_read(tmp_path, capsys):
+    file = tmp_path / "x.parquet"
+    table = pyarrow.concat_tables([pyarrow.Table.from_pylist([*ROWS, ROWS[0]])] * 900)
+    parquet.write_table(table, file, row_group_size=20_000, compression="none", use_dictionary=False)
+    assert file.stat().st_size > 3_000_000
+    _, section, shown = look(capsys, file)
+    assert "54,900 entries" in shown
+    assert yaml.safe_load(section)["prepare"]["x"]["format"] == "table"
+
+
+@pytest.mark.parametrize(
+    "name", ["talk.yaml", "skills.yaml", "talk.jsonl", "smalltalk.jsonl", "letters.txt", "visits.jsonl"]
+)
+def test_the_default_sources_are_recognised(name, capsys):
+    code, section, _ = look(capsys, ROOT / "data/raw" / name)
+    (found,) = yaml.safe_load(section)["prepare"].values()
+    sources = read_params(ROOT / "params.yaml")["prepare"].values()
+    assert found["format"] == next(source["format"] for source in sources if source["path"].endswith(f"/{name}"))
+    assert code == 0
+
+
+def test_the_section_is_what_prepare_reads(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_bytes(lines())
+    _, section, _ = look(capsys, tmp_path / "x.jsonl")
+    found = yaml.safe_load(section)["prepare"]["x"]
+    mapping = TableMapping.model_validate({"columns": found["columns"], "roles": found["roles"]})
+    assert len(list(read_dataset(tmp_path / "x.jsonl", found["format"], limit=None, seed=0, mapping=mapping))) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.jsonl", b"", "x.jsonl: empty"),
+        ("x.xlsx", b"PK\x03\x04abc", "a ZIP archive, or a document of an office program"),
+        ("x.bin", b"some words\nand more\n", "its name does not say what else"),
+        ("x.jsonl", b'{"n": 1}\n{"n": 2}\n', "no section can be proposed: no column holds a conversation"),
+        (
+            "x.json",
+            b'{"data": [{"q": "Hi you", "a": "Hello"}]}',
+            "entries are under 'data': write them alone, as by jq",
+        ),
+        ("x.txt", b"Ana: Hi\nBen: Hello\n\nAna: Bye\nBen: Bye\n", "its speakers are named Ana, Ben"),
+        ("x.txt", b"1 2 3\n4 5 6\n", "its lines hold numbers"),
+    ],
+)
+def test_what_no_format_reads_is_an_error_with_the_reason(name, content, reason, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    code, section, shown = look(capsys, tmp_path / name)
+    assert (code, section) == (1, "")
+    assert reason in shown
+
+
+def test_a_section_that_keeps_little_is_shown_and_fails(tmp_path, capsys):
+    broken = [{"chat": [{"who": "customer", "what": "Hi you"}, {"who": "agent", "what": ""}]}]
+    (tmp_path / "x.jsonl").write_bytes(lines([*ROWS[:20], *broken * 20]))
+    code, section, shown = look(capsys, tmp_path / "x.jsonl")
+    assert code == 1
+    assert "only 50% of the sampled entries would be kept: empty_turn (20)" in shown
+    assert yaml.safe_load(section)["prepare"]["x"]["format"] == "table"
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ("Human: Hi\nAssistant: Hello\n\nHuman: Bye\nAssistant: Bye\n", "markers"),
+        ("Is it open?\nNo, it is not.\n\nWhen is it?\nAt nine.\n", "text"),
+        ("A long text that is\nwrapped at a width, and\nso on.\n\nAnother part of\nit.\n", "documents"),
+    ],
+)
+def test_text_files_are_told_apart(text, format, tmp_path, capsys):
+    (tmp_path / "x.txt").write_text(text)
+    code, section, _ = look(capsys, tmp_path / "x.txt")
+    assert yaml.safe_load(section)["prepare"]["x"]["format"] == format
+    assert code == 0
+
+
+def test_looking_imports_neither_torch_nor_transformers(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(lines())
+    code = (
+        "import sys; from chatmill.app.cli import main; main(['prepare', '--look', 'x.jsonl']); "
+        "print([name for name in ('torch', 'transformers', 'onnxruntime', 'dvc') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert done.stdout.endswith("\n[]\n")

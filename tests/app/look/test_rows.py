@@ -1,0 +1,212 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from chatmill.app.look.guess import NoGuessError
+from chatmill.app.look.proposal import propose
+from chatmill.app.look.rows import guess_rows
+from chatmill.app.look.sample import take_sample
+from chatmill.conversation.chatml import parse
+
+REAL = Path("/work/shared/data/chat")
+ROWS = 24
+KEYS = ("messages", "conversation", "data.dialogue", "turns", "payload.chat.log")
+FIELDS = (("role", "content"), ("speaker", "text"), ("author", "body"), ("from", "value"), ("sender", "message"))
+NAMES = (("user", "assistant"), ("human", "gpt"), ("User", "Assistant"), ("customer", "agent"), ("Ana", "Ben"))
+five = pytest.mark.parametrize("variant", range(5))
+
+
+def question(i):
+    return f"How do I bake bread of sort {i}, please?"
+
+
+def answer(i):
+    return f"You mix flour {i} and water, and wait for a day."
+
+
+def nested(path, value, **others):
+    """An object with a value at a path of keys."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return {"id": "row-1", **value, **others}
+
+
+def conversations(variant, *, begin=(), between=(), names=None, fields=None):
+    """Rows with messages of two exchanges, by the keys and names of a variant."""
+    role, content = fields or FIELDS[variant]
+    user, assistant = names or NAMES[variant]
+
+    def row(i):
+        turns = [*begin, (user, question(i)), *between, (assistant, answer(i)), (user, question(i + 1))]
+        return [{role: name, content: text} for name, text in [*turns, (assistant, answer(i + 1))]]
+
+    return [nested(KEYS[variant], row(i)) for i in range(ROWS)]
+
+
+def proposed(folder, rows, name="x.jsonl"):
+    """The trial of rows that are written to a file; speakers must not be exchanged."""
+    file = folder / name
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    trial = propose(take_sample(file, folder), folder)
+    for message in (message for record in trial.records for message in parse(record.text)):
+        assert "How" not in message.text or message.role == "user"
+        assert "mix" not in message.text or message.role == "assistant"
+    return trial
+
+
+def columns_of(trial):
+    known = {
+        "messages": {"messages": "messages", "role": "role", "content": "content"},
+        "sharegpt": {"messages": "conversations", "role": "from", "content": "value"},
+        "alpaca": {"prompt": "instruction", "response": "output"},
+    }
+    columns = trial.guess.columns or known[trial.guess.format]
+    return {"role": "role", "content": "content", **columns} if "messages" in columns else columns
+
+
+@five
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"begin": [("system", "Be kind.")]},
+        {"begin": [("system", "")]},
+        {"between": [("USER_OF_VARIANT", "And how long does it take?")]},
+        {"between": [("system", "Answer briefly.")]},
+        {"begin": [("ASSISTANT_OF_VARIANT", "Hello, what can I do?")]},
+    ],
+    ids=["plain", "system", "empty system", "two in a row", "late system", "assistant first"],
+)
+def test_messages_are_found_under_any_keys_and_names(variant, changes, tmp_path):
+    own = {"USER_OF_VARIANT": NAMES[variant][0], "ASSISTANT_OF_VARIANT": NAMES[variant][1]}
+    if variant == 4 and "ASSISTANT_OF_VARIANT" in str(changes):
+        pytest.skip("whose names are unknown, and the assistant begins: nothing says who is who")
+    changes = {where: [(own.get(name, name), text) for name, text in turns] for where, turns in changes.items()}
+    trial = proposed(tmp_path, conversations(variant, **changes))
+    role, content = FIELDS[variant]
+    assert columns_of(trial) == {"messages": KEYS[variant], "role": role, "content": content}
+    assert trial.share == 1
+
+
+@pytest.mark.parametrize(
+    "keys", ["prompt completion", "question answer", "instruction output", "d.query d.reply", "Q A"]
+)
+def test_pairs_are_found_by_their_names(keys, tmp_path):
+    prompt, response = keys.split()
+    rows = [{**nested(prompt, question(i)), **nested(response, answer(i))} for i in range(ROWS)]
+    if "." in keys:
+        rows = [{"d": {"query": question(i), "reply": answer(i)}} for i in range(ROWS)]
+    trial = proposed(tmp_path, rows)
+    assert trial.share == 1
+    if trial.guess.format != "messages":
+        assert columns_of(trial) == {"prompt": prompt, "response": response}
+
+
+def test_pairs_may_be_lists_of_messages(tmp_path):
+    rows = [
+        {"input": [{"role": "user", "content": question(i)}], "output": [{"role": "assistant", "content": answer(i)}]}
+        for i in range(ROWS)
+    ]
+    assert proposed(tmp_path, rows).guess.columns == {"prompt": "input", "response": "output"}
+
+
+@pytest.mark.parametrize("prompt", ["prompt", "question", "instruction", "query", "input"])
+def test_the_chosen_one_of_two_responses_is_taken(prompt, tmp_path):
+    rows = [{prompt: question(i), "chosen": answer(i), "rejected": "I do not know."} for i in range(ROWS)]
+    assert proposed(tmp_path, rows).guess.columns == {"prompt": prompt, "chosen": "chosen", "rejected": "rejected"}
+
+
+@pytest.mark.parametrize("flag", ["weight", "train", "loss_weight", "trainable", "is_trained"])
+def test_flags_of_messages_are_found(flag, tmp_path):
+    rows = conversations(1)
+    for row in rows:
+        for number, message in enumerate(row["conversation"]):
+            message[flag] = int(number == 3)
+    trial = proposed(tmp_path, rows)
+    assert trial.guess.columns.get("train") == (None if flag in ("weight", "train") else flag)
+    assert trial.records[0].train == [None, False, None, None]
+
+
+@pytest.mark.parametrize("key", ["turns", "dialog", "messages", "chat", "utterances"])
+def test_lists_of_texts_alternate_and_that_is_to_be_checked(key, tmp_path):
+    guess = proposed(tmp_path, [{key: [question(i), answer(i)]} for i in range(ROWS)]).guess
+    assert guess.columns == {"messages": key}
+    assert "the first one to be the user's" in guess.doubts[0]
+
+
+@pytest.mark.parametrize("names", ["Human Assistant", "User Bot", "Customer Agent", "Q A", "Alice Bob"])
+def test_names_within_texts_begin_turns(names, tmp_path):
+    user, assistant = names.split()
+    rows = [{"log": f"{user}: {question(i)}\n{assistant}: {answer(i)}"} for i in range(ROWS)]
+    assert proposed(tmp_path, rows).guess.columns == {"messages": "log"}
+
+
+@pytest.mark.parametrize("key", ["text", "content", "body", "article", "doc.text"])
+def test_a_column_of_texts_alone_holds_documents(key):
+    guess = guess_rows([nested(key, f"{question(i)} {answer(i)}" * 3, label="x") for i in range(ROWS)])[0]
+    assert (guess.format, guess.columns) == ("documents", {"text": key})
+
+
+def test_a_column_that_could_be_meant_as_well_is_named():
+    guess = guess_rows([{"question": "a b", "answer": "c d", "solution": f"e {i}"} for i in range(ROWS)])[0]
+    assert guess.columns["response"] == "answer"
+    assert any("it could also be solution" in doubt for doubt in guess.doubts)
+
+
+def test_a_system_that_replies_is_the_assistant(tmp_path):
+    trial = proposed(tmp_path, conversations(1, names=("USER", "SYSTEM")))
+    assert trial.guess.roles == {"assistant": ["SYSTEM"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (
+            {"messages": [{"role": 0, "content": "Hi you"}, {"role": 1, "content": "Hello"}]},
+            "not the name of a speaker",
+        ),
+        ({"chat": [{"human": "Hi you", "assistant": "Hello"}]}, "have the keys human, assistant"),
+        ({"dialog": 1, "speaker": "user", "text": "Hi there, and how are you?"}, "each row is one message of speaker"),
+        ({"question_id": 1, "turns": ["Write me a poem.", "Write it anew."]}, "seem to be questions alone"),
+        ({"prompt": "Hi there", "completions": [{"model": "a", "text": "Hello"}]}, "holds a list of answers"),
+        ({"input_ids": [1, 2, 3]}, "the ids of another tokenizer"),
+        ({"text": "<|im_start|>user\nHi"}, "the marks of a chat template"),
+        ({"text": "### Human: Hi### Assistant: Hello"}, "names of speakers within a line"),
+        ({"x": 1}, "no column holds a conversation"),
+        ({"messages": '[{"role": "user", "content": "Hi"}]'}, "holds JSON as text"),
+        ({"conversation": [["Hi you there", "Hello to you"]]}, "holds pairs of texts"),
+        ({"log": [{"is_user": True, "text": "Hi you"}, {"is_user": False, "text": "Oh"}]}, "not the name of a speaker"),
+        ({"Scenario": "Bot_Age", "Response": "Hi, I am a mere program."}, "no column holds their questions"),
+    ],
+)
+def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):
+    with pytest.raises(NoGuessError, match=reason):
+        guess_rows([json.loads(json.dumps(row).replace("Hi", f"Hi {i}")) for i in range(6)])
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="needs the public datasets")
+@pytest.mark.parametrize(
+    ("name", "format", "columns"),
+    [
+        ("dolly_15k/databricks-dolly-15k.en.jsonl", "dolly", {}),
+        ("gsm8k/test.jsonl", "gsm8k", {}),
+        ("hh_rlhf/harmless-base_test.jsonl.gz", "hh", {}),
+        ("oasst1/en-validation.jsonl", "oasst", {}),
+        ("oasst1/en_100_tree.jsonl", "oasst", {}),
+        ("sharegpt/glaive_toolcall_zh_demo.json", "sharegpt", {}),
+        ("axolotl_fixtures/alpaca/alpaca.json", "alpaca", {}),
+        ("chitchat_byu_sample/sample_conversation.json", "chitchat", {}),
+        ("dailydialog/dialogues_test.txt", "dailydialog", {}),
+        ("messages_jsonl/small_coqa_10.jsonl", "messages", {}),
+        ("messages_jsonl/mlx_wwdc25_prompt_completion.jsonl", "messages", {}),
+        ("messages_jsonl/v1_sft_demo.jsonl", "table", {"messages": "messages", "train": "loss_weight"}),
+        ("korean_chatbot/ChatbotData.csv", "table", {"prompt": "Q", "response": "A"}),
+        ("personality_chat", "table", {"prompt": "Question", "response": "Answer"}),
+        ("taskmaster4/data_07.json", "table", {"messages": "utterances", "role": "speaker", "content": "text"}),
+    ],
+)
+def test_public_datasets_are_recognised(name, format, columns, tmp_path):
+    trial = propose(take_sample(REAL / name, tmp_path), tmp_path)
+    assert (trial.guess.format, trial.guess.columns) == (format, columns)
+    assert trial.share > 0.95
