@@ -67,7 +67,11 @@ def named_counts(counts: Mapping[str, int]) -> str:
 def sample_note(cards: Mapping[str, Card]) -> Html:
     """What the cards were computed on."""
     count = sum(card.conversations for card in cards.values())
-    return tag("p", f"What follows is of {count:,} conversations from all of the training set.", class_="note")
+    return tag(
+        "p",
+        f"What follows is of {count:,} conversations of the training set, as many of each source as there are or fit in.",
+        class_="note",
+    )
 
 
 def contents(cards: Mapping[str, Card]) -> Html:
