@@ -69,7 +69,7 @@ def sample_note(cards: Mapping[str, Card]) -> Html:
     count = sum(card.conversations for card in cards.values())
     return tag(
         "p",
-        f"What follows is of {count:,} conversations of the training set, as many of each source as there are or fit in.",
+        f"What follows is of {count:,} conversations of the training set, of small sources as many as there are.",
         class_="note",
     )
 
