@@ -5,12 +5,15 @@ to all rows, and its predictions replace the model's embedding table.
 """
 
 import json
+import tempfile
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.conversation.template import LossKind, TemplateName
@@ -46,6 +49,9 @@ from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_model
 from chatmill.training.trainer import keep_freed_memory
 
+MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encodes, whose tokens are held in memory
+COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted
+
 
 def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
     """Write the reason for skipping this stage to both outputs."""
@@ -57,14 +63,36 @@ def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) ->
 
 
 def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
-    """The conversations as tokens. Raises ValueError if they have nothing to train on."""
-    chunks = list(encode_file(file, tokenizer, template))
+    """The conversations as tokens, of a large file every n-th one. Raises ValueError if they have nothing to train on.
+
+    Of the sample, about MAX_ENCODED_BYTES of text, the tokens are held in memory.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        chunks = list(encode_file(sample_lines(file, Path(scratch)), tokenizer, template))
     starts = np.cumsum([0, *(len(chunk.ids) for chunk in chunks)])
     offsets = (chunk.offsets[1:] + start for chunk, start in zip(chunks, starts, strict=False))
     if not any((chunk.loss == LossKind.TRAINED).any() for chunk in chunks):
         raise ValueError(f"{file}: no conversation has anything to train on")
     ids, loss = (np.concatenate(arrays) for arrays in zip(*(chunk[:2] for chunk in chunks), strict=True))
     return EncodedSplit(ids, loss, np.concatenate([[0], *offsets]))
+
+
+def sample_lines(file: Path, folder: Path) -> Path:
+    """The file, or if it is large a new one in the folder with every n-th of its lines."""
+    if (size := file.stat().st_size) <= MAX_ENCODED_BYTES:
+        return file
+    sample = folder / file.name
+    with file.open("rb") as lines, sample.open("wb") as out:
+        out.writelines(islice(lines, 0, None, -(-size // MAX_ENCODED_BYTES)))
+    return sample
+
+
+def count_tokens(ids: NDArray[np.unsignedinteger[Any]], vocab_size: int) -> NDArray[np.int64]:
+    """(V,): how often each id occurs, counted in parts: the ids may be larger than memory."""
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, len(ids), COUNTED_AT_ONCE):
+        counts += np.bincount(ids[start : start + COUNTED_AT_ONCE], minlength=vocab_size)
+    return counts
 
 
 def train_network(
@@ -186,7 +214,7 @@ def main(
         parameters.threads,
     )
     split = read_split(tokens, "train")
-    counts = np.bincount(split.ids, minlength=len(vocabulary.tokens))
+    counts = count_tokens(split.ids, len(vocabulary.tokens))
     trained = train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
     embedding = make_byte_embedding(trained.encoder, vocabulary, embedding_table(network))
     soft = with_embedding_table(network, embedding.weight)

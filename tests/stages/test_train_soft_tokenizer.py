@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -182,3 +183,18 @@ def test_the_script_reports_errors_in_one_line(trained, tmp_path):
     assert result.stderr.startswith(
         "train_soft_tokenizer: params.yaml: train_soft_tokenizer.held_out: expected a number above 0 and below 1, got 1"
     )
+
+
+def test_of_a_large_file_every_nth_conversation_is_encoded(tmp_path, monkeypatch):
+    (tmp_path / "x").write_bytes(b"".join(b"%d\n" % (number % 10) for number in range(100)))
+    assert train_soft_tokenizer.sample_lines(tmp_path / "x", tmp_path) == tmp_path / "x"
+    monkeypatch.setattr(train_soft_tokenizer, "MAX_ENCODED_BYTES", 41)
+    (tmp_path / "new").mkdir()
+    sample = train_soft_tokenizer.sample_lines(tmp_path / "x", tmp_path / "new")
+    assert sample.read_bytes() == b"0\n5\n" * 10
+
+
+def test_tokens_are_counted_in_parts(monkeypatch):
+    monkeypatch.setattr(train_soft_tokenizer, "COUNTED_AT_ONCE", 3)
+    counts = train_soft_tokenizer.count_tokens(np.array([1, 1, 0, 4, 4, 4, 1], np.uint16), 6)
+    assert counts.tolist() == [1, 3, 0, 0, 3, 0]
