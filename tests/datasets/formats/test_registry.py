@@ -508,13 +508,22 @@ def test_any_bytes_are_an_error_or_entries(tmp_path_factory, data):
 DESCRIPTOR = "dataset: team/chats\nrevision: abc\nsplit: train\nformat: {}\n"
 
 
-def test_hub_rows_are_read_in_their_format(tmp_path, monkeypatch):
+HUB_MAPPING = """dataset: team/chats
+revision: abc
+split: train
+columns: {messages: messages, role: role}
+roles: {user: [user], assistant: assistant}
+"""
+
+
+@pytest.mark.parametrize("descriptor", [DESCRIPTOR.format("messages"), HUB_MAPPING], ids=["format", "mapping"])
+def test_hub_rows_are_read_in_their_format_or_by_a_mapping(tmp_path, monkeypatch, descriptor):
     module = "def load_dataset(name, config, *, split, revision, streaming):\n"
     module += "    assert (name, config, split, revision, streaming) == ('team/chats', None, 'train', 'abc', True)\n"
     (tmp_path / "datasets.py").write_text(module + f"    return [{SHAPES['messages']!r}] * 2\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
-    found = entries(tmp_path, "hub", DESCRIPTOR.format("messages"), "chats.yaml")
+    found = entries(tmp_path, "hub", descriptor, "chats.yaml")
     assert [(item.place, render(item.conversation)) for item in found] == [
         ("team/chats/train:1", PAIR),
         ("team/chats/train:2", PAIR),
@@ -537,6 +546,7 @@ def test_a_missing_hub_library_is_one_sentence(tmp_path, monkeypatch):
         ("text", "chats.yaml: "),
         (DESCRIPTOR.format("text"), "format 'text' reads lines"),
         (DESCRIPTOR.format("hub"), "unknown format 'hub'"),
+        (DESCRIPTOR.format("table"), "format table: needs columns"),
     ],
 )
 def test_a_wrong_hub_descriptor_is_named(tmp_path, content, problem):

@@ -137,6 +137,8 @@ def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | D
         return documents.of_rows(hub.rows(descriptor), found)
     if found is not None:
         return _table_items(path, hub.rows(descriptor), found)
+    if descriptor.format == "table":
+        raise ValueError(f"{path}: format table: needs columns")
     form = _form(descriptor.format)
     if form.rows in (nonblank_lines, paragraphs):
         raise ValueError(
