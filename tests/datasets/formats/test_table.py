@@ -347,6 +347,34 @@ def test_a_file_that_is_no_table_is_named(tmp_path, name, content, message):
         read(tmp_path / name, columns=COLUMNS)
 
 
+TURNS = [said("user", QUESTION), said("assistant", ANSWER)]
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        ({"7f": {"turns": TURNS}, "c3": {"turns": TURNS, "n": 1}}, "turns"),
+        ({"7f": TURNS, "c3": TURNS}, "."),
+        ({"version": "1", "data": [{"turns": TURNS}, {"turns": TURNS}]}, "turns"),
+        ({"data": [{"turns": TURNS}, {"turns": TURNS}]}, "turns"),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_may_be_in_an_object(tmp_path, content, column, indent):
+    (tmp_path / "a.json").write_text(json.dumps(content, indent=indent))
+    assert rendered(read(tmp_path / "a.json", columns={"messages": column})) == [PAIR, PAIR]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_may_be_a_row(tmp_path, indent):
+    for row in ({"turns": TURNS}, {"id": 7, "turns": TURNS}, {"turns": TURNS, "meta": {"a": 1}}):
+        (tmp_path / "a.json").write_text(json.dumps(row, indent=indent) * 1)
+        assert rendered(read(tmp_path / "a.json", columns={"messages": "turns"})) == [PAIR]
+    lines = "".join(json.dumps({"turns": TURNS, "meta": {"a": i}}) + "\n" for i in range(3))
+    (tmp_path / "a.json").write_text(lines)
+    assert len(read(tmp_path / "a.json", columns={"messages": "turns"})) == 3
+
+
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no file matches \*"):
         read(tmp_path, columns=COLUMNS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, table_rows
+from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, object_rows, table_rows
 
 _PACKED = (".gz", ".zst")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
@@ -60,7 +60,7 @@ def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
         return _arrow_rows(file)
     if kind in (".txt", ".text", ".md"):
         return nonblank_lines(file)
-    return json_rows(file)
+    return (object_rows(file) if kind == ".json" else None) or json_rows(file)
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:

@@ -117,6 +117,46 @@ def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any] | Reject]:
         yield from entries(file, stream, MAX_ROW_BYTES)
 
 
+def object_rows(file: Path) -> Iterator[RawRow | Reject] | None:
+    """The rows of a JSON object that holds them by name, or in a list; None for a file that holds something else.
+
+    {"7f": {"turns": […]}, "c3": {"turns": […]}}    {"7f": [message, …], "c3": […]}    {"version": 1, "data": [row, …]}
+    """
+    entries = ((place, value) for place, key, value in _named_entries(file) if key is not None)
+    first = list(islice(entries, 8))
+    if len(first) > 1 and all(isinstance(value, dict) for _, value in first):
+        keys = [set(value) for _, value in first]
+        return chain(first, entries) if keys[0] & keys[1] else None
+    if len(first) > 1 and all(_is_list_of_objects(value) for _, value in first):
+        return chain(first, entries)
+    lists = [(place, value) for place, value in first if _is_list_of_objects(value)]
+    if len(first) < 8 and len(lists) == 1 and not {"role", "from", "speaker"} & lists[0][1][0].keys():
+        [(place, rows)] = lists
+        return ((f"{place}, entry {number}", row) for number, row in enumerate(rows, start=1))
+    return None
+
+
+def _named_entries(file: Path) -> Iterator[tuple[str, str | None, Any]]:
+    """The entries of a JSON object, and none of JSON lines."""
+    with open_decompressed(file) as stream:
+        start = stream.read(4096).removeprefix(_BOM).lstrip()
+    lines = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
+    if not start.startswith(b"{") or (len(lines) == 2 and _is_json_object(lines[0][1])):
+        return
+    yield from (entry for entry in json_entries(file) if not isinstance(entry, Reject))
+
+
+def _is_json_object(line: str) -> bool:
+    try:
+        return isinstance(parse_json(line), dict)
+    except ValueError:
+        return False
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
 def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:
     """The rows of a table as dicts by its header."""
     separator = separator_of(file)
