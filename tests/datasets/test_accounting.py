@@ -1,13 +1,13 @@
 """What is read equals what is kept and what is left out, counted apart from the code that is tested."""
 
 import json
-import os
 from random import Random
 
 import pytest
 
 import prepare
 from chatmill.conversation.chatml import parse, read_records
+from support.texts import FRACTION
 
 ROLES = ("system", "user", "assistant", "human", "gpt", "robot", "tool")
 TEXTS = ("", " ", "Hi", "Grüße", "a\nb", "客", "x" * 40)
@@ -102,5 +102,5 @@ def test_what_is_read_is_kept_or_left_out(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_read_is_kept_or_left_out_in_ten_thousand_files(tmp_path):
-    for seed in range(1000, 1000 + round(10_000 * float(os.environ.get("CHATMILL_SHARE", 1)))):
+    for seed in range(1000, 1000 + round(10_000 * FRACTION)):
         check(tmp_path, Random(seed))
