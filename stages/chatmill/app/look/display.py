@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chatmill.app.look.file_kinds import Container
 from chatmill.app.look.guess import by_path
 from chatmill.app.look.sample import Sample
 from chatmill.app.look.trial import Trial
@@ -19,18 +20,18 @@ _MAX_SHOWN = 600  # characters of a conversation
 def sample_lines(sample: Sample) -> Iterator[str]:
     """What the files are, and the columns of their rows."""
     count = f"{len(sample.files):,} files, " if sample.path.is_dir() else ""
-    unit = "lines" if sample.is_text else "entries"
-    about = "" if sample.is_complete or sample.kind == "Parquet" else "about "
+    unit = "lines" if sample.kind.is_text else "entries"
+    about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
     yield f"{sample.path}: {count}{sample.kind}, {size_text(sample.bytes)}{entries}"
     if sample.others:
         names = ", ".join(file.name for file in sample.others[:5])
         yield f"left out of the folder: {names}{' …' if len(sample.others) > 5 else ''}"
     if not sample.is_complete:
-        places = ", ".join(dict.fromkeys(part.where for part in sample.parts))
-        several = f" of {len({part.origin for part in sample.parts})} files" if len(sample.files) > 1 else ""
+        places = ", ".join(dict.fromkeys(excerpt.where for excerpt in sample.excerpts))
+        several = f" of {len({excerpt.origin for excerpt in sample.excerpts})} files" if len(sample.files) > 1 else ""
         yield f"all that follows is of a sample from {places}{several}"
-    if not sample.is_text and sample.kind != "YAML":
+    if not sample.kind.is_text and sample.kind.container != Container.YAML:
         yield from columns_lines(sample.rows)
 
 
