@@ -120,7 +120,7 @@ def _read_rows(sample: Sample) -> None:
         rows = _rows(excerpt.file, sample.kind)
         for row in islice(rows, most):
             sample.rows.append(row)
-            size += _size(row, with_keys=not sample.kind.has_header)
+            size += _size(row, with_keys=sample.kind.is_json)
             if size > MAX_BYTES:
                 break
         is_complete = is_complete and next(rows, None) is None
@@ -161,14 +161,16 @@ def paragraphs_of(text: str) -> list[str]:
     return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", text) if paragraph.strip()]
 
 
-def _size(value: Any, *, with_keys: bool = True) -> int:
+def _size(value: Any, *, with_keys: bool) -> int:
     """The bytes of the texts in a value, and of keys if they are said in each row, and a few for all else."""
     if isinstance(value, str):
         return num_bytes(value)
     if isinstance(value, dict):
-        return sum((len(str(key)) + 6 if with_keys else 1) + _size(item) for key, item in value.items())
+        return sum(
+            (len(str(key)) + 6 if with_keys else 1) + _size(item, with_keys=with_keys) for key, item in value.items()
+        )
     if isinstance(value, list):
-        return 2 + sum(map(_size, value))
+        return 2 + sum(_size(item, with_keys=with_keys) for item in value)
     return 4
 
 
