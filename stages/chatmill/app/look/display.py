@@ -11,7 +11,6 @@ from chatmill.app.look.sample import Sample
 from chatmill.app.look.trial import Trial
 from chatmill.app.terminal.printable import printable
 from chatmill.data_card.card import Card, Spread
-from chatmill.data_card.languages import UNCERTAIN
 
 _MAX_COLUMNS = 16
 _MAX_SHOWN = 600  # characters of a conversation
@@ -93,15 +92,11 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
     if card.cut:
         yield f"longer than the context: {card.cut:,}"
     yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {size_text(card.bytes)} of text"
-    if card.languages:
-        shown = {"uncertain" if name == UNCERTAIN else name: count for name, count in card.languages.items()}
-        total = sum(shown.values())
-        often = [f"{name} {count / total:.0%}" for name, count in shown.items() if count >= 0.01 * total]
-        yield f"languages: {', '.join(often[:8])}"
+    if card.language_shares:
+        yield f"languages: {card.language_shares}"
     if card.duplicates:
         yield f"equal to an earlier one: {card.duplicates:,}"
-    frequent = {text: count for text, count in card.answers.items() if count > max(2, 0.01 * card.conversations)}
-    for text, count in frequent.items():
+    for text, count in card.frequent_answers.items():
         yield shorten(f"the same answer {count:,} times: {text!r}", 120)
     if card.odd:
         yield "found in messages:"
