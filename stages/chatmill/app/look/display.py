@@ -9,6 +9,7 @@ from chatmill.app.look.file_kinds import Container
 from chatmill.app.look.guess import by_path
 from chatmill.app.look.sample import Sample
 from chatmill.app.look.trial import Trial
+from chatmill.app.terminal.formatting import format_size
 from chatmill.app.terminal.printable import printable
 from chatmill.data_card.card import Card, Spread
 
@@ -22,7 +23,7 @@ def sample_lines(sample: Sample) -> Iterator[str]:
     unit = "lines" if sample.kind.is_text else "entries"
     about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
-    yield f"{sample.path}: {count}{sample.kind}, {size_text(sample.bytes)}{entries}"
+    yield f"{sample.path}: {count}{sample.kind}, {format_size(sample.bytes)}{entries}"
     if sample.others:
         names = ", ".join(file.name for file in sample.others[:5])
         yield f"left out of the folder: {names}{' …' if len(sample.others) > 5 else ''}"
@@ -91,7 +92,7 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
     yield f"{card.unit} per {what}: {spread_text(card.lengths)}"
     if card.cut:
         yield f"longer than the context: {card.cut:,}"
-    yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {size_text(card.bytes)} of text"
+    yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {format_size(card.bytes)} of text"
     if card.language_shares:
         yield f"languages: {card.language_shares}"
     if card.duplicates:
@@ -130,16 +131,6 @@ def counts_text(counts: dict[str, int] | Counter[str]) -> str:
 def spread_text(spread: Spread) -> str:
     """Quantiles in words."""
     return f"{spread.p50:,} (median), {spread.p95:,} (95 %), {spread.max:,} (maximum)"
-
-
-def size_text(size: int) -> str:
-    """A number of bytes with a unit."""
-    value = float(size)
-    for unit in ("bytes", "kB", "MB"):
-        if value < 1000:
-            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
 
 
 def shorten(line: str, width: int) -> str:
