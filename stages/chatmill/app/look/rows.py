@@ -22,17 +22,14 @@ from chatmill.app.look.message_lists import LIST_NAMES, message_lists, refuse_pa
 from chatmill.app.look.pairs import ANSWERS, QUESTIONS, add_common, is_label, pairs, refuse_other_answers
 from chatmill.app.look.speakers import MAX_NAMES, speaker_of
 from chatmill.app.look.texts import check_template, marked, separated
+from chatmill.datasets.formats.registry import COLUMNS
 
 _GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
 _HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
 _TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph")
 _SPEAKERS = ("user", "sender", "speaker", "from", "username")
-_NAMED: dict[str, dict[str, str]] = {
-    "messages": {"messages": "messages", "role": "role", "content": "content"},
-    "sharegpt": {"messages": "conversations", "role": "from", "content": "value"},
-    "alpaca": {"prompt": "instruction", "query": "input", "response": "output"},
-    "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
-}
+_OPTIONAL = {("system", "system"), ("tools", "tools")}  # which the named formats read by themselves
+NAMED = {"messages": {"messages": "messages", "role": "role", "content": "content"}, **COLUMNS}
 _PAIR = {"prompt": "prompt", "response": "completion"}
 
 
@@ -220,10 +217,10 @@ def _text_column(values: Values) -> list[Guess]:
 
 def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
     """Replace a mapping by the format that is the same."""
-    columns = {name: column for name, column in guess.columns.items() if (name, column) not in _OPTIONAL}
+    columns = dict(guess.columns.items() - _OPTIONAL)
     if guess.roles or guess.first or guess.turn_separator:
         return
-    fits = [name for name, known in _NAMED.items() if columns == known]
+    fits = [name for name, known in NAMED.items() if columns.items() == known.items() - _OPTIONAL]
     if columns == _PAIR and not {*guess.columns} - {*columns} and "messages" not in values:
         fits = ["messages"]
     if json and fits and (fits[0] in ("messages", "sharegpt") or columns == guess.columns):
@@ -232,6 +229,3 @@ def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
         del guess.columns["role"]
     if guess.columns.get("content") == "content":
         del guess.columns["content"]
-
-
-_OPTIONAL = {("system", "system"), ("tools", "tools")}  # which the named formats read by themselves
