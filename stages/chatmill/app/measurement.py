@@ -16,8 +16,7 @@ import numpy as np
 from chatmill.app.inputs import TextOrConversation, iter_inputs, text_or_messages
 from chatmill.conversation.chatml import Record
 from chatmill.conversation.template import LossKind, Segment
-from chatmill.datasets.formats.example import Document as TextDocument
-from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, as_memory_error
 from chatmill.evaluation.bits_per_byte import Ids, default_stride, token_nats
@@ -33,7 +32,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 MAX_WINDOW_LOGITS = 1 << 28  # 1 GB of float32
 
 
-class Document(NamedTuple):
+class ScoredDocument(NamedTuple):
     """A conversation or a text, and its file and line."""
 
     file: Path
@@ -55,13 +54,13 @@ class Measurement(NamedTuple):
     sums: dict[str, tuple[np.ndarray, np.ndarray]]  # (D,) nats and bytes of each document's text: all, assistant
 
 
-def read_documents(file: Path, format: str | None = None, limit: int | None = None) -> list[Document]:
+def read_documents(file: Path, format: str | None = None, limit: int | None = None) -> list[ScoredDocument]:
     """The first `limit` documents of a file.
 
     `format` is one of those that prepare reads. Without it a .json or .jsonl file holds conversations, and any other
     file is one text. Raises ValueError with file and line for a document that cannot be read.
     """
-    result: list[Document] = []
+    result: list[ScoredDocument] = []
     entries = (
         ((item.place, _content_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
         if format
@@ -75,14 +74,14 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
                 check_text(text)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
-        result.append(Document(file, place, content))
+        result.append(ScoredDocument(file, place, content))
     if not result:
         raise ValueError(f"{file}: no documents: expected conversations or a text")
     return result
 
 
 def measure(
-    loaded: LoadedModel, documents: Sequence[Document], context: int | None = None, stride: int | None = None
+    loaded: LoadedModel, documents: Sequence[ScoredDocument], context: int | None = None, stride: int | None = None
 ) -> Measurement:
     """Measure a model in windows of `context` tokens, by default its own context; they move by `stride`, half of that.
 
@@ -197,7 +196,7 @@ def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.
         raise MemoryError(f"out of memory on {engine.device}: lower --context, or use a smaller model") from error
 
 
-def _content_of(item: Example | TextDocument | Reject) -> TextOrConversation:
+def _content_of(item: Example | Document | Reject) -> TextOrConversation:
     if isinstance(item, Reject):
         raise ValueError(f"{item.place}: {item.detail}")
-    return item.text if isinstance(item, TextDocument) else item.conversation
+    return item.text if isinstance(item, Document) else item.conversation

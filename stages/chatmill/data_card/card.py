@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from chatmill.conversation.chatml import Message, Record, is_document, parse, unescape
-from chatmill.data_card.languages import count_languages
+from chatmill.data_card.languages import UNCERTAIN, count_languages
 from chatmill.data_card.lengths import Count
 from chatmill.data_card.oddities import find_oddities
 
 MAX_EXAMPLES = 3
 MAX_ANSWERS = 5  # that are most frequent
 MAX_LANGUAGES = 300  # conversations whose language is identified, about
+MIN_SHARE = 0.01  # of the conversations, from which a language or an answer is worth a word
 MAX_TEXT = 20_000  # characters of a message in which odd things are looked for
 
 
@@ -43,6 +44,23 @@ class Card:
     duplicates: int = 0  # conversations that are equal to an earlier one
     answers: dict[str, int] = field(default_factory=dict)  # the most frequent ones, of those given more than once
     odd: dict[str, dict[str, Any]] = field(default_factory=dict)  # messages with something odd: count and examples
+
+    @property
+    def language_shares(self) -> str:
+        """The languages of more than a few conversations, with their shares, in words."""
+        found = self.languages or {}
+        total = sum(found.values())
+        return ", ".join(
+            f"{'uncertain' if name == UNCERTAIN else name} {count / total:.0%}"
+            for name, count in found.items()
+            if count >= MIN_SHARE * total
+        )
+
+    @property
+    def frequent_answers(self) -> dict[str, int]:
+        """The answers that are given three times or more, and not in a few of many conversations."""
+        fewest = max(2, MIN_SHARE * self.conversations)
+        return {text: count for text, count in self.answers.items() if count > fewest}
 
 
 def make_card(

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from chatmill.conversation.chatml import Message, Part
 from chatmill.datasets.formats.example import Dropped, Turn, extent_of, num_bytes
+from chatmill.datasets.formats.turns import join_texts
 
 
 class RepairRules(NamedTuple):
@@ -114,16 +115,10 @@ def _join_same_role(result: _Draft, rules: RepairRules) -> None:
 
 def _joined(turns: Sequence[Turn], separator: str) -> Turn:
     """Several turns of one speaker as one, with the separator between their texts."""
-    parts: list[Part] = []
-    for number, turn in enumerate(turns):
-        for part in (*([Part("text", separator)] if number and separator else []), *turn.message.parts):
-            if part.kind == "text" and parts and parts[-1].kind == "text":
-                part = Part("text", parts.pop().text + part.text)
-            parts.append(part)
+    between = [Part("text", separator)] if separator else []
+    parts = join_texts(part for number, turn in enumerate(turns) for part in (*between[:number], *turn.message.parts))
     added = sum(turn.added for turn in turns) + num_bytes(separator) * (len(turns) - 1)
-    return Turn(
-        Message(turns[0].message.role, tuple(parts)), sum(turn.messages for turn in turns), turns[0].train, added
-    )
+    return Turn(Message(turns[0].message.role, parts), sum(turn.messages for turn in turns), turns[0].train, added)
 
 
 def _assistant_first(result: _Draft, rules: RepairRules) -> None:

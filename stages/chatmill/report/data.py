@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatmill.data_card.card import Card, Spread
-from chatmill.data_card.languages import UNCERTAIN
 from chatmill.report.markup import Html, section, table, tag
 from chatmill.report.metrics import Metrics, get_nested, number, percent
-
-MIN_LANGUAGE = 0.01  # share of conversations from which a language is named
 
 
 def data(mix: Metrics, cards: Mapping[str, Card]) -> Html:
@@ -84,7 +81,7 @@ def contents(cards: Mapping[str, Card]) -> Html:
             quantiles(card.lengths),
             "–" if card.cut is None else number(card.cut),
             percent(card.trained_bytes / card.bytes if card.bytes else None),
-            languages(card),
+            card.language_shares or "–",
         )
         for source, card in cards.items()
     ]
@@ -98,18 +95,6 @@ def quantiles(spread: Spread) -> str:
     return " / ".join(f"{value:,}" for value in spread)
 
 
-def languages(card: Card) -> str:
-    """The languages of a card with their shares."""
-    found = card.languages or {}
-    total = sum(found.values())
-    often = [
-        f"{'uncertain' if name == UNCERTAIN else name} {count / total:.0%}"
-        for name, count in found.items()
-        if count >= MIN_LANGUAGE * total
-    ]
-    return ", ".join(often) or "–"
-
-
 def findings(cards: Mapping[str, Card]) -> Html:
     """What is odd in the text, and the answers that are given most often."""
     rows: list[tuple[Any, ...]] = [
@@ -120,7 +105,6 @@ def findings(cards: Mapping[str, Card]) -> Html:
     rows += [
         (source, "the same answer", number(count), text[:100])
         for source, card in cards.items()
-        for text, count in list(card.answers.items())[:1]
-        if count > 0.01 * card.conversations
+        for text, count in list(card.frequent_answers.items())[:1]
     ]
     return table("To look at", ("", "found", "messages", "example"), rows) if rows else Html()

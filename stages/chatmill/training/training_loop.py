@@ -198,13 +198,8 @@ def train(
     kept: KeptWeights,
 ) -> None:
     """Train from the checkpoint, or from the start; record the curve and the weights to keep."""
-    sums, watch, group = LossTotals(), LossWatch(), trainer.group
-    if state := group.broadcast(checkpoint.load() if group.is_main_process else None):
-        curve.restart(state["curve"])
-        sums = LossTotals(*state["sums"])
-        kept.load_state_dict(state["kept"], is_main_process=group.is_main_process)
-        trainer.load_state_dict(state["trainer"])
-        watch.load_state_dict(state["watch"])
+    watch, group = LossWatch(), trainer.group
+    sums = resume(checkpoint, trainer, watch, curve, kept)
     every = max(1, trainer.steps // CURVE_POINTS)
     shown = Display(trainer, phase_lengths(plan, trainer), partial(log, STAGE))
     with catch_sigterm() as stop_requested, shown as display:
@@ -227,6 +222,21 @@ def train(
                 saved = group.is_main_process and checkpoint.save(state)
                 if ending:
                     end_early(trainer, saved)
+
+
+def resume(
+    checkpoint: Checkpoint, trainer: Trainer, watch: LossWatch, curve: CurveFile, kept: KeptWeights
+) -> LossTotals:
+    """Restore the state of the checkpoint, if there is one; returns the losses since the last point of the curve."""
+    group = trainer.group
+    state = group.broadcast(checkpoint.load() if group.is_main_process else None)
+    if not state:
+        return LossTotals()
+    curve.restart(state["curve"])
+    kept.load_state_dict(state["kept"], is_main_process=group.is_main_process)
+    trainer.load_state_dict(state["trainer"])
+    watch.load_state_dict(state["watch"])
+    return LossTotals(*state["sums"])
 
 
 def phase_lengths(plan: Plan, trainer: Trainer) -> list[PhaseLength]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.measurement import Document, measure, measure_pairs, read_documents
+from chatmill.app.measurement import ScoredDocument, measure, measure_pairs, read_documents
 from chatmill.conversation.chatml import Message, Part, Record, escape, render
 from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.pairs import Pair
@@ -38,7 +38,7 @@ class UniformEngine:
 
 
 def measured(contents, template=None, context=None, engine=None, stride=None):
-    documents = [Document(Path("a.txt"), f"a.txt:{i}", content) for i, content in enumerate(contents, start=1)]
+    documents = [ScoredDocument(Path("a.txt"), f"a.txt:{i}", content) for i, content in enumerate(contents, start=1)]
     loaded = LoadedModel(engine or UniformEngine(), byte_tokenizer(), template or ChatmillTemplate(), frozenset())
     return measure(loaded, documents, context, stride)
 

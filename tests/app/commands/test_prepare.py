@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import subprocess
 import sys
 
@@ -192,3 +193,9 @@ def test_looking_imports_neither_torch_nor_transformers(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, text=True)
     assert done.stdout.endswith("\n[]\n")
+
+
+def test_the_number_of_rows_of_an_arrow_file_is_estimated_by_its_bytes(tmp_path, capsys):
+    (tmp_path / "x.arrow").write_bytes(arrow(ROWS * 50))
+    count = re.search(r"about ([\d,]+) entries", look(capsys, tmp_path / "x.arrow")[2])[1]
+    assert 0.7 < int(count.replace(",", "")) / (60 * 50) < 1.3

@@ -10,7 +10,7 @@ from chatmill.datasets.near_duplicates.candidates import (
     IS_WHOLE,
     KEY_DTYPE,
     WITHIN,
-    Records,
+    RecordTable,
     candidate_pairs,
 )
 from chatmill.datasets.near_duplicates.search import KeyBatches
@@ -24,7 +24,7 @@ def keys_of(pairs, flags=WITHIN):
 
 
 def records(states, sources=(0,), sizes=None):
-    return Records(
+    return RecordTable(
         np.array(states, np.uint8), np.array(sizes or [100] * len(states), np.uint32), np.array(sources, np.int64)
     )
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from chatmill.app.experiments import fetch_model
 from chatmill.app.measurement import (
-    Document,
     Measurement,
     PairMeasurement,
+    ScoredDocument,
     difference,
     interval,
     measure,
@@ -120,7 +120,7 @@ class Result(NamedTuple):
 
 
 def load_and_measure(
-    path: Path, documents: Sequence[Document], pairs: Mapping[str, Sequence[Pair]], options: argparse.Namespace
+    path: Path, documents: Sequence[ScoredDocument], pairs: Mapping[str, Sequence[Pair]], options: argparse.Namespace
 ) -> Result:
     """Load a model and measure it; a summary is printed on stderr."""
     overrides = {"tokenizer": options.tokenizer, "template": options.template}

@@ -16,6 +16,7 @@ from chatmill.app.look.display import (
 )
 from chatmill.app.look.guess import NoGuessError, by_path
 from chatmill.app.look.proposal import propose, section_text
+from chatmill.app.look.rows import NAMED
 from chatmill.app.look.sample import Sample, take_sample
 from chatmill.app.look.trial import MIN_KEPT, Trial
 from chatmill.app.terminal.printable import printable
@@ -77,9 +78,8 @@ def counter_of(path: Path | None) -> Count | None:
 
 def speaker_names(sample: Sample, trial: Trial) -> Counter[str]:
     """How the speakers are called in the rows, where a column says it."""
-    columns = trial.guess.columns
-    path = columns.get("messages", {"messages": "messages", "sharegpt": "conversations"}.get(trial.guess.format, ""))
-    role = columns.get("role", "from" if trial.guess.format == "sharegpt" else "role")
+    columns = trial.guess.columns or NAMED.get(trial.guess.format, {})
+    path, role = columns.get("messages", ""), columns.get("role", "role")
     names = Counter[str]()
     for row in sample.rows:
         for value in by_path([{".": row} if path == "." else row]).get(path, []):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.app.measurement import Document, measure, read_documents, to_segments
+from chatmill.app.measurement import ScoredDocument, measure, read_documents, to_segments
 from chatmill.app.terminal.settings import check_positive
 from chatmill.app.terminal.terminal_chat import notify
 from chatmill.app.terminal.token_grid import aligned, print_lines
@@ -145,7 +145,7 @@ def require_chat_model(loaded: LoadedModel, path: Path) -> ChatModel:
     return loaded.engine.model
 
 
-def token_counts(loaded: LoadedModel, documents: Sequence[Document]) -> np.ndarray:
+def token_counts(loaded: LoadedModel, documents: Sequence[ScoredDocument]) -> np.ndarray:
     """(V,) how often each token occurs in the documents; 1 for each where there are none."""
     size = loaded.tokenizer.vocab_size
     if not documents:

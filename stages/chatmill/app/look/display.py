@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chatmill.app.look.file_kinds import Container
 from chatmill.app.look.guess import by_path
 from chatmill.app.look.sample import Sample
 from chatmill.app.look.trial import Trial
+from chatmill.app.terminal.formatting import format_size
 from chatmill.app.terminal.printable import printable
 from chatmill.data_card.card import Card, Spread
-from chatmill.data_card.languages import UNCERTAIN
 
 _MAX_COLUMNS = 16
 _MAX_SHOWN = 600  # characters of a conversation
@@ -19,18 +20,18 @@ _MAX_SHOWN = 600  # characters of a conversation
 def sample_lines(sample: Sample) -> Iterator[str]:
     """What the files are, and the columns of their rows."""
     count = f"{len(sample.files):,} files, " if sample.path.is_dir() else ""
-    unit = "lines" if sample.is_text else "entries"
-    about = "" if sample.is_complete or sample.kind == "Parquet" else "about "
+    unit = "lines" if sample.kind.is_text else "entries"
+    about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
-    yield f"{sample.path}: {count}{sample.kind}, {size_text(sample.bytes)}{entries}"
+    yield f"{sample.path}: {count}{sample.kind}, {format_size(sample.bytes)}{entries}"
     if sample.others:
         names = ", ".join(file.name for file in sample.others[:5])
         yield f"left out of the folder: {names}{' …' if len(sample.others) > 5 else ''}"
     if not sample.is_complete:
-        places = ", ".join(dict.fromkeys(part.where for part in sample.parts))
-        several = f" of {len({part.origin for part in sample.parts})} files" if len(sample.files) > 1 else ""
+        places = ", ".join(dict.fromkeys(excerpt.where for excerpt in sample.excerpts))
+        several = f" of {len({excerpt.origin for excerpt in sample.excerpts})} files" if len(sample.files) > 1 else ""
         yield f"all that follows is of a sample from {places}{several}"
-    if not sample.is_text and sample.kind != "YAML":
+    if not sample.kind.is_text and sample.kind.container != Container.YAML:
         yield from columns_lines(sample.rows)
 
 
@@ -91,16 +92,12 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
     yield f"{card.unit} per {what}: {spread_text(card.lengths)}"
     if card.cut:
         yield f"longer than the context: {card.cut:,}"
-    yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {size_text(card.bytes)} of text"
-    if card.languages:
-        shown = {"uncertain" if name == UNCERTAIN else name: count for name, count in card.languages.items()}
-        total = sum(shown.values())
-        often = [f"{name} {count / total:.0%}" for name, count in shown.items() if count >= 0.01 * total]
-        yield f"languages: {', '.join(often[:8])}"
+    yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {format_size(card.bytes)} of text"
+    if card.language_shares:
+        yield f"languages: {card.language_shares}"
     if card.duplicates:
         yield f"equal to an earlier one: {card.duplicates:,}"
-    frequent = {text: count for text, count in card.answers.items() if count > max(2, 0.01 * card.conversations)}
-    for text, count in frequent.items():
+    for text, count in card.frequent_answers.items():
         yield shorten(f"the same answer {count:,} times: {text!r}", 120)
     if card.odd:
         yield "found in messages:"
@@ -134,16 +131,6 @@ def counts_text(counts: dict[str, int] | Counter[str]) -> str:
 def spread_text(spread: Spread) -> str:
     """Quantiles in words."""
     return f"{spread.p50:,} (median), {spread.p95:,} (95 %), {spread.max:,} (maximum)"
-
-
-def size_text(size: int) -> str:
-    """A number of bytes with a unit."""
-    value = float(size)
-    for unit in ("bytes", "kB", "MB"):
-        if value < 1000:
-            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
 
 
 def shorten(line: str, width: int) -> str:

@@ -1,13 +1,41 @@
 """Tells what a file is, by its name and its first bytes."""
 
 import re
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
-from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.datasets.formats.compression import PACKED, inner_suffix, open_decompressed
 from chatmill.datasets.formats.row_readers import separator_of
 
-PACKED = {".gz": "gzip", ".zst": "zstd"}
+
+class Container(Enum):
+    """What holds the rows or the text of a file, in words."""
+
+    JSON_LINES = "JSON lines"
+    JSON_ARRAY = "a JSON array"
+    JSON_OBJECT = "a JSON object"
+    JSON_OBJECTS = "JSON objects"
+    CSV = "CSV"
+    TSV = "TSV"
+    PARQUET = "Parquet"
+    ARROW = "Arrow"
+    TEXT = "plain text"
+    MARKDOWN = "Markdown"
+    YAML = "YAML"
+
+
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_WITH_HEADER = (Container.CSV, Container.TSV)
+_BY_SUFFIX = {
+    ".csv": Container.CSV,
+    ".tsv": Container.TSV,
+    ".txt": Container.TEXT,
+    ".text": Container.TEXT,
+    ".md": Container.MARKDOWN,
+    ".yaml": Container.YAML,
+    ".yml": Container.YAML,
+}
 _UNREADABLE = {
     b"PK\x03\x04": "a ZIP archive, or a document of an office program: unpack it, or save it as CSV",
     b"%PDF": "a PDF: convert it to text, as by pdftotext",
@@ -18,53 +46,79 @@ _UNREADABLE = {
 }
 
 
-def kind_of(file: Path) -> str:
-    """What a file is, in words. Raises ValueError for one that no reader reads."""
+class FileKind(NamedTuple):
+    """What a file is; the details are words about it, such as `separated by commas`."""
+
+    container: Container
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join([self.container.value, *self.details])
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has no rows but text."""
+        return self.container in (Container.TEXT, Container.MARKDOWN)
+
+    @property
+    def has_header(self) -> bool:
+        """Whether its first row names the columns."""
+        return self.container in _WITH_HEADER
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its rows are JSON."""
+        return self.container.name.startswith("JSON")
+
+
+def kind_of(file: Path) -> FileKind:
+    """What a file is. Raises ValueError for one that no reader reads."""
     with open_decompressed(file) as stream:
         start = stream.read(1 << 16)
-    packed = f", compressed by {PACKED[file.suffix]}" if file.suffix in PACKED else ""
-    return f"{_kind(file, start)}{packed}"
+    container = _container(file, start)
+    details = [f"compressed by {PACKED[file.suffix]}"] if file.suffix in PACKED else []
+    if container in _WITH_HEADER:
+        details.insert(0, f"separated by {_SEPARATORS[separator_of(file)]}")
+    return FileKind(container, tuple(details))
 
 
-def _kind(file: Path, start: bytes) -> str:
-    suffix = last_suffix(file).lower()
+def _container(file: Path, start: bytes) -> Container:
+    suffix = inner_suffix(file).lower()
     if reason := next((reason for mark, reason in _UNREADABLE.items() if start.startswith(mark)), None):
         raise ValueError(f"{file}: {reason}")
     if not start.strip():
         raise ValueError(f"{file}: empty")
     if start.startswith(b"PAR1") or suffix == ".parquet":
-        return "Parquet"
+        return Container.PARQUET
     if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather"):
-        return "Arrow"
+        return Container.ARROW
     if b"\x00" in start:
         raise ValueError(f"{file}: binary data that no reader knows")
-    if suffix in (".csv", ".tsv"):
-        return f"{suffix[1:].upper()}, separated by {_SEPARATORS[separator_of(file)]}"
-    if suffix in (".txt", ".text", ".md", ".yaml", ".yml"):
-        return {".md": "Markdown", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "plain text")
+    if suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[suffix]
+    return _json_container(file, start)
+
+
+def _json_container(file: Path, start: bytes) -> Container:
+    """How the values of a JSON file stand beside each other. Raises ValueError where it is no JSON."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"["):
         lines = text.split(b"\n", 2)
         is_lines = len(lines) > 2 and lines[0].rstrip().endswith(b"]") and lines[1].startswith(b"[")
-        return "JSON lines" if is_lines else "a JSON array"
-    is_line = text.startswith(b"{") and b"\n" not in text.rstrip() and suffix not in (".jsonl", ".ndjson")
+        return Container.JSON_LINES if is_lines else Container.JSON_ARRAY
+    is_named_lines = inner_suffix(file).lower() in (".jsonl", ".ndjson")
+    is_line = text.startswith(b"{") and b"\n" not in text.rstrip() and not is_named_lines
     if re.match(rb"\{\s*\r?\n", text) or is_line:
-        return _json_objects(file)
+        with open_decompressed(file) as stream:
+            is_several = re.search(rb"\n\}\s*\n?\{", stream.read(1 << 20)) is not None
+        return Container.JSON_OBJECTS if is_several else Container.JSON_OBJECT
     if not text.startswith((b"{", b'"')):
         raise ValueError(
             f"{file}: no JSON, and its name does not say what else: name a table .csv or .tsv, a text .txt"
         )
-    return "JSON lines"
+    return Container.JSON_LINES
 
 
-def _json_objects(file: Path) -> str:
-    """Whether a file that begins with an object of several lines, or is one line, has several of them."""
-    with open_decompressed(file) as stream:
-        text = stream.read(1 << 20)
-    is_several = re.search(rb"\n\}\s*\n?\{", text) is not None
-    return "JSON objects" if is_several else "a JSON object"
-
-
-def last_suffix(file: Path) -> str:
-    """The last part of a name that does not say how a file is compressed."""
-    return next((suffix for suffix in reversed(file.suffixes) if suffix not in PACKED), "")
+def ending(file: Path) -> str:
+    """The end of a name, which says what a file is and how it is compressed, such as `.jsonl.gz`."""
+    return inner_suffix(file) + (file.suffix if file.suffix in PACKED else "")

@@ -1,12 +1,12 @@
 """Proposes the section of params.yaml for a file or folder that nobody has described."""
 
-from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from chatmill.app.look.file_kinds import Container, FileKind, ending
 from chatmill.app.look.guess import Guess, NoGuessError
 from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import Sample, fill, first_rows
@@ -30,11 +30,11 @@ def propose(sample: Sample, scratch: Path) -> Trial:
     if 1 < len(sample.files) <= _MAX_DIFFERENT:
         guesses, different = _keep_commonest(sample, scratch)
     if not guesses or guesses[0].format == "table":
-        guesses = _guesses(sample)
+        guesses = _guesses(sample.kind, sample.rows, sample.files[0])
     if different:
         names = ", ".join(file.name for file in different[:5]) + (" …" if len(different) > 5 else "")
         guesses[0].doubts.append(f"files: these have another shape, and need sections of their own: {names}")
-    if guesses[0].format == "documents" and sample.is_text:
+    if guesses[0].format == "documents" and sample.kind.is_text:
         sample.limit = _FEW
     if guesses[0].format == "hub":
         return Trial(guesses[0])
@@ -56,9 +56,8 @@ def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Pa
     guesses: dict[str, Guess] = {}
     errors = []
     for file in sample.files:
-        alone = Sample(file, sample.kind, [file], [], rows=first_rows(file, sample.kind, _FEW))
         try:
-            found = _guesses(alone)[0]
+            found = _guesses(sample.kind, first_rows(file, sample.kind, _FEW), file)[0]
         except NoGuessError as error:
             errors.append(f"{file.name}: {error}")
         else:
@@ -76,14 +75,15 @@ def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Pa
     return [guesses[shape]], different
 
 
-def _guesses(sample: Sample) -> list[Guess]:
-    if sample.kind.startswith("YAML"):
-        return [_of_yaml(sample.files[0])]
-    if sample.is_text:
-        return [text_file(sample.rows, markdown=sample.kind.startswith("Markdown"))]
-    if sample.kind.startswith("a JSON object"):
-        return [_of_object(sample)]
-    return guess_rows(sample.rows, json="JSON" in sample.kind)
+def _guesses(kind: FileKind, rows: list[Any], file: Path) -> list[Guess]:
+    """The likeliest formats of rows, or of the paragraphs of a text, the best one first. Raises NoGuessError."""
+    if kind.container == Container.YAML:
+        return [_of_yaml(file)]
+    if kind.is_text:
+        return [text_file(rows, markdown=kind.container == Container.MARKDOWN)]
+    if kind.container == Container.JSON_OBJECT:
+        return [_of_object(rows)]
+    return guess_rows(rows, json=kind.is_json)
 
 
 def _of_yaml(file: Path) -> Guess:
@@ -103,9 +103,9 @@ def _of_yaml(file: Path) -> Guess:
     raise NoGuessError("YAML is read where it holds intents (talk), skills, or a dataset of the hub and its revision")
 
 
-def _of_object(sample: Sample) -> Guess:
+def _of_object(rows: list[Any]) -> Guess:
     """The guess of a JSON document that is one object. Raises NoGuessError."""
-    merged = {key: value for row in sample.rows for key, value in row.items()}
+    merged = {key: value for row in rows for key, value in row.items()}
     if not any(isinstance(item, dict) for value in merged.values() for item in (value, *_start(value))):
         return guess_rows([merged])[0]
     if lists := [key for key, value in merged.items() if isinstance(value, list) and value]:
@@ -202,13 +202,7 @@ def _patterns(sample: Sample) -> list[str]:
     """What matches the files of a folder, where it holds others as well."""
     if not sample.path.is_dir() or not sample.others:
         return []
-    patterns = sorted({f"*{''.join(_endings(file))}" for file in sample.files})
+    patterns = sorted({f"*{ending(file)}" for file in sample.files})
     if any(fnmatch(file.name, pattern) for file in sample.others for pattern in patterns):
         return [file.relative_to(sample.path).as_posix() for file in sample.files]
     return patterns
-
-
-def _endings(file: Path) -> Sequence[str]:
-    packed = [suffix for suffix in file.suffixes[-1:] if suffix in (".gz", ".zst")]
-    rest = file.suffixes[: -len(packed)] if packed else file.suffixes
-    return [*rest[-1:], *packed]

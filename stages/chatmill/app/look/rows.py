@@ -22,17 +22,16 @@ from chatmill.app.look.message_lists import LIST_NAMES, message_lists, refuse_pa
 from chatmill.app.look.pairs import ANSWERS, QUESTIONS, add_common, is_label, pairs, refuse_other_answers
 from chatmill.app.look.speakers import MAX_NAMES, speaker_of
 from chatmill.app.look.texts import check_template, marked, separated
+from chatmill.datasets.formats.registry import COLUMNS
 
 _GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
 _HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
 _TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph")
 _SPEAKERS = ("user", "sender", "speaker", "from", "username")
-_NAMED: dict[str, dict[str, str]] = {
-    "messages": {"messages": "messages", "role": "role", "content": "content"},
-    "sharegpt": {"messages": "conversations", "role": "from", "content": "value"},
-    "alpaca": {"prompt": "instruction", "query": "input", "response": "output"},
-    "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
-}
+_CONVERSATIONS = {"id", "conversation", "dialogue", "dialog", "thread"}  # words of the names of their ids
+_MESSAGE_SPEAKERS = ("role", "speaker", "from", "sender", "author")
+_OPTIONAL = {("system", "system"), ("tools", "tools")}  # which the named formats read by themselves
+NAMED = {"messages": {"messages": "messages", "role": "role", "content": "content"}, **COLUMNS}
 _PAIR = {"prompt": "prompt", "response": "completion"}
 
 
@@ -45,23 +44,14 @@ def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
         raise NoGuessError("no row can be read")
     if all(isinstance(row, str) for row in rows):
         return _of_texts(list(rows), ".")
-    wrapped = [{".": row} if isinstance(row, list | str) else row for row in rows]
     if (guess := _by_structure(rows)) is not None:
         if json:
             return [guess]
         if guess.format == "oasst":
             raise NoGuessError("the trees of OASST are read from JSON lines: write its rows as such, in their order")
-    all_values = by_path(wrapped)
+    all_values = by_path({".": row} if isinstance(row, list | str) else row for row in rows)
     values = frequent(all_values, len(rows))
-    _check_ids(values)
-    _check_json(values)
-    preference = [guess for guess in pairs(values, named=True) if "chosen" in guess.columns]
-    found = preference or _prompt_lists(values) or message_lists(values)
-    found = found or text_lists(values) or _marked_columns(values, json=json) or pairs(values, named=True)
-    if not found:
-        _refuse_flat_messages(values)
-        refuse_pairs_in_lists(values)
-        found = pairs(values, named=False) or _text_column(values)
+    found = _by_columns(values, json=json)
     for guess in found:
         if guess.format == "table":
             add_common(guess, all_values, len(rows))
@@ -73,6 +63,19 @@ def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
             "see the format table in data/README.md for what can be mapped"
         )
     return found
+
+
+def _by_columns(values: Values, *, json: bool) -> list[Guess]:
+    """The likeliest mappings of columns, and formats of texts in them, the best one first. Raises NoGuessError."""
+    _check_ids(values)
+    _check_json(values)
+    named = pairs(values, named=True)
+    found = [guess for guess in named if "chosen" in guess.columns] or _prompt_lists(values) or message_lists(values)
+    found = found or text_lists(values) or _marked_columns(values, json=json) or named
+    if not found:
+        _refuse_flat_messages(values)
+        refuse_pairs_in_lists(values)
+    return found or pairs(values, named=False) or _text_column(values)
 
 
 def _of_texts(texts: list[str], column: str) -> list[Guess]:
@@ -149,15 +152,9 @@ def _prompt_lists(values: Values) -> list[Guess]:
     chosen = [path for path in lists if "chosen" in words_of(path)]
     if chosen and not named:
         found = message_lists({path: values[path] for path in chosen})
-        return [
-            guess for guess in found if {guess.columns["role"], guess.columns["content"]} <= {*fields(values, chosen)}
-        ]
+        fields = by_path(item for path in chosen for value in values[path] for item in value)
+        return [guess for guess in found if {guess.columns["role"], guess.columns["content"]} <= fields.keys()]
     return []
-
-
-def fields(values: Values, paths: Sequence[str]) -> list[str]:
-    """The fields of the messages in columns of lists."""
-    return list(by_path(item for path in paths for value in values[path] for item in value))
 
 
 def _marked_columns(values: Values, *, json: bool) -> list[Guess]:
@@ -180,14 +177,12 @@ def _marked_columns(values: Values, *, json: bool) -> list[Guess]:
 
 def _refuse_flat_messages(values: Values) -> None:
     """Raise NoGuessError for rows that are single messages."""
-    for path in best_named(values, ("role", "speaker", "from", "sender", "author")):
+    for path in best_named(values, _MESSAGE_SPEAKERS):
         column = values[path]
         texts = [name for name, found in values.items() if name != path and are_texts(found) and not is_label(found)]
         few = are_texts(column) and len({*column}) <= max(MAX_NAMES, len(column) // 4)
-        if few and texts and (rank(path, ("role", "speaker", "from", "sender", "author")) == 0 or _are_known(column)):
-            ids = [
-                name for name in values if {"id", "conversation", "dialogue", "dialog", "thread"} & {*words_of(name)}
-            ]
+        if few and texts and (rank(path, _MESSAGE_SPEAKERS) == 0 or _are_known(column)):
+            ids = [name for name in values if _CONVERSATIONS & {*words_of(name)}]
             by = f" by {ids[0]}" if ids else ""
             raise NoGuessError(
                 f"each row is one message of {path}, not a conversation: group them{by}, a list of messages per row"
@@ -220,10 +215,10 @@ def _text_column(values: Values) -> list[Guess]:
 
 def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
     """Replace a mapping by the format that is the same."""
-    columns = {name: column for name, column in guess.columns.items() if (name, column) not in _OPTIONAL}
+    columns = dict(guess.columns.items() - _OPTIONAL)
     if guess.roles or guess.first or guess.turn_separator:
         return
-    fits = [name for name, known in _NAMED.items() if columns == known]
+    fits = [name for name, known in NAMED.items() if columns.items() == known.items() - _OPTIONAL]
     if columns == _PAIR and not {*guess.columns} - {*columns} and "messages" not in values:
         fits = ["messages"]
     if json and fits and (fits[0] in ("messages", "sharegpt") or columns == guess.columns):
@@ -232,6 +227,3 @@ def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
         del guess.columns["role"]
     if guess.columns.get("content") == "content":
         del guess.columns["content"]
-
-
-_OPTIONAL = {("system", "system"), ("tools", "tools")}  # which the named formats read by themselves

@@ -1,22 +1,22 @@
 """Reads some entries of files of any size: from the beginning, and where that is cheap from the middle and the end."""
 
 import re
-from collections import Counter
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.look.file_kinds import PACKED, kind_of, last_suffix
-from chatmill.app.look.parts import Part, parts_of
-from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.app.look.excerpts import BEGINNING, Excerpt, excerpts_of
+from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
+from chatmill.datasets.formats.compression import PACKED, open_decompressed
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
 from chatmill.datasets.formats.row_readers import json_entries
 
 MAX_ENTRIES = 500  # of the beginning of a file
-MAX_BYTES = 3_000_000  # of the entries of a part, about
+MAX_BYTES = 3_000_000  # of the entries of an excerpt, about
 MAX_FILES = 9  # of a folder, of which entries are read
 _MAX_KINDS = 200  # files of a folder that are opened to see what they are
 _TEXT_BYTES = 300_000  # from the beginning of a text file
@@ -24,74 +24,46 @@ _TEXT_BYTES = 300_000  # from the beginning of a text file
 
 @dataclass
 class Sample:
-    """What was found in a file or folder, and the parts of it that are looked at."""
+    """The files that are looked at, and what was read of them."""
 
     path: Path
-    kind: str  # in words, such as "JSON lines"
+    kind: FileKind
     files: list[Path]  # of that kind
-    others: list[Path]  # in the folder
-    parts: list[Part] = field(default_factory=list)
-    bytes: int = 0
-    rows: list[Any] = field(default_factory=list)  # of the first parts, parsed
-    entries: int = 0  # of the whole file, about, if `is_complete` does not say that these are all
+    others: list[Path] = field(default_factory=list)  # in the folder
+    excerpts: list[Excerpt] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)  # of the beginnings, parsed; of text its paragraphs
+    entries: int = 0  # of all files, of text its lines; about, unless these were all read
     is_complete: bool = False
-    limit: int = MAX_ENTRIES  # of the entries of a part
+    limit: int = MAX_ENTRIES  # of the entries of an excerpt
 
     @property
-    def is_text(self) -> bool:
-        """Whether it has no rows but text."""
-        return self.kind.startswith(("plain text", "Markdown"))
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.stat().st_size for file in self.files)
 
 
 def take_sample(path: Path, scratch: Path) -> Sample:
-    """The parts of a file or folder that are looked at; `scratch` gets copies of some.
+    """A sample of a file, or of those files of a folder whose kind has the most bytes; `scratch` gets excerpts.
 
     Raises ValueError for files that cannot be read.
     """
     every = files_of(path)
-    kinds = _kinds(_some(every, _MAX_KINDS))
-    most = Counter(kind for kind in kinds.values() if kind not in ("Markdown", "YAML")) or Counter(kinds.values())
-    weight = {kind: sum(file.stat().st_size for file in kinds if kinds[file] == kind) for kind in most}
-    chosen = max(weight, key=lambda kind: weight[kind])
-    suffixes = {_suffix(file) for file in kinds if kinds[file] == chosen}
-    unread = {*_some(every, _MAX_KINDS)} - kinds.keys()
-    files = [file for file in every if _suffix(file) in suffixes and kinds.get(file, chosen) == chosen]
-    files = [file for file in files if file not in unread]
-    sample = Sample(path, chosen, files, [])
+    opened = evenly(every, _MAX_KINDS)
+    kinds = _kinds(opened)
+    candidates = [kind for kind in kinds.values() if kind.container not in (Container.MARKDOWN, Container.YAML)]
+    sizes = dict.fromkeys(candidates or kinds.values(), 0)
+    for file, kind in kinds.items():
+        if kind in sizes:
+            sizes[kind] += file.stat().st_size
+    chosen = max(sizes, key=lambda kind: sizes[kind])
+    endings = {ending(file) for file, kind in kinds.items() if kind == chosen}
+    alike = {file for file in every if ending(file) in endings}.difference(opened)
+    sample = Sample(path, chosen, [file for file in every if file in alike or kinds.get(file) == chosen])
     fill(sample, every, scratch)
     return sample
 
 
-def fill(sample: Sample, every: list[Path], scratch: Path) -> None:
-    """Choose the parts of the sample's files and read their rows; `every` is all files of the folder."""
-    files = sample.files
-    sample.others = [file for file in every if file not in {*files}]
-    sample.bytes = sum(file.stat().st_size for file in files)
-    alone = len(files) == 1
-    sample.parts = [p for file in _some(files, MAX_FILES) for p in parts_of(file, sample.kind, scratch, alone=alone)]
-    sample.rows = []
-    _read_rows(sample)
-
-
-def _read_text(sample: Sample) -> None:
-    files = _some(sample.files, MAX_FILES)
-    texts = [first_text(file) for file in files]
-    sample.rows = [text for whole in texts for text in re.split(r"\n(?:[ \t]*\n)+", whole) if text.strip()]
-    count, size = sum(text.count("\n") + (not text.endswith("\n")) for text in texts), sum(map(num_bytes, texts))
-    total = sum(map(_unpacked_bytes, sample.files))
-    sample.is_complete = len(files) == len(sample.files) and all(file.stat().st_size < _TEXT_BYTES for file in files)
-    sample.entries = count if sample.is_complete else round(total * count / max(1, size))
-    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(files))
-
-
-def first_rows(file: Path, kind: str, count: int) -> list[Any]:
-    """The first rows of a file, or the first paragraphs of a text."""
-    if kind.startswith(("plain text", "Markdown")):
-        return re.split(r"\n(?:[ \t]*\n)+", first_text(file))
-    return list(islice(_rows(file, kind), count))
-
-
-def _kinds(files: list[Path]) -> dict[Path, str]:
+def _kinds(files: list[Path]) -> dict[Path, FileKind]:
     """What the files are. Raises ValueError for one that cannot be read, unless there are others."""
     kinds, errors = {}, []
     for file in files:
@@ -104,48 +76,70 @@ def _kinds(files: list[Path]) -> dict[Path, str]:
     return kinds
 
 
-def _some(files: list[Path], count: int) -> list[Path]:
+def evenly(files: list[Path], count: int) -> list[Path]:
     """At most so many of the files, evenly."""
     step = max(1, (len(files) - 1) / max(1, count - 1))
     return [files[round(i * step)] for i in range(min(count, len(files)))]
 
 
-def _suffix(file: Path) -> str:
-    return "".join(suffix for suffix in file.suffixes[-2:] if suffix in PACKED or suffix == last_suffix(file))
+def fill(sample: Sample, every: list[Path], scratch: Path) -> None:
+    """Read excerpts of the sample's files; `every` is all files of the folder."""
+    sample.others = [file for file in every if file not in {*sample.files}]
+    is_single = len(sample.files) == 1
+    sample.excerpts = [
+        excerpt
+        for file in evenly(sample.files, MAX_FILES)
+        for excerpt in excerpts_of(file, sample.kind, scratch, is_single=is_single)
+    ]
+    sample.rows = []
+    if sample.kind.is_text:
+        _read_text(sample)
+    else:
+        _read_rows(sample)
+
+
+def _read_text(sample: Sample) -> None:
+    """Read the first paragraphs of each file, and estimate the number of lines."""
+    files = evenly(sample.files, MAX_FILES)
+    texts = [first_text(file) for file in files]
+    sample.rows = [paragraph for text in texts for paragraph in paragraphs_of(text)]
+    count = sum(text.count("\n") + (not text.endswith("\n")) for text in texts)
+    size, sizes = sum(map(num_bytes, texts)), [_unpacked_bytes(file) for file in sample.files]
+    sample.is_complete = len(sample.files) <= MAX_FILES and max(sizes) < _TEXT_BYTES
+    sample.entries = count if sample.is_complete else round(sum(sizes) * count / max(1, size))
+    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(files))
 
 
 def _read_rows(sample: Sample) -> None:
-    """Parse the first rows of each part, and say how many entries there are, about: of text the lines."""
-    if sample.is_text:
-        _read_text(sample)
-        return
-    share = max(30, MAX_ENTRIES // max(1, len(sample.parts)))
-    size = count = 0
-    ended = True
-    for part in sample.parts:
-        if part.where != "the beginning":
+    """Read the first rows of each file, and estimate the number of all."""
+    most = MAX_ENTRIES if len(sample.excerpts) < 4 else max(30, MAX_ENTRIES // len(sample.excerpts))
+    size, is_complete = 0, len(sample.files) <= MAX_FILES
+    for excerpt in sample.excerpts:
+        if excerpt.where != BEGINNING:
             continue
-        rows = _rows(part.file, sample.kind)
-        found = []
-        for row in islice(rows, MAX_ENTRIES if len(sample.parts) < 4 else share):
-            found.append(row)
-            size += _size(row, keys=not sample.kind.startswith(("CSV", "TSV")))
+        rows = _rows(excerpt.file, sample.kind)
+        for row in islice(rows, most):
+            sample.rows.append(row)
+            size += _size(row, with_keys=sample.kind.is_json)
             if size > MAX_BYTES:
                 break
-        ended = ended and next(rows, None) is None
-        count += len(found)
-        sample.rows += found
-    most = MAX_ENTRIES if len(sample.parts) < 4 else share
+        is_complete = is_complete and next(rows, None) is None
+    count = len(sample.rows)
     sample.limit = min(most, max(20, MAX_BYTES * count // max(1, size))) if count else most
-    sample.is_complete = ended and len(_some(sample.files, MAX_FILES)) == len(sample.files)
-    sample.entries = count if sample.is_complete else _estimate(sample, count, size)
+    sample.is_complete = is_complete
+    sample.entries = count if is_complete else _estimate(sample, count, size)
 
 
-def _rows(file: Path, kind: str) -> Iterator[Any]:
-    if kind.startswith("a JSON object"):
+def first_rows(file: Path, kind: FileKind, count: int) -> list[Any]:
+    """The first rows of a file, or the first paragraphs of a text."""
+    return paragraphs_of(first_text(file)) if kind.is_text else list(islice(_rows(file, kind), count))
+
+
+def _rows(file: Path, kind: FileKind) -> Iterator[Any]:
+    if kind.container == Container.JSON_OBJECT:
         entries = (entry for entry in json_entries(file) if not isinstance(entry, Reject))
         return ({key: value} for _, key, value in entries)
-    if kind.startswith(("plain text", "Markdown", "YAML")):
+    if kind.container == Container.YAML:
         return iter(())
     return (row[1] for row in rows_of(file) if not isinstance(row, Reject))
 
@@ -162,27 +156,35 @@ def first_text(file: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _size(value: Any, *, keys: bool = True) -> int:
+def paragraphs_of(text: str) -> list[str]:
+    """The parts of a text between blank lines."""
+    return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", text) if paragraph.strip()]
+
+
+def _size(value: Any, *, with_keys: bool) -> int:
     """The bytes of the texts in a value, and of keys if they are said in each row, and a few for all else."""
     if isinstance(value, str):
         return num_bytes(value)
     if isinstance(value, dict):
-        return sum((len(str(key)) + 6 if keys else 1) + _size(item) for key, item in value.items())
+        return sum(
+            (len(str(key)) + 6 if with_keys else 1) + _size(item, with_keys=with_keys) for key, item in value.items()
+        )
     if isinstance(value, list):
-        return 2 + sum(map(_size, value))
+        return 2 + sum(_size(item, with_keys=with_keys) for item in value)
     return 4
 
 
 def _estimate(sample: Sample, count: int, size: int) -> int:
-    """The number of entries of all files, by the bytes that those which were read have."""
-    if sample.kind in ("Parquet", "Arrow") and len(sample.files) == 1:
-        return _table_rows(sample.files[0], sample.kind) or count
-    total = sum(_unpacked_bytes(file) for file in sample.files)
-    file = sample.parts[0].file
-    if sample.kind.startswith("JSON lines") and len(sample.files) == 1:
+    """The number of entries of all files, by the bytes of those that were read."""
+    container, file = sample.kind.container, sample.files[0]
+    if container == Container.PARQUET and len(sample.files) == 1:
+        from pyarrow import parquet  # the reader of rows has said whether it is missing
+
+        return int(parquet.read_metadata(file).num_rows)
+    if container == Container.JSON_LINES and len(sample.files) == 1:
         with open_decompressed(file) as stream:
             size = sum(len(stream.readline()) for _ in range(count))
-    return max(count, round(total * count / max(1, size)))
+    return max(count, round(sum(map(_unpacked_bytes, sample.files)) * count / max(1, size)))
 
 
 def _unpacked_bytes(file: Path) -> int:
@@ -190,16 +192,6 @@ def _unpacked_bytes(file: Path) -> int:
     size = file.stat().st_size
     if file.suffix not in PACKED:
         return size
-    import zlib
-
     with open_decompressed(file) as stream:
         start = stream.read(1 << 20)
     return round(size * len(start) / max(1, len(zlib.compress(start, 6))))
-
-
-def _table_rows(file: Path, kind: str) -> int | None:
-    if kind == "Parquet":
-        from pyarrow import parquet
-
-        return int(parquet.read_metadata(file).num_rows)
-    return None

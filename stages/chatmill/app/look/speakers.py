@@ -1,7 +1,7 @@
 """Tells whose the names of speakers are: those of the user, of the assistant, of others."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from chatmill.datasets.formats.mapping import USUAL_NAMES, Speaker
@@ -42,47 +42,49 @@ def speaker_of(name: str) -> str | None:
 def name_speakers(orders: Sequence[Sequence[str]]) -> Speakers:
     """Whose the names are. `orders` are the speakers of the messages, conversation by conversation."""
     counts = Counter(name for names in orders for name in names)
-    speakers = {name: speaker_of(name) for name in counts}
-    if {name.lower() for name in counts} & {"q", "a"} in ({"q"}, {"a"}):
-        speakers = {name: None if len(name) == 1 else speaker for name, speaker in speakers.items()}
-    roles: dict[str, list[str]] = {}
-    doubts: list[str] = []
-    for name, speaker in speakers.items():
-        if speaker is not None and name.lower() not in _USUAL:
-            roles.setdefault(speaker, []).append(name)
-    if roles:
-        doubts.append(f"roles: by their names, {_in_words(roles)}")
-    there = {speaker for speaker in speakers.values() if speaker}
-    system = [name for name, speaker in speakers.items() if speaker == "system"]
-    if system and "user" in there and "assistant" not in there and _alternates(orders, system[0]):
-        roles["assistant"] = [system[0]]
+    known = _known(counts)
+    result = Speakers({}, None, [])
+    for name, speaker in known.items():
+        if name.lower() not in _USUAL:
+            result.roles.setdefault(speaker, []).append(name)
+    if result.roles:
+        result.doubts.append(f"roles: by their names, {_in_words(result.roles)}")
+    there = {*known.values()}
+    system = next((name for name, speaker in known.items() if speaker == "system"), "")
+    if system and "user" in there and "assistant" not in there and _alternates(orders, system):
+        result.roles["assistant"] = [system]
         there.add("assistant")
-        doubts.append(f"roles: {system[0]!r} replies to the user, so it is taken to be the assistant")
-    unknown = [name for name, speaker in speakers.items() if speaker is None]
-    if not unknown:
-        return Speakers(roles, None, doubts)
+        result.doubts.append(f"roles: {system!r} replies to the user, so it is taken to be the assistant")
+    unknown = [name for name in counts if name not in known]
     if len(unknown) > MAX_NAMES or (len(unknown) > 2 and not there & {"user", "assistant"}):
-        return Speakers(roles, *_by_order(orders, unknown, doubts))
+        return _by_order(orders, unknown, result)
     firsts = Counter(next(iter(names), "") for names in orders)
     unknown.sort(key=lambda name: (-firsts[name], -counts[name]))
-    for speaker in ("user", "assistant"):
+    for speaker, why in (("user", "begins most conversations"), ("assistant", "is the other one")):
         if speaker not in there and unknown:
-            roles[speaker] = [unknown.pop(0)]
-            why = "begins most conversations" if speaker == "user" else "is the other one"
-            doubts.append(f"roles: {roles[speaker][0]!r} {why}, and is taken to be the {speaker}")
+            result.roles[speaker] = [unknown.pop(0)]
+            result.doubts.append(f"roles: {result.roles[speaker][0]!r} {why}, and is taken to be the {speaker}")
     if unknown:
         names = ", ".join(f"{name!r} ({counts[name]:,})" for name in unknown)
-        doubts.append(f"roles: say whose these are, or list them under ignore: {names}")
-    return Speakers(roles, None, doubts)
+        result.doubts.append(f"roles: say whose these are, or list them under ignore: {names}")
+    return result
 
 
-def _by_order(orders: Sequence[Sequence[str]], unknown: list[str], doubts: list[str]) -> tuple[str | None, list[str]]:
-    """Who begins, where each conversation has two speakers with names of its own."""
+def _known(names: Iterable[str]) -> dict[str, str]:
+    """Whose the names are that are usual or likely; `q` and `a` are so only together."""
+    found = {name: speaker for name in names if (speaker := speaker_of(name)) is not None}
+    if len({name.lower() for name in found} & {"q", "a"}) == 1:
+        return {name: speaker for name, speaker in found.items() if len(name) > 1}
+    return found
+
+
+def _by_order(orders: Sequence[Sequence[str]], unknown: list[str], found: Speakers) -> Speakers:
+    """Who begins is the user, where each conversation has two speakers with names of its own."""
     two = sum(len({*names}) <= 2 for names in orders)
-    text = f"first: each conversation has its own names, such as {unknown[0]!r}: he who begins is taken to be the user"
+    doubt = f"first: each conversation has its own names, such as {unknown[0]!r}: he who begins is taken to be the user"
     if two < len(orders):
-        text += f"; {len(orders) - two:,} of {len(orders):,} have more than two speakers"
-    return "user", [*doubts, text]
+        doubt += f"; {len(orders) - two:,} of {len(orders):,} have more than two speakers"
+    return found._replace(first="user", doubts=[*found.doubts, doubt])
 
 
 def _alternates(orders: Sequence[Sequence[str]], name: str) -> bool:

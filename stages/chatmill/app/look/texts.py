@@ -7,14 +7,14 @@ from statistics import mean
 
 from chatmill.app.look.guess import Guess, NoGuessError
 from chatmill.app.look.speakers import name_speakers, speaker_of
+from chatmill.datasets.formats import markers
 from chatmill.datasets.formats.mapping import USUAL_NAMES
 
 SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "<EOT>", " EOS ", "|||", "\t")
 _MARK = re.compile(r"(?m)^[ \t]*(?:### ?)?([^\W\d_][\w .-]{0,24}?)[ \t]*:(?=\s)")
 _TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|### Instruction:")
 _INLINE = re.compile(r"(?<![\w])(User|Human|Assistant|Bot|GPT|AI|Customer|Agent)[ \t]*:")
-_OF_MARKERS = {"System", "Human", "User", "Assistant"}  # which the format markers knows
-_NEWLINES = re.compile(r"(?:\A|\n)[ \t]*(?:### ?)?(?:System|Human|User|Assistant): ?")
+_OPENING = re.compile(rf"[ \t]*(?:### ?)?(?:{'|'.join(markers.ROLES)}):")
 _ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
 MIN_MARKED = 0.8  # of the texts
 
@@ -36,7 +36,7 @@ def marked(texts: Sequence[str]) -> Guess | None:
     guess = Guess(columns={"messages": "."})
     orders = [[name for name in found if name in names] for found in marks]
     guess.roles, guess.first, guess.doubts = name_speakers([order for order in orders if order])
-    if {*names} <= _OF_MARKERS and all(_NEWLINES.match(text.lstrip("\n")) for text in texts[:20]):
+    if {*names} <= markers.ROLES.keys() and all(_OPENING.match(text.lstrip("\n")) for text in texts[:20]):
         guess.format = "markers"
     return guess
 

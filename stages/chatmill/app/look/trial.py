@@ -2,12 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from chatmill.app.look.excerpts import BEGINNING, COPIED_ENTRIES, Excerpt
 from chatmill.app.look.guess import Guess
-from chatmill.app.look.parts import PART_ENTRIES, Part
 from chatmill.app.look.sample import Sample
 from chatmill.conversation.chatml import Record
 from chatmill.datasets.formats.example import Reject
@@ -17,7 +17,7 @@ from chatmill.datasets.tally import Tally
 
 ENOUGH = 0.95  # share of kept entries with which no other guess is tried
 MIN_KEPT = 0.8  # share of kept entries below which a section is of little use
-_OF_SEVERAL_LINES = ("oasst", "documents")  # whose entries begin before the part of a file
+_OF_SEVERAL_LINES = ("oasst", "documents")  # whose entries begin before an excerpt
 _MAX_GUESSES = 3  # that are tried
 
 
@@ -52,19 +52,21 @@ def best_trial(guesses: Sequence[Guess], sample: Sample) -> Trial:
 
 def try_section(guess: Guess, sample: Sample) -> Trial:
     """What a section gives on a sample; nothing where the hub holds the rows."""
-    trial, tally, parts = Trial(guess), Tally(), sample.parts
+    trial, tally = Trial(guess), Tally()
     if guess.format == "hub":
         return trial
     seen = defaultdict[str, list[int]](lambda: [0, 0])
-    for part in parts:
-        if part.where != "the beginning" and guess.format in _OF_SEVERAL_LINES:
+    several_files = len({excerpt.origin for excerpt in sample.excerpts}) > 1
+    for excerpt in sample.excerpts:
+        is_copy = excerpt.where != BEGINNING
+        if is_copy and guess.format in _OF_SEVERAL_LINES:
             continue
-        limit = sample.limit if part.where == "the beginning" else min(PART_ENTRIES, sample.limit)
-        place = part.where if len({part.origin for part in parts}) == 1 else str(part.origin)
+        limit = min(COPIED_ENTRIES, sample.limit) if is_copy else sample.limit
+        place = str(excerpt.origin) if several_files else excerpt.where
         try:
-            _read(trial, tally, part, parameters_of(guess, part.file, limit=limit), seen[place])
+            _read(trial, tally, excerpt, parameters_of(guess, excerpt.file, limit=limit), seen[place])
         except (ValueError, OSError) as error:
-            if trial.records and part.where != "the beginning":
+            if trial.records and is_copy:
                 continue  # a copy may begin within a row
             trial.problem = str(error)
     trial.kept = {place: (kept, count) for place, (kept, count) in seen.items()}
@@ -77,25 +79,25 @@ def parameters_of(guess: Guess, path: Path, **others: Any) -> SourceParameters:
     return SourceParameters.model_validate({**guess.section(), "path": path, **others})
 
 
-def _read(trial: Trial, tally: Tally, part: Part, parameters: SourceParameters, seen: list[int]) -> None:
+def _read(trial: Trial, tally: Tally, excerpt: Excerpt, parameters: SourceParameters, seen: list[int]) -> None:
     for entry in records("look", parameters, tally):
         if isinstance(entry, Record):
             trial.records.append(entry)
         elif not entry.part:
             trial.reasons[entry.reason] += 1
         if isinstance(entry, Reject):
-            trial.first.setdefault(entry.reason, _placed(entry, part))
+            trial.first.setdefault(entry.reason, _placed(entry, excerpt))
         is_entry = isinstance(entry, Record) or not entry.part
         seen[0] += isinstance(entry, Record)
         seen[1] += is_entry
         trial.entries += is_entry
 
 
-def _placed(reject: Reject, part: Part) -> Reject:
+def _placed(reject: Reject, excerpt: Excerpt) -> Reject:
     """The reject with its place in the original file."""
-    if part.file == part.origin:
+    if excerpt.file == excerpt.origin:
         return reject
-    return Reject(f"{part.origin} ({part.where})", reject.reason, reject.detail, part=reject.part)
+    return replace(reject, place=f"{excerpt.origin} ({excerpt.where})")
 
 
 def name_of(path: Path) -> str:

@@ -2,8 +2,11 @@
 
 
 def format_size(num_bytes: int) -> str:
-    """A number of bytes: 7.2 MB, 15.1 GB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+    """A number of bytes: 812 bytes, 7.2 MB, 15.1 GB."""
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
+    power = 1 if num_bytes < 1e6 else 2 if num_bytes < 1e9 else 3
+    return f"{num_bytes / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"
 
 
 def format_duration(seconds: float) -> str:

@@ -10,9 +10,15 @@ from typing import Any, BinaryIO
 
 import zstandard
 
+PACKED = {".gz": "gzip", ".zst": "zstd"}  # suffixes of names
 MAX_RATIO = 200  # of unpacked to packed bytes; text has 3 to 20, and one line again and again up to 1,000
 FREE_BYTES = 32 << 20  # unpacked, before the ratio matters
 _PACKED_BYTES = 1 << 10  # that are unpacked at once, to at most 32 MiB: a zstd block of 4 bytes holds 128 KiB
+
+
+def inner_suffix(file: Path) -> str:
+    """The last suffix of a name that does not say how the file is compressed; empty if there is none."""
+    return next((suffix for suffix in reversed(file.suffixes) if suffix not in PACKED), "")
 
 
 @contextmanager

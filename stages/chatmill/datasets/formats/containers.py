@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.datasets.formats.compression import inner_suffix, open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, object_rows, table_rows
 
-_PACKED = (".gz", ".zst")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
 _BUFFER_BYTES = 1 << 20  # of each column, which is else read as a whole before its first value
 _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
@@ -48,7 +47,7 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
 
 
 def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
-    kind = next((suffix for suffix in reversed(file.suffixes) if suffix not in _PACKED), "").lower()
+    kind = inner_suffix(file).lower()
     with open_decompressed(file) as stream:
         start = stream.read(8)
     kind = next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.datasets.formats.compression import inner_suffix, open_decompressed
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
 from chatmill.datasets.formats.mapping import TableMapping
@@ -25,7 +25,6 @@ from chatmill.datasets.split import column_group, document_group
 Items = Iterator[Document | Reject]
 
 MAX_CHARACTERS = 100_000  # of a part
-_PACKED = (".gz", ".zst")
 _TABLES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather"}
 _BLOCK = 1 << 16  # bytes or characters that are read at once
 _BORDERS = ("\n\n", "\n", " ")  # between parts, the best first
@@ -35,8 +34,8 @@ _JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 def read(path: Path, patterns: Iterable[str] = ("*",), mapping: TableMapping | None = None) -> Items:
     """The documents of a file, or of the matching files of a folder. Raises ValueError for JSON named as text."""
     for file in files_of(path, patterns):
-        kind = next((suffix.lower() for suffix in reversed(file.suffixes) if suffix not in _PACKED), "")
-        yield from of_rows(rows_of(file, columns=_columns(mapping)), mapping) if kind in _TABLES else _text_file(file)
+        is_table = inner_suffix(file).lower() in _TABLES
+        yield from of_rows(rows_of(file, columns=_columns(mapping)), mapping) if is_table else _text_file(file)
 
 
 def of_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:

@@ -18,7 +18,7 @@ from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, 
 from chatmill.datasets.formats.row_readers import json_rows, paragraphs
 from chatmill.datasets.formats.turns import check_turn_count
 
-_ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
+ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
 _LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")
 _PARAGRAPH = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
 
@@ -48,4 +48,4 @@ def _turns(text: str, marker: re.Pattern[str]) -> Conversation:
         raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
     check_turn_count(len(pieces) // 2)
     turns = zip(pieces[1::2], pieces[2::2], strict=True)
-    return [Message.from_text(_ROLES[marker], content) for marker, content in turns]
+    return [Message.from_text(ROLES[marker], content) for marker, content in turns]

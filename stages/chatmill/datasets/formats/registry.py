@@ -34,8 +34,6 @@ from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.split import column_group
 
 Reader = Callable[[Any], TableReader]  # of a row
-
-
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
 
 
@@ -51,14 +49,16 @@ def _always(reader: TableReader) -> Reader:
     return lambda row: reader
 
 
-_SHAREGPT = reader_of(messages="conversations", role="from", content="value", system="system", tools="tools")
-_ALPACA = reader_of(prompt="instruction", query="input", response="output")
-_DOLLY = reader_of(prompt="instruction", query="context", response="response")
+COLUMNS = {  # of formats that are a mapping
+    "sharegpt": {
+        "messages": "conversations", "role": "from", "content": "value", "system": "system", "tools": "tools",
+    },
+    "alpaca": {"prompt": "instruction", "query": "input", "response": "output"},
+    "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
+}  # fmt: skip
 _FORMATS = {
     "messages": DatasetFormat(json_rows, reader=messages.reader),
-    "sharegpt": DatasetFormat(json_rows, reader=_always(_SHAREGPT)),
-    "alpaca": DatasetFormat(json_rows, reader=_always(_ALPACA)),
-    "dolly": DatasetFormat(json_rows, reader=_always(_DOLLY)),
+    **{name: DatasetFormat(json_rows, reader=_always(reader_of(**columns))) for name, columns in COLUMNS.items()},
     "dailydialog": DatasetFormat(nonblank_lines, dailydialog.conversation),
     "chitchat": DatasetFormat(chitchat.rows, chitchat.conversation),
     "oasst": DatasetFormat(oasst.rows, oasst.conversation),

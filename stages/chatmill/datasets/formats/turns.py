@@ -89,9 +89,14 @@ class _OpenTurn:
 
     def close(self) -> Turn:
         """The turn, with adjacent texts joined."""
-        parts: list[Part] = []
-        for part in chain.from_iterable(self.parts):
-            if part.kind == "text" and parts and parts[-1].kind == "text":
-                part = Part("text", parts.pop().text + part.text)
-            parts.append(part)
-        return Turn(Message(self.role, tuple(parts)), self.count, self.train)
+        return Turn(Message(self.role, join_texts(chain.from_iterable(self.parts))), self.count, self.train)
+
+
+def join_texts(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts of a message, of which adjacent texts are one."""
+    result: list[Part] = []
+    for part in parts:
+        if part.kind == "text" and result and result[-1].kind == "text":
+            part = Part("text", result.pop().text + part.text)
+        result.append(part)
+    return tuple(result)

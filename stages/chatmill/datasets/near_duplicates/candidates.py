@@ -22,7 +22,7 @@ Pairs = NDArray[np.int64]  # (P, 2), the lesser record first
 _Mask = NDArray[np.bool_]
 
 
-class Records(NamedTuple):
+class RecordTable(NamedTuple):
     """What is known about all records. N records, S sources."""
 
     states: NDArray[np.uint8]  # (N,)
@@ -39,7 +39,7 @@ class _Keys(NamedTuple):
     flags: NDArray[np.uint64]  # (K,)
 
 
-def candidate_pairs(keys: NDArray[np.void], records: Records) -> Pairs:
+def candidate_pairs(keys: NDArray[np.void], records: RecordTable) -> Pairs:
     """The pairs of records that share a key and may be near-duplicates of which one is in train, each once.
 
     The result does not depend on the order of the keys.
@@ -57,7 +57,7 @@ def unique_pairs(pairs: Pairs) -> Pairs:
     return pairs[is_first]
 
 
-def _sorted(keys: NDArray[np.void], records: Records) -> _Keys:
+def _sorted(keys: NDArray[np.void], records: RecordTable) -> _Keys:
     for _ in range(2):
         keys = keys[_is_shared(keys["hash"])]
         keys = keys[records.states[(keys["record"] & _RECORD).astype(np.int64)] < DUPLICATE]
@@ -104,7 +104,7 @@ def _groups(is_other: _Mask) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(bounds[:-1], sizes), np.repeat(bounds[1:], sizes)
 
 
-def _allowed(keys: _Keys, i: NDArray[np.int64], j: NDArray[np.int64], records: Records) -> Pairs:
+def _allowed(keys: _Keys, i: NDArray[np.int64], j: NDArray[np.int64], records: RecordTable) -> Pairs:
     one, other = keys.records[i], keys.records[j]
     small, large = records.sizes[one].astype(np.float64), records.sizes[other].astype(np.float64)
     flags_one, flags_other = keys.flags[i], keys.flags[j]

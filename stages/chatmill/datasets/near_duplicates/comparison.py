@@ -37,7 +37,7 @@ class Relation(IntEnum):
     WHOLE = 3
 
 
-class Message(NamedTuple):
+class ComparedMessage(NamedTuple):
     """A message, and its words in lower case."""
 
     role: str
@@ -53,10 +53,10 @@ class ComparedText:
         self.digits = "|".join(["", *_DIGITS.findall(text), ""])
 
     @cached_property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[ComparedMessage]:
         """All messages."""
         return [
-            Message(role, content, _TOKEN.findall(_NOT.sub("n't", content).lower()))
+            ComparedMessage(role, content, _TOKEN.findall(_NOT.sub("n't", content).lower()))
             for role, content in _MESSAGE.findall(self._text)
         ]
 
@@ -66,7 +66,7 @@ class ComparedText:
         return [message.words for message in self.messages if message.role == "system"]
 
     @cached_property
-    def turns(self) -> list[Message]:
+    def turns(self) -> list[ComparedMessage]:
         """All other messages."""
         return [message for message in self.messages if message.role != "system"]
 
@@ -89,7 +89,7 @@ def relation(one: ComparedText, other: ComparedText) -> Relation:
     return Relation.WHOLE if is_part(other, one) else Relation.OTHER
 
 
-def say_the_same(one: list[Message], other: list[Message]) -> bool:
+def say_the_same(one: list[ComparedMessage], other: list[ComparedMessage]) -> bool:
     """Whether two conversations differ in no critical word, and else only a little.
 
     At most MAX_CHANGE of the words of each role may differ, and half of those of a message; where the answers have less
@@ -108,7 +108,7 @@ def say_the_same(one: list[Message], other: list[Message]) -> bool:
     return not any(change.turns_the_meaning() for change in changes)
 
 
-def _are_small(changes: list["_Change"], messages: list[Message], role: str) -> bool:
+def _are_small(changes: list["_Change"], messages: list[ComparedMessage], role: str) -> bool:
     """Whether the changes of a role's messages are few enough."""
     found = [change for change in changes if change.before.role == role]
     length = _length([message for message in messages if message.role == role])
@@ -118,14 +118,14 @@ def _are_small(changes: list["_Change"], messages: list[Message], role: str) -> 
     return is_little and sum(change.number for change in found) <= MAX_CHANGE * length
 
 
-def _length(messages: list[Message]) -> int:
+def _length(messages: list[ComparedMessage]) -> int:
     return sum(len(message.words) for message in messages)
 
 
 class _Change:
     """How two messages differ."""
 
-    def __init__(self, before: Message, after: Message) -> None:
+    def __init__(self, before: ComparedMessage, after: ComparedMessage) -> None:
         first, second = Counter(before.words), Counter(after.words)
         self.before, self.after = before, after
         self._removed, self._added = first - second, second - first
@@ -220,7 +220,7 @@ def is_part(part: ComparedText, whole: ComparedText) -> bool:
     return any(_starts_with(whole.turns[start : start + count], part.turns) for start in starts)
 
 
-def _starts_with(messages: list[Message], part: list[Message]) -> bool:
+def _starts_with(messages: list[ComparedMessage], part: list[ComparedMessage]) -> bool:
     *before, last = [(message.role, message.words) for message in part]
     *others, end = [(message.role, message.words) for message in messages]
     if before != others or last[0] != end[0]:

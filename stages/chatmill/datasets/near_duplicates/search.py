@@ -22,7 +22,7 @@ from chatmill.datasets.near_duplicates.candidates import (
     KEY_DTYPE,
     WITHIN,
     Pairs,
-    Records,
+    RecordTable,
     candidate_pairs,
     unique_pairs,
 )
@@ -75,11 +75,11 @@ class RecordFiles(NamedTuple):
     files: list[Path]
     folder: Path
 
-    def records(self) -> Records:
+    def records(self) -> RecordTable:
         """What is known about the records, mapped from the files."""
         states = np.memmap(self.folder / "states", np.uint8, "r")
         sizes = np.memmap(self.folder / "sizes", np.uint32, "r")
-        return Records(states, sizes, np.searchsorted(self.positions(), self.starts()))
+        return RecordTable(states, sizes, np.searchsorted(self.positions(), self.starts()))
 
     def positions(self) -> NDArray[np.uint64]:
         """The byte of each record."""
