@@ -75,6 +75,15 @@ def test_the_separator_of_a_table_is_found(separator, words, tmp_path, capsys):
     assert code == 0
 
 
+def test_a_separator_in_the_name_of_a_column_is_none(tmp_path, capsys):
+    file = tmp_path / "faq.csv"
+    rows = ["Nr;Name, Vorname;Frage;Antwort", *(f"{i};Muster, Max;Wo ist {i}?;Hier, bei {i}." for i in range(20))]
+    file.write_text("".join(f"{row}\n" for row in rows))
+    _, section, shown = look(capsys, file)
+    assert "CSV, separated by semicolons" in shown
+    assert yaml.safe_load(section)["prepare"]["faq"]["columns"] == {"prompt": "Frage", "response": "Antwort"}
+
+
 def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
     for name, content in {
         "a/1.jsonl": lines(),
