@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import subprocess
 import sys
 
@@ -115,6 +116,13 @@ def test_a_large_table_is_sampled_at_the_borders_of_its_rows(tmp_path, capsys):
     _, _, shown = look(capsys, file)
     assert "kept: 800 of 800" in shown
     assert "about 6" in shown.split("\n")[0]
+
+
+def test_the_rows_of_all_files_of_a_folder_of_parquet_are_counted(tmp_path, capsys):
+    for i in range(12):
+        parquet.write_table(pyarrow.Table.from_pylist([*ROWS, *ROWS]), tmp_path / f"{i:02}.parquet")
+    _, _, shown = look(capsys, tmp_path)
+    assert re.search(r"12 files, Parquet, [\d.]+ kB, 1,440 entries\n", shown)
 
 
 def test_of_parquet_each_third_is_read(tmp_path, capsys):

@@ -175,8 +175,10 @@ def _size(value: Any, *, keys: bool = True) -> int:
 
 def _estimate(sample: Sample, count: int, size: int) -> int:
     """The number of entries of all files, by the bytes that those which were read have."""
-    if sample.kind in ("Parquet", "Arrow") and len(sample.files) == 1:
-        return _table_rows(sample.files[0], sample.kind) or count
+    if sample.kind == "Parquet":
+        return sum(map(_parquet_rows, sample.files))
+    if sample.kind == "Arrow" and len(sample.files) == 1:
+        return count
     total = sum(_unpacked_bytes(file) for file in sample.files)
     file = sample.parts[0].file
     if sample.kind.startswith("JSON lines") and len(sample.files) == 1:
@@ -197,9 +199,11 @@ def _unpacked_bytes(file: Path) -> int:
     return round(size * len(start) / max(1, len(zlib.compress(start, 6))))
 
 
-def _table_rows(file: Path, kind: str) -> int | None:
-    if kind == "Parquet":
-        from pyarrow import parquet
+def _parquet_rows(file: Path) -> int:
+    """The number of its rows. Raises ValueError for a damaged file."""
+    from pyarrow import ArrowException, parquet
 
+    try:
         return int(parquet.read_metadata(file).num_rows)
-    return None
+    except ArrowException as error:
+        raise ValueError(f"{file}: damaged, or not Parquet: {error}") from error
