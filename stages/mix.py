@@ -228,9 +228,8 @@ def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
     expected = {f"{source}{end}" for source in sources for end in (".jsonl", ".rejects.jsonl")}
     for file in sorted(folder.glob("*.jsonl")):
         if file.name not in expected:
-            raise ValueError(
-                f"{file}: params.yaml has no section prepare.{file.name.partition('.')[0]}: delete the file"
-            )
+            source = file.name.partition(".")[0]
+            raise ValueError(f"{file}: params.yaml has no section prepare.{source}: delete {folder}/{source}.*")
     files = [folder / f"{source}.jsonl" for source in sources]
     for file in files:
         if not file.exists():

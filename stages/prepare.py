@@ -90,9 +90,12 @@ def _check_rejects(source: str, result: _Result, rejects: Path, max_reject_rate:
                 log("prepare", f"{name} ({number:,}): {reject.place}: {reject.detail}")
     for detail, number in result.unknown_roles.most_common(10):
         log("prepare", f"{detail} ({number:,} conversations)")
+    remedy = f"fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
+    if not result.written:
+        remedy = f"correct prepare.{source} in params.yaml, or the file"
     raise ValueError(
         f"{first.place}: {first.detail}: {count} of {total} entries are rejected (see {saved}), {times} of them as "
-        f"{reason}: fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
+        f"{reason}: {remedy}"
     )
 
 

@@ -131,6 +131,27 @@ def test_too_many_rejects_name_the_commonest_reason_its_first_place_and_a_file_o
     assert not Path(".cache/rejects/chats.jsonl").exists()
 
 
+def test_where_nothing_is_kept_the_section_is_to_be_corrected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faq.csv").write_text("Frage;Antwort\nWo?;Hier.\n")
+    mapping = {"format": "table", "columns": {"prompt": "Fragen", "response": "Antwort"}}
+    with pytest.raises(
+        ValueError, match=r"no column 'Fragen' .* as missing_field: correct prepare\.chats in params\.yaml"
+    ):
+        run(tmp_path, [], path=tmp_path / "faq.csv", **mapping)
+
+
+def test_a_table_in_another_encoding_names_the_byte_and_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faq.csv").write_bytes("Frage;Antwort\nWo läuft es?;Hier.\n".encode("cp1252"))
+    mapping = {"format": "table", "columns": {"prompt": "Frage", "response": "Antwort"}}
+    expected = (
+        r"faq\.csv:2: byte 0xe4 .*not UTF-8.* at character 5 of .*: convert the file, as by iconv -f cp1252 -t utf-8"
+    )
+    with pytest.raises(ValueError, match=expected):
+        run(tmp_path, [], path=tmp_path / "faq.csv", **mapping)
+
+
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_an_empty_dataset_is_an_error(tmp_path, content):
     with pytest.raises(ValueError, match=r"raw\.jsonl: no conversations: add some"):

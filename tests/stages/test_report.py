@@ -424,6 +424,12 @@ def test_bad_input_is_named(tmp_path, name, content, message):
         main(*inputs, sample="Hi", train_model={})
 
 
+def test_bytes_that_were_read_differ_in_name_from_those_as_rendered(write_page):
+    page = Outline(write_page()).text
+    assert "bytes as rendered, with roles" in page
+    assert "What the model is trained on, by an example: " in page
+
+
 def test_the_data_is_shown_by_source(write_page):
     messages = {"read": 40, "kept": 37, "rejected": {"empty_turn": 3}}
     counts = {"messages": messages, "bytes": {"read": 900, "kept": 877, "rejected": {}}, "repaired": {"same_role": 4}}

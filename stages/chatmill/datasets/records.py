@@ -108,13 +108,22 @@ def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | No
         before = text[: error.start].rpartition(IM_START)[2].partition("\n")
         where = f"character {len(before[2]) + 1} of a message of the {before[0]}"
         where = f"character {error.start + 1}" if is_document(text) else where
-        return "not_utf8", f"half a character (the surrogate {text[error.start]!a}) at {where}"
+        return "not_utf8", _surrogate_problem(text[error.start], where)
     if too_long:
         return "too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes"
     if len(text) > MAX_RUN and len(run := _longest_run(text)) > MAX_RUN:
         what = "whitespace characters" if run.isspace() else f"times {run[0]!r}"
         return "long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}"
     return None
+
+
+def _surrogate_problem(surrogate: str, where: str) -> str:
+    """The detail of half a character, which of a table may be a byte (`row_readers.table_rows`)."""
+    half = f"half a character (the surrogate {surrogate!a})"
+    if not "\udc80" <= surrogate <= "\udcff":
+        return f"{half} at {where}"
+    byte = f"byte 0x{ord(surrogate) - 0xDC00:02x} of a table that is not UTF-8, or {half},"
+    return f"{byte} at {where}: convert the file, as by iconv -f cp1252 -t utf-8"
 
 
 def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | None:

@@ -22,7 +22,7 @@ def splits(mix: Metrics) -> Html:
     """The sizes of the splits."""
     names = list(get_nested(mix, "conversations", default={}))
     sizes = ((name, *(number(get_nested(mix, unit, name)) for unit in ("conversations", "bytes"))) for name in names)
-    return table("Split by group", ("", "conversations", "bytes"), sizes)
+    return table("Split by group", ("", "conversations", "bytes as rendered, with roles"), sizes)
 
 
 def left_out(mix: Metrics) -> Html:

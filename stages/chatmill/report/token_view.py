@@ -91,7 +91,7 @@ def loss_mask_view(tokens: Sequence[Token]) -> Html:
     as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
     return join(
         [
-            tag("p", "What the model is trained on: ", *legend, class_="note"),
+            tag("p", "What the model is trained on, by an example: ", *legend, class_="note"),
             tag("ol", *items, class_="tokens"),
             tag("details", tag("summary", "As a table"), as_table),
         ]

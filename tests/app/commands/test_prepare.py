@@ -76,6 +76,15 @@ def test_the_separator_of_a_table_is_found(separator, words, tmp_path, capsys):
     assert code == 0
 
 
+def test_a_separator_in_the_name_of_a_column_is_none(tmp_path, capsys):
+    file = tmp_path / "faq.csv"
+    rows = ["Nr;Name, Vorname;Frage;Antwort", *(f"{i};Muster, Max;Wo ist {i}?;Hier, bei {i}." for i in range(20))]
+    file.write_text("".join(f"{row}\n" for row in rows))
+    _, section, shown = look(capsys, file)
+    assert "CSV, separated by semicolons" in shown
+    assert yaml.safe_load(section)["prepare"]["faq"]["columns"] == {"prompt": "Frage", "response": "Antwort"}
+
+
 def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
     for name, content in {
         "a/1.jsonl": lines(),
@@ -107,6 +116,13 @@ def test_a_large_table_is_sampled_at_the_borders_of_its_rows(tmp_path, capsys):
     _, _, shown = look(capsys, file)
     assert "kept: 800 of 800" in shown
     assert "about 6" in shown.split("\n")[0]
+
+
+def test_the_rows_of_all_files_of_a_folder_of_parquet_are_counted(tmp_path, capsys):
+    for i in range(12):
+        parquet.write_table(pyarrow.Table.from_pylist([*ROWS, *ROWS]), tmp_path / f"{i:02}.parquet")
+    _, _, shown = look(capsys, tmp_path)
+    assert re.search(r"12 files, Parquet, [\d.]+ kB, 1,440 entries\n", shown)
 
 
 def test_of_parquet_each_third_is_read(tmp_path, capsys):

@@ -185,6 +185,25 @@ def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):
         guess_rows([json.loads(json.dumps(row).replace("Hi", f"Hi {i}")) for i in range(6)])
 
 
+def ticket(i, **others):
+    texts = {"Kunde schreibt": question(i), "Antwort": answer(i)}
+    return {"Ticket": f"T-{i}", "Datum": f"{i + 1:02}.05.2025", **texts, "Bearbeiter": "Jana Weiß", **others}
+
+
+def test_where_the_answer_is_named_the_only_other_text_is_the_question(tmp_path):
+    trial = proposed(tmp_path, [ticket(i) for i in range(ROWS)])
+    assert trial.guess.columns == {"prompt": "Kunde schreibt", "response": "Antwort"}
+    assert trial.guess.doubts == ["prompt: Kunde schreibt is taken, the only other column of texts than Antwort"]
+
+
+def test_where_two_texts_may_be_the_question_the_mapping_to_write_is_said():
+    rows = [ticket(i, Betreff=f"The bread of sort {i} is hard") for i in range(ROWS)]
+    with pytest.raises(
+        NoGuessError, match=r"Kunde schreibt.* do not say which is which.*columns: \{prompt: …, response: …\}"
+    ):
+        guess_rows(rows)
+
+
 @pytest.mark.skipif(not REAL.exists(), reason="needs the public datasets")
 @pytest.mark.parametrize(
     ("name", "format", "columns"),

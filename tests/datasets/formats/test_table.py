@@ -336,6 +336,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path, rows):
     ("name", "content", "message"),
     [
         ("a.csv", "Q,A\nx,y\n".encode("utf-16"), "UTF-16: convert it to UTF-8"),
+        ("a.csv", "Q,A,Größe\nx,y,z\n".encode("cp1252"), "its header is not UTF-8: convert it, as by iconv"),
         ("a.parquet", b"PAR1 no", "damaged, or not a Parquet file"),
         ("a.arrow", b"ARROW1 no", "damaged, or not an Arrow file"),
         ("a.feather", b"", "damaged, or not an Arrow file"),

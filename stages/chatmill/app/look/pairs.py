@@ -35,6 +35,7 @@ _TOOLS = ("tools", "functions")
 _GROUPS = ("group", "thread_id", "conversation_id", "dialogue_id", "dialog_id", "session_id", "document_id", "doc_id")
 _MAX_LABELS = 20  # different texts of a column of labels
 _ROWS_FOR_LABELS = 60
+MIN_TEXT = 20  # characters of a text, on average; shorter ones may be dates and names
 
 
 def pairs(values: Values, *, named: bool) -> list[Guess]:
@@ -73,6 +74,22 @@ def _unnamed(texts: Sequence[str]) -> list[Guess]:
         return []
     doubt = f"{texts[0]} is taken to be the question and {texts[1]} the answer, as it comes first"
     return [Guess(columns={"prompt": texts[0], "response": texts[1]}, doubts=[doubt])]
+
+
+def pair_of_answer(values: Values) -> list[Guess]:
+    """The pair of a column that is named as the answer, and of the only other one of texts."""
+    texts = text_columns(values)
+    answers, others = best_named(texts, ANSWERS), [path for path in texts if rank(path, ANSWERS) is None]
+    if len(answers) != 1 or len(others) != 1:
+        return []
+    doubt = f"prompt: {others[0]} is taken, the only other column of texts than {answers[0]}"
+    return [Guess(columns={"prompt": others[0], "response": answers[0]}, doubts=[doubt])]
+
+
+def text_columns(values: Values) -> list[str]:
+    """The columns of texts of some length, which are neither labels nor names of things."""
+    texts = [path for path, found in values.items() if are_texts(found) and not is_label(found)]
+    return [path for path in texts if not are_identifiers(values[path]) and mean_length(values[path]) >= MIN_TEXT]
 
 
 def _is_id(path: str, found: Sequence[Any]) -> bool:

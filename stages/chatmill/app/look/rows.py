@@ -19,7 +19,17 @@ from chatmill.app.look.guess import (
     words_of,
 )
 from chatmill.app.look.message_lists import LIST_NAMES, message_lists, refuse_pairs_in_lists, text_lists
-from chatmill.app.look.pairs import ANSWERS, QUESTIONS, add_common, is_label, pairs, refuse_other_answers
+from chatmill.app.look.pairs import (
+    ANSWERS,
+    MIN_TEXT,
+    QUESTIONS,
+    add_common,
+    is_label,
+    pair_of_answer,
+    pairs,
+    refuse_other_answers,
+    text_columns,
+)
 from chatmill.app.look.speakers import MAX_NAMES, speaker_of
 from chatmill.app.look.texts import check_template, marked, separated
 from chatmill.datasets.formats.registry import COLUMNS
@@ -57,11 +67,7 @@ def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
             add_common(guess, all_values, len(rows))
             _name_format(guess, values, json=json)
     if not found:
-        columns = ", ".join(sorted(all_values)) or "none"
-        raise NoGuessError(
-            f"no column holds a conversation, or a question and its answer, or texts (columns: {columns}): "
-            "see the format table in data/README.md for what can be mapped"
-        )
+        raise NoGuessError(_no_column(values, all_values))
     return found
 
 
@@ -75,7 +81,22 @@ def _by_columns(values: Values, *, json: bool) -> list[Guess]:
     if not found:
         _refuse_flat_messages(values)
         refuse_pairs_in_lists(values)
-    return found or pairs(values, named=False) or _text_column(values)
+    return found or pairs(values, named=False) or _text_column(values) or pair_of_answer(values)
+
+
+def _no_column(values: Values, all_values: Values) -> str:
+    """Why no mapping is found, and what to write."""
+    texts = text_columns(values)
+    if len(texts) > 1:
+        return (
+            f"of the texts in {', '.join(texts)} the names do not say which is which: write format: table, "
+            "columns: {prompt: …, response: …}; see the format table in data/README.md"
+        )
+    columns = ", ".join(sorted(all_values)) or "none"
+    return (
+        f"no column holds a conversation, or a question and its answer, or texts (columns: {columns}): "
+        "see the format table in data/README.md for what can be mapped"
+    )
 
 
 def _of_texts(texts: list[str], column: str) -> list[Guess]:
@@ -197,7 +218,7 @@ def _text_column(values: Values) -> list[Guess]:
     """Documents, where one column of texts is left, or the longest one has a name of texts."""
     texts = [path for path, found in values.items() if are_texts(found) and not is_label(found)]
     texts = [path for path in texts if not are_identifiers(values[path])]
-    texts = [path for path in texts if mean_length(values[path]) >= 20 or rank(path, _TEXT_NAMES) == 0]
+    texts = [path for path in texts if mean_length(values[path]) >= MIN_TEXT or rank(path, _TEXT_NAMES) == 0]
     named = best_named(texts, _TEXT_NAMES)
     if len(texts) == 1 or (
         named and mean_length(values[named[0]]) >= MIN_SHARE * max(mean_length(values[p]) for p in texts)

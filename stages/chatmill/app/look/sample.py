@@ -177,10 +177,8 @@ def _size(value: Any, *, with_keys: bool) -> int:
 def _estimate(sample: Sample, count: int, size: int) -> int:
     """The number of entries of all files, by the bytes of those that were read."""
     container, file = sample.kind.container, sample.files[0]
-    if container == Container.PARQUET and len(sample.files) == 1:
-        from pyarrow import parquet  # the reader of rows has said whether it is missing
-
-        return int(parquet.read_metadata(file).num_rows)
+    if container == Container.PARQUET:
+        return sum(map(_parquet_rows, sample.files))
     if container == Container.JSON_LINES and len(sample.files) == 1:
         with open_decompressed(file) as stream:
             size = sum(len(stream.readline()) for _ in range(count))
@@ -195,3 +193,13 @@ def _unpacked_bytes(file: Path) -> int:
     with open_decompressed(file) as stream:
         start = stream.read(1 << 20)
     return round(size * len(start) / max(1, len(zlib.compress(start, 6))))
+
+
+def _parquet_rows(file: Path) -> int:
+    """The number of its rows. Raises ValueError for a damaged file."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        return int(parquet.read_metadata(file).num_rows)
+    except ArrowException as error:
+        raise ValueError(f"{file}: damaged, or not Parquet: {error}") from error

@@ -176,19 +176,28 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
                 return
             if not header:
                 header = [cell.strip().lower() if lower_case else cell.strip() for cell in cells]
+                _check_header(file, header)
             elif len(cells) > len(header):
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):
                 yield place, dict(zip(header, cells, strict=False))
 
 
+def _check_header(file: Path, header: list[str]) -> None:
+    """Raise ValueError for names of columns that no parameter can name."""
+    try:
+        "".join(header).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{file}: its header is not UTF-8: convert it, as by iconv -f cp1252 -t utf-8") from error
+
+
 def separator_of(file: Path) -> str:
-    """What separates the cells of a table: tabs in a .tsv, else the first of `,;⇥|` that its header has."""
+    """What separates the cells of a table: tabs in a .tsv, else the most frequent of `,;⇥|` in its header."""
     if ".tsv" in file.suffixes:
         return "\t"
     with open_decompressed(file) as stream:
         header = _QUOTED.sub(b"", stream.readline(MAX_ROW_BYTES))
-    return next((mark for mark in _SEPARATORS if mark.encode() in header), ",")
+    return max(_SEPARATORS, key=lambda mark: header.count(mark.encode()))
 
 
 class _TableLines:
