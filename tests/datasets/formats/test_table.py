@@ -238,6 +238,12 @@ def test_a_history_comes_before_the_prompt(tmp_path):
     assert [message.text for message in item.conversation] == ["a", "b", QUESTION, ANSWER]
 
 
+@pytest.mark.parametrize("history", [1, True, 0, False, 0.5, {"a": 1}, "Hi"])
+def test_a_history_that_is_no_list_is_rejected(tmp_path, history):
+    columns = {"prompt": "q", "response": "a", "history": "h"}
+    assert reject(tmp_path, {"h": history, "q": QUESTION, "a": ANSWER}, columns=columns)[0] == "missing_field"
+
+
 def test_rows_with_one_value_in_the_column_of_groups_are_one_group(tmp_path):
     rows = [{"q": f"{QUESTION} {i}", "a": ANSWER, "g": i % 2} for i in range(4)]
     groups = [item.group for item in items(tmp_path, *rows, columns={"prompt": "q", "response": "a", "group": "g"})]

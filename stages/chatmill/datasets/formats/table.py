@@ -151,7 +151,10 @@ class TableReader:
         """The system message of a row, and what was said before the prompt."""
         if text := self._text(row, "system"):
             yield Step("system", text)
-        for pair in self._optional(row, "history") or ():
+        history = self._optional(row, "history")
+        if history not in (None, "") and not isinstance(history, list):
+            raise UnusableRowError("missing_field", f"history: expected a list, got {describe_value(history)}")
+        for pair in history or ():
             if not isinstance(pair, list) or len(pair) != 2:
                 raise UnusableRowError("missing_field", f"history: expected pairs of texts, got {describe_value(pair)}")
             yield Step("user", _text(pair[0], "history"))
