@@ -1,12 +1,14 @@
 import csv
 import gzip
 import json
+import re
 
 import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
 from chatmill.conversation.chatml import render
+from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Example, Reject, extent_of
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
@@ -279,8 +281,14 @@ def rows():
 COLUMNS = {"prompt": "Q", "response": "A, so"}
 
 
+PAIR_COLUMNS = {"prompt": "Q", "response": "A"}
+
+
 def write(file, rows):
-    table = pa.Table.from_pylist(rows)
+    write_table(file, pa.Table.from_pylist(rows), rows)
+
+
+def write_table(file, table, rows=()):
     match file.suffix:
         case ".parquet":
             parquet.write_table(table, file, row_group_size=300)
@@ -351,6 +359,57 @@ def test_a_file_that_is_no_table_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: {message}"):
         read(tmp_path / name, columns=COLUMNS)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.arrow"])
+def test_a_column_name_twice_is_an_error_as_one_of_them_would_get_lost(tmp_path, name):
+    if name == "a.csv":
+        (tmp_path / name).write_text("Q,A,A\nx,y,z\n")
+    else:
+        write_table(tmp_path / name, pa.table([["x"], ["y"], ["z"]], names=["Q", "A", "A"]))
+    with pytest.raises(ValueError, match=rf"{name}(:1)?: two columns called 'A': rename one of them"):
+        read(tmp_path / name, columns=PAIR_COLUMNS)
+
+
+def test_columns_without_a_name_are_not_read(tmp_path):
+    (tmp_path / "a.csv").write_text("Q,,A,\nx,1,y,2\n")
+    [item] = read(tmp_path / "a.csv", columns=PAIR_COLUMNS)
+    assert [message.text for message in item.conversation] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"), [('"5" nail', [3]), ('"a\nb" c', [3, 4]), ('"x" "y"', [3]), ('"open', [3, 4])]
+)
+def test_each_line_of_a_cell_that_does_not_end_with_its_quotation_mark_is_a_reject(tmp_path, cell, lines):
+    (tmp_path / "a.csv").write_text(f"Q,A\n1,2\nx,{cell}\n3,4\n")
+    first, *found = read(tmp_path / "a.csv", columns=PAIR_COLUMNS)
+    rejects = [item for item in found if isinstance(item, Reject)]
+    assert [(item.place, item.reason) for item in rejects] == [
+        (f"{tmp_path}/a.csv:{line}", "bad_row") for line in lines
+    ]
+    kept = [item.conversation[0].text for item in (first, *found) if isinstance(item, Example)]
+    assert kept == (["1"] if cell == '"open' else ["1", "3"])
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([10**8], pa.date32()),
+        pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()),
+        pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["a", "a"]),
+    ],
+)
+def test_a_value_that_python_does_not_have_is_named_by_file_and_row(tmp_path, name, values):
+    write_table(tmp_path / name, pa.table([["x"], values], names=["Q", "A"]))
+    with pytest.raises(ValueError, match=f"{name}:1: unreadable value"):
+        read(tmp_path / name, columns=PAIR_COLUMNS)
+
+
+@pytest.mark.parametrize("pattern", ["/tmp/*", "/etc/passwd"])
+def test_a_pattern_that_no_file_can_match_is_named(tmp_path, pattern):
+    with pytest.raises(ValueError, match=f"files: {re.escape(repr(pattern))}: expected a pattern"):
+        files_of(tmp_path, [pattern])
 
 
 def test_an_empty_folder_is_named(tmp_path):

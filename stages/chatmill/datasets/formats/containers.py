@@ -9,7 +9,7 @@ from typing import Any
 
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, table_rows
+from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, table_rows
 
 _PACKED = (".gz", ".zst")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
@@ -26,11 +26,18 @@ def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = {file for pattern in patterns for file in path.glob(pattern if "/" in pattern else f"**/{pattern}")}
+    found = {file for pattern in patterns for file in _matching(path, pattern)}
     files = [file for file in found if file.is_file() and file.suffix != ".dvc" and not _is_hidden(file, path)]
     if not files:
         raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
     return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern if "/" in pattern else f"**/{pattern}"))
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"files: {pattern!r}: expected a pattern of paths in the folder {folder}: {error}") from error
 
 
 def _is_hidden(file: Path, folder: Path) -> bool:
@@ -72,6 +79,7 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
     try:
         with parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as table:
             there = table.schema_arrow.names
+            check_header(str(file), there)
             names = [name for name in there if name in columns]
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
@@ -90,10 +98,13 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
         with pyarrow.OSFile(str(file)) as source:
             if source.read(6) == b"ARROW1":
                 table = ipc.open_file(source)
+                check_header(str(file), table.schema.names)
                 yield from _numbered(file, (table.get_batch(index) for index in range(table.num_record_batches)))
             else:
                 source.seek(0)
-                yield from _numbered(file, ipc.open_stream(source))
+                stream = ipc.open_stream(source)
+                check_header(str(file), stream.schema.names)
+                yield from _numbered(file, stream)
     except pyarrow.ArrowException as error:
         raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error
 
@@ -102,7 +113,11 @@ def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, _BATCH_ROWS):
-            for row in batch.slice(start, _BATCH_ROWS).to_pylist():
+            try:
+                rows = batch.slice(start, _BATCH_ROWS).to_pylist()
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"{file}:{number + 1}: unreadable value in this row or soon after: {error}") from error
+            for row in rows:
                 number += 1
                 yield f"{file}:{number}", row
 
