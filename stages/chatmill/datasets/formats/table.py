@@ -119,12 +119,18 @@ class TableReader:
 
     def extent(self, row: Any) -> Extent:
         """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
-        columns = self._columns
-        names = [columns.messages] if columns.messages else [columns.system, columns.prompt, columns.response]
-        values = [value_at(row, name, None) for name in (*names, columns.chosen) if name is not None]
+        columns, system = self._columns, self._optional(row, "system")
+        names = [columns.messages] if columns.messages else [columns.prompt, columns.response, columns.chosen]
+        values = [value_at(row, name, None) for name in names if name is not None]
+        if columns.messages and isinstance(values[0], str):
+            values[0] = _from_json(values[0])
+        history = self._optional(row, "history")
+        values += [pair for pair in history if isinstance(pair, list)] if isinstance(history, list) else []
         messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
+        messages += [system] if system else []
         contents = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
-        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, contents)))
+        texts = [*contents, self._optional(row, "query")]
+        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, texts)))
 
     def group(self, row: Any) -> str | None:
         """What the row has in the column of groups, as text."""
