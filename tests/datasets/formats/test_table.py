@@ -267,6 +267,13 @@ def test_an_optional_column_that_no_row_has_is_an_error(tmp_path):
         items(tmp_path, rows[0], columns=columns)
 
 
+def test_a_column_of_flags_that_no_message_has_is_an_error(tmp_path):
+    messages = [said("user", QUESTION), said("assistant", ANSWER) | {"loss": 0}]
+    assert len(items(tmp_path, {"messages": messages}, columns={"messages": "messages", "train": "loss"})) == 1
+    with pytest.raises(ValueError, match=r"columns\.train: no message has 'los'"):
+        items(tmp_path, {"messages": messages}, columns={"messages": "messages", "train": "los"})
+
+
 @pytest.mark.parametrize("columns", [{}, {"messages": "m", "prompt": "q"}, {"prompt": "q"}, {"response": "a"}])
 def test_columns_say_where_all_of_a_conversation_is(columns):
     with pytest.raises(ValueError, match=r"expected messages( alone)?, or prompt and response"):

@@ -63,12 +63,24 @@ class TableReader:
         self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
+        if self._columns.train is not None:
+            self.unseen["train"] = self._columns.train
 
     def see(self, row: Any) -> None:
         """Take note of the optional columns that a row has, whether it can be converted or not."""
         for name, column in list(self.unseen.items()):
-            if value_at(row, column, _ABSENT) is not _ABSENT:
+            if self._has_flag(row) if name == "train" else value_at(row, column, _ABSENT) is not _ABSENT:
                 del self.unseen[name]
+
+    def _has_flag(self, row: Any) -> bool:
+        """Whether a message of the row says whether it is trained."""
+        columns = self._columns
+        names = (columns.messages, columns.prompt, columns.response, columns.chosen)
+        values = [value_at(row, name, None) for name in names if name is not None]
+        lists = [_from_json(value) if isinstance(value, str) else value for value in values]
+        entries = [entry for value in lists if isinstance(value, list) for entry in value]
+        messages = [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
+        return any(isinstance(message, dict) and columns.train in message for message in messages)
 
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
