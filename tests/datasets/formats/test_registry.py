@@ -417,6 +417,12 @@ def test_a_key_twice_is_a_reject_that_names_it(tmp_path):
     assert (reject.reason, reject.detail) == ("bad_json", "not JSON: the key 'messages' twice in one object")
 
 
+def test_a_key_twice_among_many_is_found_without_comparing_all_with_each_other(tmp_path):
+    keys = "".join(f'"k{number}": 1, ' for number in range(100_000))  # takes minutes if they are
+    [reject] = entries(tmp_path, "messages", f'{{{keys}"k99999": 2}}')
+    assert reject.detail == "not JSON: the key 'k99999' twice in one object"
+
+
 def test_lines_may_be_lists_of_messages(tmp_path):
     line = json.dumps(SHAPES["messages"]["messages"])
     assert rendered(tmp_path, "messages", f"{line}\n{line}\n") == [PAIR, PAIR]
