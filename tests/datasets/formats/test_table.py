@@ -2,6 +2,7 @@ import csv
 import gzip
 import json
 import re
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -411,6 +412,21 @@ def test_a_value_that_python_does_not_have_is_named_by_file_and_row(tmp_path, na
     write_table(tmp_path / name, pa.table([["x"], values], names=["Q", "A"]))
     with pytest.raises(ValueError, match=f"{name}:1: unreadable value"):
         read(tmp_path / name, columns=PAIR_COLUMNS)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "stream.arrow"])
+def test_a_damaged_table_is_rows_or_an_error_that_names_it(tmp_path, rows, name):
+    write(tmp_path / name, rows[:20])
+    content = (tmp_path / name).read_bytes()
+    for seed in range(300):
+        random, damaged = Random(seed), bytearray(content)
+        for _ in range(random.choice([1, 5])):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        (tmp_path / name).write_bytes(damaged)
+        try:
+            read(tmp_path / name, columns=COLUMNS)
+        except ValueError as error:
+            assert str(tmp_path) in str(error), seed
 
 
 @pytest.mark.parametrize("pattern", ["/tmp/*", "/etc/passwd"])

@@ -84,7 +84,9 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
 
 
@@ -105,7 +107,9 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
                 stream = ipc.open_stream(source)
                 check_header(str(file), stream.schema.names)
                 yield from _numbered(file, stream)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error
 
 
@@ -114,7 +118,9 @@ def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
     for batch in batches:
         for start in range(0, batch.num_rows, _BATCH_ROWS):
             try:
-                rows = batch.slice(start, _BATCH_ROWS).to_pylist()
+                part = batch.slice(start, _BATCH_ROWS)
+                part.validate(full=True)  # else offsets in a damaged file may point anywhere
+                rows = part.to_pylist()
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"{file}:{number + 1}: unreadable value in this row or soon after: {error}") from error
             for row in rows:
