@@ -110,6 +110,12 @@ def main(conversations: Output, rejects: Output, manifest: Output, *, parameters
     entries = progress(records(source, parameters, tally), f"prepare {source}")
     result = _write(entries, conversations, rejects)
     _check_rejects(source, result, rejects, parameters.max_reject_rate)
+    if not result.written and result.reasons:
+        left_out = ", ".join(f"{reason} {number:,}" for reason, number in result.reasons.items())
+        raise ValueError(
+            f"{parameters.path}: no conversations remain of {result.reasons.total():,} ({left_out}): change the "
+            f"file, or prepare.{source} in params.yaml"
+        )
     if not result.written:
         raise ValueError(f"{parameters.path}: no conversations: add some, or remove prepare.{source} from params.yaml")
     _log_counts(source, result, tally)

@@ -214,6 +214,22 @@ def test_the_name_of_a_file_may_hold_anything(tmp_path, name):
             b"x",
             "prepare.chats.max_reject_rate: expected a number of at least 0 and below 1, got 2",
         ),
+        (
+            "{format: table, columns: {messages: m}, languages: [en]}",
+            b"x",
+            "params.yaml: languages needs columns.language",
+        ),
+        (
+            "{format: table, columns: {messages: messages, language: l}, languages: [fr]}",
+            chat("Hi", "Ho").replace("{", '{"l": "en", ', 1).encode() * 2,
+            "raw.jsonl: no conversations remain of 2 (language 2)",
+        ),
+        ("{format: messages, files: 3}", b"x", "chats.files: expected a string, or a list, each entry a string, got 3"),
+        (
+            "{format: messages, files: [3]}",
+            b"x",
+            "chats.files: expected a string, or a list, each entry a string, got [3]",
+        ),
         ("format: messages", None, "raw.jsonl: no such file or directory"),
         ("format: messages", b"\xff\n", "raw.jsonl:1: not UTF-8 at byte 0 of the file"),
     ],

@@ -37,6 +37,8 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
         for name in ("roles", "first", "turn_separator", "languages"):
             if getattr(self, name) and self.columns is None:
                 raise ValueError(f"{name} needs columns, which the format table has")
+        if self.languages is not None and self.columns is not None and self.columns.language is None:
+            raise ValueError("languages needs columns.language")
         return self
 
     @property

@@ -145,7 +145,7 @@ def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
     """The keys of a location in a section, up to one that is missing, without the type names that pydantic adds."""
     keys: list[str] = []
     for part in location:
-        if not isinstance(section, (dict, list)):
+        if not isinstance(section, (dict, list)) or (isinstance(section, list) and isinstance(part, str)):
             break
         keys.append(str(part))
         found = dict(enumerate(section)) if isinstance(section, list) else section

@@ -351,7 +351,7 @@ def test_messages_of_a_flat_tree_beyond_what_memory_should_hold_are_rejects(tmp_
 def test_rows_of_a_table_have_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 20)
     for cells in ("," * 30, '"\n",' * 9):
-        with pytest.raises(ValueError, match=r"a\.csv:\d: not a table: row longer than 20 characters"):
+        with pytest.raises(ValueError, match=r"a\.csv:3: not a table: row longer than 20 characters"):
             entries(tmp_path, "personachat", f"question,answer\na,b\n{cells}\n", "a.csv")
 
 
@@ -415,6 +415,12 @@ def test_an_array_with_broken_entries_is_read_on(tmp_path):
 def test_a_key_twice_is_a_reject_that_names_it(tmp_path):
     [reject] = entries(tmp_path, "messages", '{"messages": [], "messages": []}')
     assert (reject.reason, reject.detail) == ("bad_json", "not JSON: the key 'messages' twice in one object")
+
+
+def test_a_key_twice_among_many_is_found_without_comparing_all_with_each_other(tmp_path):
+    keys = "".join(f'"k{number}": 1, ' for number in range(100_000))  # takes minutes if they are
+    [reject] = entries(tmp_path, "messages", f'{{{keys}"k99999": 2}}')
+    assert reject.detail == "not JSON: the key 'k99999' twice in one object"
 
 
 def test_lines_may_be_lists_of_messages(tmp_path):

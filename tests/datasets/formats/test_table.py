@@ -1,12 +1,15 @@
 import csv
 import gzip
 import json
+import re
+from random import Random
 
 import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
 from chatmill.conversation.chatml import render
+from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Example, Reject, extent_of
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
@@ -238,6 +241,12 @@ def test_a_history_comes_before_the_prompt(tmp_path):
     assert [message.text for message in item.conversation] == ["a", "b", QUESTION, ANSWER]
 
 
+@pytest.mark.parametrize("history", [1, True, 0, False, 0.5, {"a": 1}, "Hi"])
+def test_a_history_that_is_no_list_is_rejected(tmp_path, history):
+    columns = {"prompt": "q", "response": "a", "history": "h"}
+    assert reject(tmp_path, {"h": history, "q": QUESTION, "a": ANSWER}, columns=columns)[0] == "missing_field"
+
+
 def test_rows_with_one_value_in_the_column_of_groups_are_one_group(tmp_path):
     rows = [{"q": f"{QUESTION} {i}", "a": ANSWER, "g": i % 2} for i in range(4)]
     groups = [item.group for item in items(tmp_path, *rows, columns={"prompt": "q", "response": "a", "group": "g"})]
@@ -259,6 +268,13 @@ def test_an_optional_column_that_no_row_has_is_an_error(tmp_path):
         items(tmp_path, rows[0], columns=columns)
 
 
+def test_a_column_of_flags_that_no_message_has_is_an_error(tmp_path):
+    messages = [said("user", QUESTION), said("assistant", ANSWER) | {"loss": 0}]
+    assert len(items(tmp_path, {"messages": messages}, columns={"messages": "messages", "train": "loss"})) == 1
+    with pytest.raises(ValueError, match=r"columns\.train: no message has 'los'"):
+        items(tmp_path, {"messages": messages}, columns={"messages": "messages", "train": "los"})
+
+
 @pytest.mark.parametrize("columns", [{}, {"messages": "m", "prompt": "q"}, {"prompt": "q"}, {"response": "a"}])
 def test_columns_say_where_all_of_a_conversation_is(columns):
     with pytest.raises(ValueError, match=r"expected messages( alone)?, or prompt and response"):
@@ -273,8 +289,14 @@ def rows():
 COLUMNS = {"prompt": "Q", "response": "A, so"}
 
 
+PAIR_COLUMNS = {"prompt": "Q", "response": "A"}
+
+
 def write(file, rows):
-    table = pa.Table.from_pylist(rows)
+    write_table(file, pa.Table.from_pylist(rows), rows)
+
+
+def write_table(file, table, rows=()):
     match file.suffix:
         case ".parquet":
             parquet.write_table(table, file, row_group_size=300)
@@ -374,6 +396,72 @@ def test_an_object_may_be_a_row(tmp_path, indent):
     lines = "".join(json.dumps({"turns": TURNS, "meta": {"a": i}}) + "\n" for i in range(3))
     (tmp_path / "a.json").write_text(lines)
     assert len(read(tmp_path / "a.json", columns={"messages": "turns"})) == 3
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.arrow"])
+def test_a_column_name_twice_is_an_error_as_one_of_them_would_get_lost(tmp_path, name):
+    if name == "a.csv":
+        (tmp_path / name).write_text("Q,A,A\nx,y,z\n")
+    else:
+        write_table(tmp_path / name, pa.table([["x"], ["y"], ["z"]], names=["Q", "A", "A"]))
+    with pytest.raises(ValueError, match=rf"{name}(:1)?: two columns called 'A': rename one of them"):
+        read(tmp_path / name, columns=PAIR_COLUMNS)
+
+
+def test_columns_without_a_name_are_not_read(tmp_path):
+    (tmp_path / "a.csv").write_text("Q,,A,\nx,1,y,2\n")
+    [item] = read(tmp_path / "a.csv", columns=PAIR_COLUMNS)
+    assert [message.text for message in item.conversation] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"), [('"5" nail', [3]), ('"a\nb" c', [3, 4]), ('"x" "y"', [3]), ('"open', [3, 4])]
+)
+def test_each_line_of_a_cell_that_does_not_end_with_its_quotation_mark_is_a_reject(tmp_path, cell, lines):
+    (tmp_path / "a.csv").write_text(f"Q,A\n1,2\nx,{cell}\n3,4\n")
+    first, *found = read(tmp_path / "a.csv", columns=PAIR_COLUMNS)
+    rejects = [item for item in found if isinstance(item, Reject)]
+    assert [(item.place, item.reason) for item in rejects] == [
+        (f"{tmp_path}/a.csv:{line}", "bad_row") for line in lines
+    ]
+    kept = [item.conversation[0].text for item in (first, *found) if isinstance(item, Example)]
+    assert kept == (["1"] if cell == '"open' else ["1", "3"])
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([10**8], pa.date32()),
+        pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()),
+        pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["a", "a"]),
+    ],
+)
+def test_a_value_that_python_does_not_have_is_named_by_file_and_row(tmp_path, name, values):
+    write_table(tmp_path / name, pa.table([["x"], values], names=["Q", "A"]))
+    with pytest.raises(ValueError, match=f"{name}:1: unreadable value"):
+        read(tmp_path / name, columns=PAIR_COLUMNS)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "stream.arrow"])
+def test_a_damaged_table_is_rows_or_an_error_that_names_it(tmp_path, rows, name):
+    write(tmp_path / name, rows[:20])
+    content = (tmp_path / name).read_bytes()
+    for seed in range(300):
+        random, damaged = Random(seed), bytearray(content)
+        for _ in range(random.choice([1, 5])):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        (tmp_path / name).write_bytes(damaged)
+        try:
+            read(tmp_path / name, columns=COLUMNS)
+        except ValueError as error:
+            assert str(tmp_path) in str(error), seed
+
+
+@pytest.mark.parametrize("pattern", ["/tmp/*", "/etc/passwd"])
+def test_a_pattern_that_no_file_can_match_is_named(tmp_path, pattern):
+    with pytest.raises(ValueError, match=f"files: {re.escape(repr(pattern))}: expected a pattern"):
+        files_of(tmp_path, [pattern])
 
 
 def test_an_empty_folder_is_named(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 from chatmill.datasets.formats.compression import inner_suffix, open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, object_rows, table_rows
+from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, object_rows, table_rows
 
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
 _BUFFER_BYTES = 1 << 20  # of each column, which is else read as a whole before its first value
@@ -25,11 +25,18 @@ def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = {file for pattern in patterns for file in path.glob(pattern if "/" in pattern else f"**/{pattern}")}
+    found = {file for pattern in patterns for file in _matching(path, pattern)}
     files = [file for file in found if file.is_file() and file.suffix != ".dvc" and not _is_hidden(file, path)]
     if not files:
         raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
     return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern if "/" in pattern else f"**/{pattern}"))
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"files: {pattern!r}: expected a pattern of paths in the folder {folder}: {error}") from error
 
 
 def _is_hidden(file: Path, folder: Path) -> bool:
@@ -71,11 +78,14 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
     try:
         with parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as table:
             there = table.schema_arrow.names
+            check_header(str(file), there)
             names = [name for name in there if name in columns]
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
 
 
@@ -89,11 +99,16 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
         with pyarrow.OSFile(str(file)) as source:
             if source.read(6) == b"ARROW1":
                 table = ipc.open_file(source)
+                check_header(str(file), table.schema.names)
                 yield from _numbered(file, (table.get_batch(index) for index in range(table.num_record_batches)))
             else:
                 source.seek(0)
-                yield from _numbered(file, ipc.open_stream(source))
-    except pyarrow.ArrowException as error:
+                stream = ipc.open_stream(source)
+                check_header(str(file), stream.schema.names)
+                yield from _numbered(file, stream)
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error
 
 
@@ -101,7 +116,13 @@ def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, _BATCH_ROWS):
-            for row in batch.slice(start, _BATCH_ROWS).to_pylist():
+            try:
+                part = batch.slice(start, _BATCH_ROWS)
+                part.validate(full=True)  # else offsets in a damaged file may point anywhere
+                rows = part.to_pylist()
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"{file}:{number + 1}: unreadable value in this row or soon after: {error}") from error
+            for row in rows:
                 number += 1
                 yield f"{file}:{number}", row
 

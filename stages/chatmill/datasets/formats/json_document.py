@@ -9,6 +9,7 @@ import codecs
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ _FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:')
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in result if names.count(key) > 1)
+        twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
         raise DuplicateKeyError(f"the key {twice[:40]!r} twice in one object")
     return result
 

@@ -164,6 +164,8 @@ def _table_items(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapp
             yield _read(row, reader)
     if reader.unseen and last is not None:
         name, column = next(iter(reader.unseen.items()))
+        if name == "train":
+            raise ValueError(f"{path}: columns.train: no message has {column!r}")
         there = ", ".join(map(repr, last)) if isinstance(last, dict) else "none"
         raise ValueError(f"{path}: columns.{name}: no row has the column {column!r}: the last one has {there}")
 

@@ -7,7 +7,7 @@ a `Reject`; a file that cannot be read raises ValueError or OSError.
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ MAX_ROW_BYTES = 16_000_000
 _SEPARATORS = ",;\t|"
 _QUOTED = re.compile(rb'"[^"]*"')
 _BOM = b"\xef\xbb\xbf"
+_UNQUOTED = "a cell that begins with a quotation mark does not end with one, or has one inside that is not doubled"
 
 
 def lines(file: Path) -> Iterator[RawRow | Reject]:
@@ -163,31 +164,39 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
         lines = _TableLines(stream)
-        reader = csv.reader(lines, delimiter=separator)
+        reader = csv.reader(lines, delimiter=separator, strict=True)
         header: list[str] = []
         while True:
-            place = f"{file}:{reader.line_num + 1}"
-            lines.start_row()
+            line = reader.line_num + 1
+            place = f"{file}:{line}"
+            lines.start_row(place)
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                raise ValueError(f"{file}:{reader.line_num}: not a table: {error}") from error
+                if not header:
+                    raise ValueError(f"{place}: not a table: {_UNQUOTED}") from error
+                yield from (Reject(f"{file}:{n}", "bad_row", _UNQUOTED) for n in range(line, reader.line_num + 1))
+                continue
             if cells is None:
                 return
             if not header:
                 header = [cell.strip().lower() if lower_case else cell.strip() for cell in cells]
-                _check_header(file, header)
+                check_header(place, header)
             elif len(cells) > len(header):
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):
                 yield place, dict(zip(header, cells, strict=False))
 
 
-def _check_header(file: Path, header: list[str]) -> None:
-    """Raise ValueError for names of columns that no parameter can name."""
+def check_header(place: str, names: Sequence[str]) -> None:
+    """Raise ValueError where two columns have one name, of which one would get lost."""
+    twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
+    if twice is not None:
+        raise ValueError(f"{place}: two columns called {twice[:40]!r}: rename one of them")
     try:
-        "".join(header).encode()
+        "".join(names).encode()
     except UnicodeEncodeError as error:
+        file = place.rpartition(":")[0]
         raise ValueError(f"{file}: its header is not UTF-8: convert it, as by iconv -f cp1252 -t utf-8") from error
 
 
@@ -201,14 +210,14 @@ def separator_of(file: Path) -> str:
 
 
 class _TableLines:
-    """The lines of a table. Raises csv.Error for a row of over MAX_ROW_BYTES, as the start of the next is unknown."""
+    """The lines of a table. Raises ValueError for a row of over MAX_ROW_BYTES, as the start of the next is unknown."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
         self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        self._left = MAX_ROW_BYTES
+        self._place, self._left = "", MAX_ROW_BYTES
 
-    def start_row(self) -> None:
-        self._left = MAX_ROW_BYTES
+    def start_row(self, place: str) -> None:
+        self._place, self._left = place, MAX_ROW_BYTES
 
     def __iter__(self) -> "_TableLines":
         return self
@@ -217,7 +226,7 @@ class _TableLines:
         line = self._text.readline(self._left + 1)
         self._left -= len(line)
         if self._left < 0:
-            raise csv.Error(f"row longer than {MAX_ROW_BYTES:,} characters")
+            raise ValueError(f"{self._place}: not a table: row longer than {MAX_ROW_BYTES:,} characters")
         if not line:
             raise StopIteration
         return line

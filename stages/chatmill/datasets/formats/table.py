@@ -63,12 +63,24 @@ class TableReader:
         self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
+        if self._columns.train is not None:
+            self.unseen["train"] = self._columns.train
 
     def see(self, row: Any) -> None:
         """Take note of the optional columns that a row has, whether it can be converted or not."""
         for name, column in list(self.unseen.items()):
-            if value_at(row, column, _ABSENT) is not _ABSENT:
+            if self._has_flag(row) if name == "train" else value_at(row, column, _ABSENT) is not _ABSENT:
                 del self.unseen[name]
+
+    def _has_flag(self, row: Any) -> bool:
+        """Whether a message of the row says whether it is trained."""
+        columns = self._columns
+        names = (columns.messages, columns.prompt, columns.response, columns.chosen)
+        values = [value_at(row, name, None) for name in names if name is not None]
+        lists = [_from_json(value) if isinstance(value, str) else value for value in values]
+        entries = [entry for value in lists if isinstance(value, list) for entry in value]
+        messages = [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
+        return any(isinstance(message, dict) and columns.train in message for message in messages)
 
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
@@ -119,12 +131,18 @@ class TableReader:
 
     def extent(self, row: Any) -> Extent:
         """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
-        columns = self._columns
-        names = [columns.messages] if columns.messages else [columns.system, columns.prompt, columns.response]
-        values = [value_at(row, name, None) for name in (*names, columns.chosen) if name is not None]
+        columns, system = self._columns, self._optional(row, "system")
+        names = [columns.messages] if columns.messages else [columns.prompt, columns.response, columns.chosen]
+        values = [value_at(row, name, None) for name in names if name is not None]
+        if columns.messages and isinstance(values[0], str):
+            values[0] = _from_json(values[0])
+        history = self._optional(row, "history")
+        values += [pair for pair in history if isinstance(pair, list)] if isinstance(history, list) else []
         messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
+        messages += [system] if system else []
         contents = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
-        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, contents)))
+        texts = [*contents, self._optional(row, "query")]
+        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, texts)))
 
     def group(self, row: Any) -> str | None:
         """What the row has in the column of groups, as text."""
@@ -151,7 +169,10 @@ class TableReader:
         """The system message of a row, and what was said before the prompt."""
         if text := self._text(row, "system"):
             yield Step("system", text)
-        for pair in self._optional(row, "history") or ():
+        history = self._optional(row, "history")
+        if history not in (None, "") and not isinstance(history, list):
+            raise UnusableRowError("missing_field", f"history: expected a list, got {describe_value(history)}")
+        for pair in history or ():
             if not isinstance(pair, list) or len(pair) != 2:
                 raise UnusableRowError("missing_field", f"history: expected pairs of texts, got {describe_value(pair)}")
             yield Step("user", _text(pair[0], "history"))
