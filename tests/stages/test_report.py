@@ -426,14 +426,16 @@ def test_bad_input_is_named(tmp_path, name, content, message):
 
 def test_bytes_that_were_read_differ_in_name_from_those_as_rendered(write_page):
     page = Outline(write_page()).text
-    assert "bytes as rendered, with roles" in page
+    assert "bytes as rendered" in page
     assert "What the model is trained on, by an example: " in page
 
 
 def test_the_data_is_shown_by_source(write_page):
     messages = {"read": 40, "kept": 37, "rejected": {"empty_turn": 3}}
     counts = {"messages": messages, "bytes": {"read": 900, "kept": 877, "rejected": {}}, "repaired": {"same_role": 4}}
-    page = Outline(write_page(mix=MIX | {"read": {"talk": counts}})).text
+    outline = Outline(write_page(mix=MIX | {"read": {"talk": counts}}))
+    page = outline.text
     assert all(text in page for text in ("empty turn 3", "same role 4", "877"))
+    assert [given.get("class") for name, given in outline.elements if name == "span"].count("words") == 2  # they wrap
     assert "1 conversations from all of the training set" in page
     assert "e-mail addresses" in page and "Ask jo@example.org, please." in page

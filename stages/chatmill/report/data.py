@@ -22,7 +22,7 @@ def splits(mix: Metrics) -> Html:
     """The sizes of the splits."""
     names = list(get_nested(mix, "conversations", default={}))
     sizes = ((name, *(number(get_nested(mix, unit, name)) for unit in ("conversations", "bytes"))) for name in names)
-    return table("Split by group", ("", "conversations", "bytes as rendered, with roles"), sizes)
+    return table("Split by group", ("", "conversations", "bytes as rendered"), sizes)
 
 
 def left_out(mix: Metrics) -> Html:
@@ -56,9 +56,10 @@ def messages(mix: Metrics) -> Html:
     return table("Sources", head, rows) if rows else Html()
 
 
-def named_counts(counts: Mapping[str, int]) -> str:
-    """Names with their counts; a dash if there are none."""
-    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "–"
+def named_counts(counts: Mapping[str, int]) -> Html:
+    """Names with their counts, of which any number fits into a cell; a dash if there are none."""
+    text = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
+    return tag("span", text or "–", class_="words")
 
 
 def sample_note(cards: Mapping[str, Card]) -> Html:
