@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from chatmill.conversation.chatml import IM_END
+from chatmill.conversation.chatml import IM_END, IM_START
 from chatmill.conversation.template import LossKind
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
@@ -25,7 +25,7 @@ def sample_answers(
         if len(trained):
             room = min(_LONGEST, model.config.max_position_embeddings - _ANSWER)
             question = split.ids[begin : begin + trained[0]].tolist()[-max(1, room) :]
-            yield _text(question, vocabulary), _text(_answer(model, question, vocabulary), vocabulary)
+            yield _last_message(question, vocabulary), _text(_answer(model, question, vocabulary), vocabulary)
 
 
 @torch.inference_mode()
@@ -40,6 +40,14 @@ def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -
         ids = [int(allowed[logits[allowed].argmax()])]
         answer += ids
     return answer
+
+
+def _last_message(question: Sequence[int], vocabulary: Vocabulary) -> str:
+    """The text before the header of the answer, without its own header; in the template `markers`, all of it."""
+    starts = [place for place, token in enumerate(question) if token == vocabulary.special[IM_START]]
+    if len(starts) < 2:
+        return _text(question, vocabulary)
+    return _text(question[starts[-2] : starts[-1]], vocabulary).partition(" ")[2]
 
 
 def _text(ids: Sequence[int], vocabulary: Vocabulary) -> str:
