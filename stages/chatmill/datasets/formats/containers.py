@@ -84,7 +84,7 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
@@ -107,7 +107,7 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
                 stream = ipc.open_stream(source)
                 check_header(str(file), stream.schema.names)
                 yield from _numbered(file, stream)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error
