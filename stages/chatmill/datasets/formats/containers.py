@@ -12,6 +12,7 @@ from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, table_rows
 
 _PACKED = (".gz", ".zst")
+_TEXTS = (".txt", ".text", ".md")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
 _BUFFER_BYTES = 1 << 20  # of each column, which is else read as a whole before its first value
 _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
@@ -54,18 +55,27 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
         yield from _rows(file, names - {""} if "." not in columns else set())
 
 
-def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
+def entries_of(file: Path) -> Iterator[RawRow | Reject]:
+    """The rows of a file of a format whose rows are objects, which is JSON where its name does not say otherwise."""
+    return json_rows(file) if _kind(file) in _TEXTS else _rows(file, set())
+
+
+def _kind(file: Path) -> str:
     kind = next((suffix for suffix in reversed(file.suffixes) if suffix not in _PACKED), "").lower()
     with open_decompressed(file) as stream:
         start = stream.read(8)
-    kind = next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
+    return next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
+
+
+def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
+    kind = _kind(file)
     if kind in (".csv", ".tsv"):
         return table_rows(file, lower_case=False)
     if kind == ".parquet":
         return _parquet_rows(file, columns)
     if kind in (".arrow", ".feather"):
         return _arrow_rows(file)
-    if kind in (".txt", ".text", ".md"):
+    if kind in _TEXTS:
         return nonblank_lines(file)
     return json_rows(file)
 

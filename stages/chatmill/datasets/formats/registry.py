@@ -25,11 +25,11 @@ from chatmill.datasets.formats import (
     talk,
     text,
 )
-from chatmill.datasets.formats.containers import files_of, rows_of
+from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import TableMapping
-from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.row_readers import nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.split import column_group
 
@@ -55,16 +55,16 @@ _SHAREGPT = reader_of(messages="conversations", role="from", content="value", sy
 _ALPACA = reader_of(prompt="instruction", query="input", response="output")
 _DOLLY = reader_of(prompt="instruction", query="context", response="response")
 _FORMATS = {
-    "messages": DatasetFormat(json_rows, reader=messages.reader),
-    "sharegpt": DatasetFormat(json_rows, reader=_always(_SHAREGPT)),
-    "alpaca": DatasetFormat(json_rows, reader=_always(_ALPACA)),
-    "dolly": DatasetFormat(json_rows, reader=_always(_DOLLY)),
+    "messages": DatasetFormat(entries_of, reader=messages.reader),
+    "sharegpt": DatasetFormat(entries_of, reader=_always(_SHAREGPT)),
+    "alpaca": DatasetFormat(entries_of, reader=_always(_ALPACA)),
+    "dolly": DatasetFormat(entries_of, reader=_always(_DOLLY)),
     "dailydialog": DatasetFormat(nonblank_lines, dailydialog.conversation),
     "chitchat": DatasetFormat(chitchat.rows, chitchat.conversation),
     "oasst": DatasetFormat(oasst.rows, oasst.conversation),
-    "hh": DatasetFormat(json_rows, markers.hh_conversation),
+    "hh": DatasetFormat(entries_of, markers.hh_conversation),
     "markers": DatasetFormat(markers.rows, markers.conversation),
-    "gsm8k": DatasetFormat(json_rows, gsm8k.conversation),
+    "gsm8k": DatasetFormat(entries_of, gsm8k.conversation),
     "personachat": DatasetFormat(table_rows, personachat.conversation),
     "text": DatasetFormat(paragraphs, text.conversation),
 }
