@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,11 @@ class _Result(NamedTuple):
     unknown_roles: Counter[str]  # by what is said of them
 
 
+def _in_utf8(name: str) -> str:
+    r"""A name in which each byte that is not UTF-8 is written as `\udcff`."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def _write(entries: Iterable[Record | Reject], conversations: Path, rejects: Path) -> _Result:
     written, reasons, tools, unknown = 0, Counter[str](), Counter[str](), Counter[str]()
     first = defaultdict[str, list[Reject]](list)
@@ -56,7 +62,7 @@ def _write(entries: Iterable[Record | Reject], conversations: Path, rejects: Pat
                     unknown[entry.detail] += 1
                 if len(first[entry.reason]) < FIRST_REJECTS:
                     first[entry.reason].append(entry)
-                rejected.write(to_json(entry) + b"\n")
+                rejected.write(to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n")
     return _Result(written, +reasons, first, tools, unknown)
 
 

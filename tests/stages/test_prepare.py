@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -202,6 +203,16 @@ def test_the_name_of_a_file_may_hold_anything(tmp_path, name):
     (tmp_path / name).write_text(chat("Hi", "Hello"))
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"prepare": {"chats": {"path": name, "format": "messages"}}}))
     assert stage(tmp_path) == (0, [])
+
+
+def test_rejects_of_a_file_whose_name_is_not_utf8_are_written(tmp_path):
+    (tmp_path / "chats").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "chats") + b"/\xff.jsonl")).write_text(chat("Hi", "Ho") + "x\n")
+    (tmp_path / "params.yaml").write_text(
+        "prepare:\n  chats: {path: chats, format: messages, max_reject_rate: 0.9}\n", encoding="utf-8"
+    )
+    assert stage(tmp_path)[0] == 0
+    assert json.loads((tmp_path / "chats.rejects.jsonl").read_text())["place"] == "chats/\\udcff.jsonl:2"
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong
 def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
     run_training(tokens, tmp_path, steps=60)
     lines = capsys.readouterr().err.splitlines()[2:]
-    assert len(lines) == 3 and all("assistant' is answered 'yes" in line for line in lines)
+    assert len(lines) == 3 and all("is answered 'yes" in line for line in lines)
 
 
 def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tmp_path):

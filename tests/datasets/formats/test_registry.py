@@ -6,10 +6,12 @@ import re
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from chatmill.conversation.chatml import Conversation, render
 from chatmill.datasets.formats import compression, json_document, oasst, row_readers
@@ -65,6 +67,21 @@ def test_json_lines_and_json_arrays_give_the_same_conversations(tmp_path, name, 
     assert rendered(tmp_path, name, json.dumps(row) + "\n\n" + json.dumps(row)) == [PAIR, PAIR]
     assert rendered(tmp_path, name, json.dumps([row, row], indent=2), "raw.json") == [PAIR, PAIR]
     assert rendered(tmp_path, name, json.dumps(row, indent=2), "raw.json") == [PAIR]
+
+
+@pytest.mark.parametrize("name", ["messages", "sharegpt", "alpaca", "dolly", "gsm8k", "hh"])
+def test_formats_whose_rows_are_objects_may_be_parquet(tmp_path, name):
+    parquet.write_table(pa.Table.from_pylist([SHAPES[name]]), tmp_path / "rows.parquet")
+    content = (tmp_path / "rows.parquet").read_bytes()
+    assert rendered(tmp_path, name, content, "a.parquet") == rendered(tmp_path, name, json.dumps(SHAPES[name]))
+
+
+def test_alpaca_may_be_a_csv_file(tmp_path):
+    assert rendered(tmp_path, "alpaca", f'instruction,input,output\n{QUESTION},,"{ANSWER}"\n', "a.csv") == [PAIR]
+
+
+def test_json_lines_may_be_named_as_text(tmp_path):
+    assert rendered(tmp_path, "messages", json.dumps(SHAPES["messages"]), "a.txt") == [PAIR]
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,21 @@ def test_calls_and_their_outputs_are_read_by_mapping(tmp_path):
     assert extent_of(item.turns) == (4, len("1+1?1+12It is 2."))
 
 
+def test_a_system_column_stays_where_the_chosen_side_repeats_the_prompt(tmp_path):
+    row = {"p": QUESTION, "c": [said("user", QUESTION), said("assistant", ANSWER)], "s": SYSTEM}
+    columns = {"prompt": "p", "chosen": "c", "system": "s"}
+    assert rendered(items(tmp_path, row, columns=columns)) == [WITH_SYSTEM]
+    row["c"].insert(0, said("system", SYSTEM))
+    assert rendered(items(tmp_path, row, columns=columns)) == [WITH_SYSTEM]
+
+
+def test_arguments_of_a_call_with_a_key_twice_are_rejected(tmp_path):
+    call = {"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}
+    messages = [said("user", QUESTION), {"role": "assistant", "content": None, "tool_calls": [call]}]
+    reason, detail = reject(tmp_path, {"messages": messages}, columns={"messages": "messages"})
+    assert (reason, detail.partition(": not JSON: ")[2]) == ("bad_call", "the key 'a' twice in one object")
+
+
 def test_a_history_comes_before_the_prompt(tmp_path):
     row = {"h": [["a", "b"]], "q": QUESTION, "a": ANSWER}
     [item] = items(tmp_path, row, columns={"history": "h", "prompt": "q", "response": "a"})

@@ -11,6 +11,7 @@ from chatmill.datasets.formats.compression import inner_suffix, open_decompresse
 from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, object_rows, table_rows
 
+_TEXTS = (".txt", ".text", ".md")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
 _BUFFER_BYTES = 1 << 20  # of each column, which is else read as a whole before its first value
 _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
@@ -53,18 +54,27 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
         yield from _rows(file, names - {""} if "." not in columns else set())
 
 
-def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
+def entries_of(file: Path) -> Iterator[RawRow | Reject]:
+    """The rows of a file of a format whose rows are objects, which is JSON where its name does not say otherwise."""
+    return json_rows(file) if _kind(file) in _TEXTS else _rows(file, set())
+
+
+def _kind(file: Path) -> str:
     kind = inner_suffix(file).lower()
     with open_decompressed(file) as stream:
         start = stream.read(8)
-    kind = next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
+    return next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
+
+
+def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
+    kind = _kind(file)
     if kind in (".csv", ".tsv"):
         return table_rows(file, lower_case=False)
     if kind == ".parquet":
         return _parquet_rows(file, columns)
     if kind in (".arrow", ".feather"):
         return _arrow_rows(file)
-    if kind in (".txt", ".text", ".md"):
+    if kind in _TEXTS:
         return nonblank_lines(file)
     return (object_rows(file) if kind == ".json" else None) or json_rows(file)
 
@@ -83,7 +93,7 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
@@ -106,7 +116,7 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
                 stream = ipc.open_stream(source)
                 check_header(str(file), stream.schema.names)
                 yield from _numbered(file, stream)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from chatmill.datasets.formats import json_document
 from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, num_bytes, text_of
 
 TRAIN_FIELDS = ("weight", "train")  # of OpenAI's and of other messages
@@ -75,6 +76,6 @@ def is_trained(message: Mapping[str, Any], field: str | None) -> bool | None:
 def parse_json(text: str, what: str) -> Any:
     """The value of JSON text. Raises UnusableRowError."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return json_document.parse_json(text)
+    except ValueError as error:
         raise UnusableRowError("bad_call", f"{what}: not JSON: {error}") from error

@@ -25,11 +25,11 @@ from chatmill.datasets.formats import (
     talk,
     text,
 )
-from chatmill.datasets.formats.containers import files_of, rows_of
+from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import TableMapping
-from chatmill.datasets.formats.row_readers import json_rows, nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.row_readers import nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.split import column_group
 
@@ -57,14 +57,14 @@ COLUMNS = {  # of formats that are a mapping
     "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
 }  # fmt: skip
 _FORMATS = {
-    "messages": DatasetFormat(json_rows, reader=messages.reader),
-    **{name: DatasetFormat(json_rows, reader=_always(reader_of(**columns))) for name, columns in COLUMNS.items()},
+    "messages": DatasetFormat(entries_of, reader=messages.reader),
+    **{name: DatasetFormat(entries_of, reader=_always(reader_of(**columns))) for name, columns in COLUMNS.items()},
     "dailydialog": DatasetFormat(nonblank_lines, dailydialog.conversation),
     "chitchat": DatasetFormat(chitchat.rows, chitchat.conversation),
     "oasst": DatasetFormat(oasst.rows, oasst.conversation),
-    "hh": DatasetFormat(json_rows, markers.hh_conversation),
+    "hh": DatasetFormat(entries_of, markers.hh_conversation),
     "markers": DatasetFormat(markers.rows, markers.conversation),
-    "gsm8k": DatasetFormat(json_rows, gsm8k.conversation),
+    "gsm8k": DatasetFormat(entries_of, gsm8k.conversation),
     "personachat": DatasetFormat(table_rows, personachat.conversation),
     "text": DatasetFormat(paragraphs, text.conversation),
 }

@@ -94,8 +94,8 @@ class TableReader:
         else:
             steps += self._side(self._question(row), str(columns.prompt), "user", dropped)
             answer = self._side(value_at(row, columns.answer), columns.answer, "assistant", dropped)
-            if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):
-                steps = []  # the chosen side repeats the prompt
+            if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):  # it repeats the prompt
+                steps = [] if answer[0].kind == "system" else [step for step in steps if step.kind == "system"]
             steps += answer
         check_turn_count(len(steps))
         turns = join_tools(steps)
