@@ -184,6 +184,39 @@ def test_text_files_are_told_apart(text, format, tmp_path, capsys):
     assert code == 0
 
 
+PROSE = "A long text that is\nwrapped at a width, and\nso on.\n\nAnother part of\nit.\n"
+
+
+def test_texts_of_a_folder_go_together_compressed_or_not(tmp_path, capsys):
+    for name in ("a.md", "b.md", "c.txt"):
+        (tmp_path / name).write_text(PROSE)
+    (tmp_path / "d.md.gz").write_bytes(gzip.compress(PROSE.encode()))
+    _, section, shown = look(capsys, tmp_path)
+    (found,) = yaml.safe_load(section)["prepare"].values()
+    assert found == {"path": str(tmp_path), "format": "documents"}
+    assert "4 files, plain text and Markdown, some compressed by gzip" in shown
+    assert "4 of 4 documents" in shown
+
+
+def test_a_single_readme_is_no_data(tmp_path, capsys):
+    for name in ("a.txt", "b.txt", "README.md"):
+        (tmp_path / name).write_text(PROSE)
+    (found,) = yaml.safe_load(look(capsys, tmp_path)[1])["prepare"].values()
+    assert found["files"] == "*.txt"
+
+
+def test_files_of_a_folder_that_cannot_be_read_are_named_with_the_reason(tmp_path, capsys):
+    contents = {"a.txt": PROSE.encode(), "b.txt": PROSE.encode("utf-16"), "c.txt": b"", "d.bin": b"\x00\x01"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    _, section, shown = look(capsys, tmp_path)
+    (found,) = yaml.safe_load(section)["prepare"].values()
+    assert found["files"] == "a.txt"
+    assert f"left out: {tmp_path}/b.txt: UTF-16: convert it to UTF-8" in shown
+    assert f"left out: {tmp_path}/c.txt: empty" in shown
+    assert f"left out: {tmp_path}/d.bin: binary data" in shown
+
+
 def test_looking_imports_neither_torch_nor_transformers(tmp_path):
     (tmp_path / "x.jsonl").write_bytes(lines())
     code = (

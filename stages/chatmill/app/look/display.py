@@ -13,6 +13,7 @@ from chatmill.data_card.card import Card, Spread
 from chatmill.data_card.languages import UNCERTAIN
 
 _MAX_COLUMNS = 16
+_MAX_FILES = 5  # that are named
 _MAX_SHOWN = 600  # characters of a conversation
 
 
@@ -23,15 +24,24 @@ def sample_lines(sample: Sample) -> Iterator[str]:
     about = "" if sample.is_complete or sample.kind == "Parquet" else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
     yield f"{sample.path}: {count}{sample.kind}, {size_text(sample.bytes)}{entries}"
-    if sample.others:
-        names = ", ".join(file.name for file in sample.others[:5])
-        yield f"left out of the folder: {names}{' …' if len(sample.others) > 5 else ''}"
+    yield from left_out_lines(sample)
     if not sample.is_complete:
         places = ", ".join(dict.fromkeys(part.where for part in sample.parts))
         several = f" of {len({part.origin for part in sample.parts})} files" if len(sample.files) > 1 else ""
         yield f"all that follows is of a sample from {places}{several}"
     if not sample.is_text and sample.kind != "YAML":
         yield from columns_lines(sample.rows)
+
+
+def left_out_lines(sample: Sample) -> Iterator[str]:
+    """Files of the folder that are left out: those that cannot be read with the reason, others by their names."""
+    for error in list(sample.errors.values())[:_MAX_FILES]:
+        yield f"left out: {error}"
+    if len(sample.errors) > _MAX_FILES:
+        yield f"left out: {len(sample.errors) - _MAX_FILES:,} others that cannot be read"
+    if others := [file for file in sample.others if file not in sample.errors]:
+        names = ", ".join(file.name for file in others[:_MAX_FILES])
+        yield f"left out: {names}{f' and {len(others) - _MAX_FILES:,} others' if len(others) > _MAX_FILES else ''}"
 
 
 def columns_lines(rows: list[Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from chatmill.app.look.file_kinds import kind_of
 from chatmill.app.look.guess import Guess, NoGuessError
 from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import Sample, fill, first_rows
@@ -56,7 +57,8 @@ def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Pa
     guesses: dict[str, Guess] = {}
     errors = []
     for file in sample.files:
-        alone = Sample(file, sample.kind, [file], [], rows=first_rows(file, sample.kind, _FEW))
+        kind = kind_of(file)
+        alone = Sample(file, kind, [file], [], rows=first_rows(file, kind, _FEW))
         try:
             found = _guesses(alone)[0]
         except NoGuessError as error:

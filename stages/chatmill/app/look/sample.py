@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ MAX_ENTRIES = 500  # of the beginning of a file
 MAX_BYTES = 3_000_000  # of the entries of a part, about
 MAX_FILES = 9  # of a folder, of which entries are read
 _MAX_KINDS = 200  # files of a folder that are opened to see what they are
+_MARKDOWN = "Markdown"
 _TEXT_BYTES = 300_000  # from the beginning of a text file
 
 
@@ -35,6 +36,7 @@ class Sample:
     rows: list[Any] = field(default_factory=list)  # of the first parts, parsed
     entries: int = 0  # of the whole file, about, if `is_complete` does not say that these are all
     is_complete: bool = False
+    errors: dict[Path, str] = field(default_factory=dict)  # of files in the folder that cannot be read
     limit: int = MAX_ENTRIES  # of the entries of a part
 
     @property
@@ -49,17 +51,37 @@ def take_sample(path: Path, scratch: Path) -> Sample:
     Raises ValueError for files that cannot be read.
     """
     every = files_of(path)
-    kinds = _kinds(_some(every, _MAX_KINDS))
-    most = Counter(kind for kind in kinds.values() if kind not in ("Markdown", "YAML")) or Counter(kinds.values())
-    weight = {kind: sum(file.stat().st_size for file in kinds if kinds[file] == kind) for kind in most}
-    chosen = max(weight, key=lambda kind: weight[kind])
-    suffixes = {_suffix(file) for file in kinds if kinds[file] == chosen}
-    unread = {*_some(every, _MAX_KINDS)} - kinds.keys()
-    files = [file for file in every if _suffix(file) in suffixes and kinds.get(file, chosen) == chosen]
-    files = [file for file in files if file not in unread]
-    sample = Sample(path, chosen, files, [])
+    opened = _some(every, _MAX_KINDS)
+    kinds, errors = _kinds(opened)
+    contents = _contents(kinds)
+    weight = Counter[str]()
+    for file, content in contents.items():
+        weight[content] += file.stat().st_size
+    data = [content for content in weight if content not in (_MARKDOWN, "YAML")] or [*weight]
+    chosen = max(data, key=lambda content: weight[content])
+    taken = [file for file in contents if contents[file] == chosen]
+    suffixes = {_suffix(file) for file in taken}
+    files = [file for file in every if _suffix(file) in suffixes and contents.get(file, chosen) == chosen]
+    files = [file for file in files if file not in errors]
+    sample = Sample(path, _in_words(kinds[file] for file in taken), files, [], errors=errors)
     fill(sample, every, scratch)
     return sample
+
+
+def _contents(kinds: dict[Path, str]) -> dict[Path, str]:
+    """What the files hold, compressed or not. Several Markdown files are text, a single one may describe the data."""
+    contents = {file: kind.partition(", compressed")[0] for file, kind in kinds.items()}
+    if sum(content == _MARKDOWN for content in contents.values()) > 1 and "plain text" in contents.values():
+        return {file: "plain text" if content == _MARKDOWN else content for file, content in contents.items()}
+    return contents
+
+
+def _in_words(kinds: Iterable[str]) -> str:
+    """The kinds of files as one, such as "plain text and Markdown, some compressed by gzip"."""
+    parts = [kind.partition(", compressed by ") for kind in kinds]
+    content = " and ".join(sorted({content for content, _, _ in parts}, reverse=True))
+    by = " and ".join(sorted({packed for _, _, packed in parts if packed}))
+    return f"{content}, {'' if all(packed for *_, packed in parts) else 'some '}compressed by {by}" if by else content
 
 
 def fill(sample: Sample, every: list[Path], scratch: Path) -> None:
@@ -91,17 +113,17 @@ def first_rows(file: Path, kind: str, count: int) -> list[Any]:
     return list(islice(_rows(file, kind), count))
 
 
-def _kinds(files: list[Path]) -> dict[Path, str]:
-    """What the files are. Raises ValueError for one that cannot be read, unless there are others."""
-    kinds, errors = {}, []
+def _kinds(files: list[Path]) -> tuple[dict[Path, str], dict[Path, str]]:
+    """What the files are, and what is wrong with others. Raises ValueError where none can be read."""
+    kinds, errors = {}, {}
     for file in files:
         try:
             kinds[file] = kind_of(file)
         except ValueError as error:
-            errors.append(error)
+            errors[file] = str(error)
     if not kinds:
-        raise errors[0]
-    return kinds
+        raise ValueError(next(iter(errors.values())))
+    return kinds, errors
 
 
 def _some(files: list[Path], count: int) -> list[Path]:
