@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import subprocess
 import sys
 
@@ -215,6 +216,18 @@ def test_files_of_a_folder_that_cannot_be_read_are_named_with_the_reason(tmp_pat
     assert f"left out: {tmp_path}/b.txt: UTF-16: convert it to UTF-8" in shown
     assert f"left out: {tmp_path}/c.txt: empty" in shown
     assert f"left out: {tmp_path}/d.bin: binary data" in shown
+
+
+def test_an_entry_that_is_no_json_is_shown_though_many_parts_are_left_out(tmp_path, capsys):
+    def row(*turns):
+        return json.dumps({"conversations": [{"from": name, "value": text} for name, text in turns]}, indent=1)
+
+    pair = ("human", "Hi"), ("gpt", "Hello")
+    rows = [row(("system", ""), *pair), row(*pair, ("human", "Bye")), row(("gpt", "Hello"), *pair)] * 10
+    broken = rows[0].replace('"Hi"', '"Hi')
+    (tmp_path / "x.json").write_text("[" + ",\n".join([*rows, broken, row(*pair)]) + "]")
+    _, _, shown = look(capsys, tmp_path / "x.json")
+    assert re.search(r"bad_json: \S+/x\.json:481: line 489: not JSON", shown)
 
 
 def test_looking_imports_neither_torch_nor_transformers(tmp_path):

@@ -13,6 +13,7 @@ from chatmill.data_card.card import Card, Spread
 from chatmill.data_card.languages import UNCERTAIN
 
 _MAX_COLUMNS = 16
+_MAX_REASONS = 3  # of which the first case is shown
 _MAX_FILES = 5  # that are named
 _MAX_SHOWN = 600  # characters of a conversation
 
@@ -83,7 +84,7 @@ def trial_lines(trial: Trial) -> Iterator[str]:
         yield f"left out: of {messages['read']:,} messages {counts_text(parts)}"
     if trial.counts["repaired"]:
         yield f"changed by rule: {counts_text(trial.counts['repaired'])}"
-    for reject in list(trial.first.values())[:3]:
+    for reject in sorted(trial.first.values(), key=lambda reject: reject.part)[:_MAX_REASONS]:  # entries before parts
         yield shorten(f"  {reject.reason}: {reject.place}: {reject.detail}", 200)
 
 
