@@ -327,7 +327,7 @@ def test_labels_keep_clear_of_the_ticks_below_the_chart():
 
 def test_training_charts_say_on_which_text_they_are_measured(write_page):
     shown = Outline(write_page()).text
-    assert "Measured on the assistant's text alone: in the training batches, and in a fixed sample of the" in shown
+    assert "Measured on trained text, the assistant's and that of documents: in the training batches, and in a" in shown
 
 
 def test_engines_have_their_own_colours_and_the_first_token_one_line_each(write_page):
