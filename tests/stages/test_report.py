@@ -427,7 +427,9 @@ def test_bad_input_is_named(tmp_path, name, content, message):
 def test_the_data_is_shown_by_source(write_page):
     messages = {"read": 40, "kept": 37, "rejected": {"empty_turn": 3}}
     counts = {"messages": messages, "bytes": {"read": 900, "kept": 877, "rejected": {}}, "repaired": {"same_role": 4}}
-    page = Outline(write_page(mix=MIX | {"read": {"talk": counts}})).text
+    written = write_page(mix=MIX | {"read": {"talk": counts}})
+    page = Outline(written).text
+    assert '<td><span class="words">empty turn 3</span></td>' in written  # takes several lines where it is long
     assert all(text in page for text in ("empty turn 3", "same role 4", "877"))
     assert "1 conversations from all of the training set" in page
     assert "e-mail addresses" in page and "Ask jo@example.org, please." in page
