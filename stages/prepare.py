@@ -66,7 +66,7 @@ def _log_counts(source: str, result: _Result, tally: Tally, rejects: Path) -> No
     if rejected:
         reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(result.reasons.items()))
         total = result.written + rejected
-        log("prepare", f"{source}: rejected {rejected:,} of {total:,} entries: {reasons} (see {rejects})")
+        log("prepare", f"{source}: rejected {rejected:,} of {total:,} entries: {reasons} (see {rejects.name})")
     for what, by_reason in (("left out", counts["messages"]["rejected"]), ("repaired", counts["repaired"])):
         if numbers := ", ".join(f"{name} {number:,}" for name, number in by_reason.items() if number):
             unit = f"of {counts['messages']['read']:,} messages" if what == "left out" else "conversations"

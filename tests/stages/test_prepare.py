@@ -133,7 +133,7 @@ def test_too_many_rejects_name_the_commonest_reason_its_first_place_and_a_file_o
 
 def test_rejected_entries_are_logged_by_reason_with_the_file_that_has_them(tmp_path, capsys):
     run(tmp_path, [*[chat(f"Hi {i}", "Hello") for i in range(3)], "{\n", chat("Hi")], max_reject_rate=0.4)
-    message = f"prepare: chats: rejected 2 of 5 entries: bad_json 1, no_answer 1 (see {tmp_path}/chats.rejects.jsonl)"
+    message = "prepare: chats: rejected 2 of 5 entries: bad_json 1, no_answer 1 (see chats.rejects.jsonl)"
     assert message in capsys.readouterr().err
 
 
