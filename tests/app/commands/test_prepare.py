@@ -230,6 +230,15 @@ def test_an_entry_that_is_no_json_is_shown_though_many_parts_are_left_out(tmp_pa
     assert re.search(r"bad_json: \S+/x\.json:481: line 489: not JSON", shown)
 
 
+def test_the_names_of_published_chat_programs_are_the_assistant(tmp_path, capsys):
+    names = ("gpt", "chatgpt", "bing", "bard")
+    chats = ([{"from": "human", "value": f"Hi {i}"}, {"from": names[i % 4], "value": f"Hello {i}"}] for i in range(40))
+    (tmp_path / "x.jsonl").write_bytes(lines([{"conversations": chat} for chat in chats]))
+    code, section, _ = look(capsys, tmp_path / "x.jsonl")
+    assert yaml.safe_load(section)["prepare"]["x"]["roles"] == {"assistant": ["chatgpt", "bing", "bard"]}
+    assert code == 0
+
+
 def test_looking_imports_neither_torch_nor_transformers(tmp_path):
     (tmp_path / "x.jsonl").write_bytes(lines())
     code = (
