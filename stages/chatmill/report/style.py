@@ -54,6 +54,7 @@ th:first-child { text-align: left; padding-left: 0; white-space: normal; }
 thead th { color: var(--quiet); font-size: .8rem; border-bottom: 1px solid var(--rule); vertical-align: bottom; }
 tbody tr + tr > * { border-top: 1px solid var(--rule); }
 .total tbody tr:last-child > * { font-weight: 600; border-top-color: var(--ink); }
+:is(td, th):has(.words) { text-align: left; white-space: normal; min-width: 9rem; }
 td:has(.bar) { width: 36%; min-width: 4rem; }
 .bar { display: block; }
 
