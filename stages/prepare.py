@@ -66,9 +66,13 @@ def _write(entries: Iterable[Record | Reject], conversations: Path, rejects: Pat
     return _Result(written, +reasons, first, tools, unknown)
 
 
-def _log_counts(source: str, result: _Result, tally: Tally) -> None:
-    """Log what was left out and repaired, and tools that models do not learn to call."""
-    counts = tally.content()
+def _log_counts(source: str, result: _Result, tally: Tally, rejects: Path) -> None:
+    """Log what was rejected, left out and repaired, and tools that models do not learn to call."""
+    counts, rejected = tally.content(), result.reasons.total()
+    if rejected:
+        reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(result.reasons.items()))
+        total = result.written + rejected
+        log("prepare", f"{source}: rejected {rejected:,} of {total:,} entries: {reasons} (see {rejects.name})")
     for what, by_reason in (("left out", counts["messages"]["rejected"]), ("repaired", counts["repaired"])):
         if numbers := ", ".join(f"{name} {number:,}" for name, number in by_reason.items() if number):
             unit = f"of {counts['messages']['read']:,} messages" if what == "left out" else "conversations"
@@ -124,5 +128,5 @@ def main(conversations: Output, rejects: Output, manifest: Output, *, parameters
         )
     if not result.written:
         raise ValueError(f"{parameters.path}: no conversations: add some, or remove prepare.{source} from params.yaml")
-    _log_counts(source, result, tally)
+    _log_counts(source, result, tally, rejects)
     write_file_manifest(manifest, [conversations, rejects], kind="conversations", counts=tally.content())

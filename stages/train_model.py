@@ -42,7 +42,7 @@ from chatmill.training.distributed import (
 )
 from chatmill.training.estimate import available_memory, check_memory, memory_needed, report_out_of_memory
 from chatmill.training.initial_model import initial_files, load_initial
-from chatmill.training.kept_weights import KeptWeights
+from chatmill.training.kept_weights import KeptWeights, describe_kept
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
@@ -268,8 +268,8 @@ def run_worker(
         trained = trained_model(trainer.model, weights, vocabulary)
         write_model(model, trained, tokenizer, vocabulary, metadata, use_embedding_table(trained))
         curve_file.complete()
-        if parameters.keep == "best":
-            log(STAGE, f"kept the weights of step {kept.step:,}: {kept.bits_per_byte:.4f} bits per byte on validation")
+        for line in describe_kept(kept, parameters) if parameters.keep == "best" else ():
+            log(STAGE, line)
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
             log(STAGE, f"{question!r} is answered {answer!r}")
         on_success(checkpoint.remove)

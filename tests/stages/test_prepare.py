@@ -153,6 +153,12 @@ def test_a_table_in_another_encoding_names_the_byte_and_the_remedy(tmp_path, mon
         run(tmp_path, [], path=tmp_path / "faq.csv", **mapping)
 
 
+def test_rejected_entries_are_logged_by_reason_with_the_file_that_has_them(tmp_path, capsys):
+    run(tmp_path, [*[chat(f"Hi {i}", "Hello") for i in range(3)], "{\n", chat("Hi")], max_reject_rate=0.4)
+    message = "prepare: chats: rejected 2 of 5 entries: bad_json 1, no_answer 1 (see chats.rejects.jsonl)"
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_an_empty_dataset_is_an_error(tmp_path, content):
     with pytest.raises(ValueError, match=r"raw\.jsonl: no conversations: add some"):

@@ -122,3 +122,8 @@ def test_without_a_validation_set_none_is_the_best(tmp_path):
     tokens = write_tokens(tmp_path, held_out=range(0))
     with pytest.raises(ValueError, match=r"train_model.keep = best: the validation set is empty: set keep: last"):
         run_training(tokens, tmp_path / "out", keep="best")
+
+
+def test_weights_of_an_earlier_phase_are_warned_of(contrary, tmp_path, capfd):
+    run_training(contrary, tmp_path, steps=30, keep="best", phases=[{"steps": 20}, {"steps": 10}])
+    assert "train_model: warning: step 10 is of phase 1 of 2" in capfd.readouterr().err

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatmill.data_card.card import Card, Spread
-from chatmill.report.markup import Html, section, table, tag
+from chatmill.report.markup import Html, section, table, tag, words
 from chatmill.report.metrics import Metrics, get_nested, number, percent
 
 
@@ -47,19 +47,20 @@ def messages(mix: Metrics) -> Html:
         (
             source,
             *(number(get_nested(counts, unit, what)) for unit in ("messages", "bytes") for what in ("read", "kept")),
-            named_counts(get_nested(counts, "messages", "rejected", default={})),
-            named_counts(get_nested(counts, "repaired", default={})),
+            words(named_counts(get_nested(counts, "messages", "rejected", default={}))),
+            words(named_counts(get_nested(counts, "repaired", default={}))),
         )
         for source, counts in get_nested(mix, "read", default={}).items()
     ]
-    head = ("", "messages read", "kept", "bytes read", "kept", "messages left out", "conversations changed by rule")
+    read = ("messages read", "kept", "bytes read", "kept")
+    head = ("", *read, words("messages left out"), words("conversations changed by rule"))
     return table("Sources", head, rows) if rows else Html()
 
 
-def named_counts(counts: Mapping[str, int]) -> Html:
+def named_counts(counts: Mapping[str, int]) -> str:
     """Names with their counts, of which any number fits into a cell; a dash if there are none."""
     text = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
-    return tag("span", text or "–", class_="words")
+    return text or "–"
 
 
 def sample_note(cards: Mapping[str, Card]) -> Html:
@@ -82,12 +83,12 @@ def contents(cards: Mapping[str, Card]) -> Html:
             quantiles(card.lengths),
             "–" if card.cut is None else number(card.cut),
             percent(card.trained_bytes / card.bytes if card.bytes else None),
-            card.language_shares or "–",
+            words(card.language_shares or "–"),
         )
         for source, card in cards.items()
     ]
     unit = next(iter(cards.values())).unit
-    head = ("", "sampled", "messages", unit, "over the context", "bytes trained", "languages")
+    head = ("", "sampled", "messages", unit, "over the context", "bytes trained", words("languages"))
     return table(f"Conversations: messages and {unit} as median, 95 % and maximum", head, rows)
 
 
@@ -99,13 +100,13 @@ def quantiles(spread: Spread) -> str:
 def findings(cards: Mapping[str, Card]) -> Html:
     """What is odd in the text, and the answers that are given most often."""
     rows: list[tuple[Any, ...]] = [
-        (source, name, number(odd["messages"]), odd["examples"][0])
+        (source, words(name), number(odd["messages"]), words(odd["examples"][0]))
         for source, card in cards.items()
         for name, odd in card.odd.items()
     ]
     rows += [
-        (source, "the same answer", number(count), text[:100])
+        (source, words("the same answer"), number(count), words(text[:100]))
         for source, card in cards.items()
         for text, count in list(card.frequent_answers.items())[:1]
     ]
-    return table("To look at", ("", "found", "messages", "example"), rows) if rows else Html()
+    return table("To look at", ("", words("found"), "messages", words("example")), rows) if rows else Html()

@@ -58,6 +58,11 @@ def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]
     )
 
 
+def words(text: str) -> Html:
+    """The content of a cell that is no number: it is aligned to the left, and takes several lines where it is long."""
+    return tag("span", text, class_="words")
+
+
 def section(title: str, *content: object) -> Html:
     """A section of the page with its heading."""
     return tag("section", tag("h2", title), *content)

@@ -24,8 +24,8 @@ EMBEDDING_TITLES = {
 MIN_STOPS_RATE = 0.99  # share of answers that should end by themselves
 LOSS_NOTE = "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight."
 BITS_NOTE = (
-    "Measured on the assistant's text alone: in the training batches, and in a fixed sample of the validation "
-    "conversations."
+    "Measured on trained text, the assistant's and that of documents: in the training batches, and in a fixed sample "
+    "of the validation set, which is of all sources, without weights."
 )
 
 Points = list[tuple[float, float]]

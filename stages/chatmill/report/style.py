@@ -50,11 +50,11 @@ svg circle, svg rect { fill: var(--c); }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .2rem; }
 th, td { text-align: right; padding: .16rem 0 .16rem .9rem; white-space: nowrap; font-weight: 400; }
-td .words { white-space: normal; }
 th:first-child { text-align: left; padding-left: 0; white-space: normal; }
 thead th { color: var(--quiet); font-size: .8rem; border-bottom: 1px solid var(--rule); vertical-align: bottom; }
 tbody tr + tr > * { border-top: 1px solid var(--rule); }
 .total tbody tr:last-child > * { font-weight: 600; border-top-color: var(--ink); }
+:is(td, th):has(.words) { text-align: left; white-space: normal; min-width: 9rem; }
 td:has(.bar) { width: 36%; min-width: 4rem; }
 .bar { display: block; }
 

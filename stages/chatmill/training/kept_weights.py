@@ -1,11 +1,12 @@
 """The weights that a run ends with: those of its last step, or of the step that was best on validation."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from chatmill.training.train_parameters import Keep
+from chatmill.training.train_parameters import Keep, TrainParameters
 from chatmill.training.trainer import Trainer
 
 
@@ -47,3 +48,14 @@ class KeptWeights:
         """Restore the state of `state_dict`."""
         self.step, self.bits_per_byte = state["step"], state["bits_per_byte"]
         self._weights = state["weights"] if is_main_process else {}
+
+
+def describe_kept(kept: KeptWeights, parameters: TrainParameters) -> Iterator[str]:
+    """The step whose weights were best, and a warning if it is of an earlier phase."""
+    yield f"kept the weights of step {kept.step:,}: {kept.bits_per_byte:.4f} bits per byte on validation"
+    phase, phases = parameters.phase_of(kept.step), len(parameters.phases or ())
+    if phase < phases:
+        yield (
+            f"warning: step {kept.step:,} is of phase {phase} of {phases}: what later phases teach is not kept, since "
+            "validation is of all sources without weights: train_model.keep = last keeps it"
+        )

@@ -1,5 +1,6 @@
 """The parameters of a training run: the section train_model of params.yaml."""
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -70,6 +71,11 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
             )
             for number, phase in enumerate(self.phases)
         }
+
+    def phase_of(self, step: int) -> int:
+        """The number of the phase, from 1, that a step is of."""
+        ends = accumulate(phase.steps for phase in self.phases or ())
+        return 1 + sum(step > end for end in ends)
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

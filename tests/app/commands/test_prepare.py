@@ -161,11 +161,7 @@ def test_the_section_is_what_prepare_reads(tmp_path, capsys):
         ("x.xlsx", b"PK\x03\x04abc", "a ZIP archive, or a document of an office program"),
         ("x.bin", b"some words\nand more\n", "its name does not say what else"),
         ("x.jsonl", b'{"n": 1}\n{"n": 2}\n', "no section can be proposed: no column holds a conversation"),
-        (
-            "x.json",
-            b'{"data": [{"q": "Hi you", "a": "Hello"}]}',
-            "entries are under 'data': write them alone, as by jq",
-        ),
+        ("x", b'{"data": [{"q": "Hi you", "a": "Hello"}]}', "they are read where the name of the file ends in .json"),
         ("x.txt", b"Ana: Hi\nBen: Hello\n\nAna: Bye\nBen: Bye\n", "its speakers are named Ana, Ben"),
         ("x.txt", b"1 2 3\n4 5 6\n", "its lines hold numbers"),
     ],
@@ -175,6 +171,42 @@ def test_what_no_format_reads_is_an_error_with_the_reason(name, content, reason,
     code, section, shown = look(capsys, tmp_path / name)
     assert (code, section) == (1, "")
     assert reason in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [
+        ({"version": 1, "data": [{"q": "Hi you", "a": "Hello"}]}, 1),
+        ({"7f": {"q": "Hi you", "a": "Hello"}, "c3": {"q": "Hi all", "a": "Hey"}}, 2),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_in_a_json_object_are_a_table(content, count, indent, tmp_path, capsys):
+    (tmp_path / "x.json").write_text(json.dumps(content, indent=indent))
+    code, section, shown = look(capsys, tmp_path / "x.json")
+    found = {"path": str(tmp_path / "x.json"), "format": "table", "columns": {"prompt": "q", "response": "a"}}
+    assert yaml.safe_load(section) == {"prepare": {"x": found}}
+    assert "a JSON object of rows, " in shown
+    assert f"{count} of {count} conversations" in shown
+    assert code == 0
+
+
+def test_named_lists_of_messages_are_a_table(tmp_path, capsys):
+    chat = [{"role": "user", "content": "Hi you"}, {"role": "assistant", "content": "Hello"}]
+    (tmp_path / "x.json").write_text(json.dumps({"7f": chat, "c3": chat}))
+    code, section, _ = look(capsys, tmp_path / "x.json")
+    found = {"path": str(tmp_path / "x.json"), "format": "table", "columns": {"messages": "."}}
+    assert yaml.safe_load(section) == {"prepare": {"x": found}}
+    assert code == 0
+
+
+def test_concatenated_objects_are_rows(tmp_path, capsys):
+    (tmp_path / "x.json").write_text(
+        "".join(f"{json.dumps({'q': f'Hi {i}', 'a': 'Hello'}, indent=1)}\n" for i in "abc")
+    )
+    _, section, shown = look(capsys, tmp_path / "x.json")
+    assert "JSON objects, " in shown and "3 of 3 conversations" in shown
+    assert yaml.safe_load(section)["prepare"]["x"]["columns"] == {"prompt": "q", "response": "a"}
 
 
 def test_a_section_that_keeps_little_is_shown_and_fails(tmp_path, capsys):
@@ -198,6 +230,60 @@ def test_text_files_are_told_apart(text, format, tmp_path, capsys):
     (tmp_path / "x.txt").write_text(text)
     code, section, _ = look(capsys, tmp_path / "x.txt")
     assert yaml.safe_load(section)["prepare"]["x"]["format"] == format
+    assert code == 0
+
+
+PROSE = "A long text that is\nwrapped at a width, and\nso on.\n\nAnother part of\nit.\n"
+
+
+def test_texts_of_a_folder_go_together_compressed_or_not(tmp_path, capsys):
+    for name in ("a.md", "b.md", "c.txt"):
+        (tmp_path / name).write_text(PROSE)
+    (tmp_path / "d.md.gz").write_bytes(gzip.compress(PROSE.encode()))
+    _, section, shown = look(capsys, tmp_path)
+    (found,) = yaml.safe_load(section)["prepare"].values()
+    assert found == {"path": str(tmp_path), "format": "documents"}
+    assert "4 files, plain text and Markdown, some compressed by gzip" in shown
+    assert "4 of 4 documents" in shown
+
+
+def test_a_single_readme_is_no_data(tmp_path, capsys):
+    for name in ("a.txt", "b.txt", "README.md"):
+        (tmp_path / name).write_text(PROSE)
+    (found,) = yaml.safe_load(look(capsys, tmp_path)[1])["prepare"].values()
+    assert found["files"] == "*.txt"
+
+
+def test_files_of_a_folder_that_cannot_be_read_are_named_with_the_reason(tmp_path, capsys):
+    contents = {"a.txt": PROSE.encode(), "b.txt": PROSE.encode("utf-16"), "c.txt": b"", "d.bin": b"\x00\x01"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    _, section, shown = look(capsys, tmp_path)
+    (found,) = yaml.safe_load(section)["prepare"].values()
+    assert found["files"] == "a.txt"
+    assert f"left out: {tmp_path}/b.txt: UTF-16: convert it to UTF-8" in shown
+    assert f"left out: {tmp_path}/c.txt: empty" in shown
+    assert f"left out: {tmp_path}/d.bin: binary data" in shown
+
+
+def test_an_entry_that_is_no_json_is_shown_though_many_parts_are_left_out(tmp_path, capsys):
+    def row(*turns):
+        return json.dumps({"conversations": [{"from": name, "value": text} for name, text in turns]}, indent=1)
+
+    pair = ("human", "Hi"), ("gpt", "Hello")
+    rows = [row(("system", ""), *pair), row(*pair, ("human", "Bye")), row(("gpt", "Hello"), *pair)] * 10
+    broken = rows[0].replace('"Hi"', '"Hi')
+    (tmp_path / "x.json").write_text("[" + ",\n".join([*rows, broken, row(*pair)]) + "]")
+    _, _, shown = look(capsys, tmp_path / "x.json")
+    assert re.search(r"bad_json: \S+/x\.json:481: line 489: not JSON", shown)
+
+
+def test_the_names_of_published_chat_programs_are_the_assistant(tmp_path, capsys):
+    names = ("gpt", "chatgpt", "bing", "bard")
+    chats = ([{"from": "human", "value": f"Hi {i}"}, {"from": names[i % 4], "value": f"Hello {i}"}] for i in range(40))
+    (tmp_path / "x.jsonl").write_bytes(lines([{"conversations": chat} for chat in chats]))
+    code, section, _ = look(capsys, tmp_path / "x.jsonl")
+    assert yaml.safe_load(section)["prepare"]["x"]["roles"] == {"assistant": ["chatgpt", "bing", "bard"]}
     assert code == 0
 
 

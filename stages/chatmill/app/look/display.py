@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chatmill.app.look.file_kinds import Container
+from chatmill.app.look.file_kinds import Container, in_words
 from chatmill.app.look.guess import by_path
 from chatmill.app.look.sample import Sample
 from chatmill.app.look.trial import Trial
@@ -14,6 +14,8 @@ from chatmill.app.terminal.printable import printable
 from chatmill.data_card.card import Card, Spread
 
 _MAX_COLUMNS = 16
+_MAX_REASONS = 3  # of which the first case is shown
+_MAX_FILES = 5  # that are named
 _MAX_SHOWN = 600  # characters of a conversation
 
 
@@ -23,16 +25,25 @@ def sample_lines(sample: Sample) -> Iterator[str]:
     unit = "lines" if sample.kind.is_text else "entries"
     about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
-    yield f"{sample.path}: {count}{sample.kind}, {format_size(sample.bytes)}{entries}"
-    if sample.others:
-        names = ", ".join(file.name for file in sample.others[:5])
-        yield f"left out of the folder: {names}{' …' if len(sample.others) > 5 else ''}"
+    yield f"{sample.path}: {count}{in_words(sample.kinds)}, {format_size(sample.bytes)}{entries}"
+    yield from left_out_lines(sample)
     if not sample.is_complete:
         places = ", ".join(dict.fromkeys(excerpt.where for excerpt in sample.excerpts))
         several = f" of {len({excerpt.origin for excerpt in sample.excerpts})} files" if len(sample.files) > 1 else ""
         yield f"all that follows is of a sample from {places}{several}"
     if not sample.kind.is_text and sample.kind.container != Container.YAML:
         yield from columns_lines(sample.rows)
+
+
+def left_out_lines(sample: Sample) -> Iterator[str]:
+    """Files of the folder that are left out: those that cannot be read with the reason, others by their names."""
+    for error in list(sample.errors.values())[:_MAX_FILES]:
+        yield f"left out: {error}"
+    if len(sample.errors) > _MAX_FILES:
+        yield f"left out: {len(sample.errors) - _MAX_FILES:,} others that cannot be read"
+    if others := [file for file in sample.others if file not in sample.errors]:
+        names = ", ".join(file.name for file in others[:_MAX_FILES])
+        yield f"left out: {names}{f' and {len(others) - _MAX_FILES:,} others' if len(others) > _MAX_FILES else ''}"
 
 
 def columns_lines(rows: list[Any]) -> Iterator[str]:
@@ -74,7 +85,7 @@ def trial_lines(trial: Trial) -> Iterator[str]:
         yield f"left out: of {messages['read']:,} messages {counts_text(parts)}"
     if trial.counts["repaired"]:
         yield f"changed by rule: {counts_text(trial.counts['repaired'])}"
-    for reject in list(trial.first.values())[:3]:
+    for reject in sorted(trial.first.values(), key=lambda reject: reject.part)[:_MAX_REASONS]:  # entries before parts
         yield shorten(f"  {reject.reason}: {reject.place}: {reject.detail}", 200)
 
 

@@ -1,12 +1,13 @@
 """Tells what a file is, by its name and its first bytes."""
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.datasets.formats.compression import PACKED, inner_suffix, open_decompressed
-from chatmill.datasets.formats.row_readers import separator_of
+from chatmill.datasets.formats.row_readers import object_rows, separator_of
 
 
 class Container(Enum):
@@ -16,6 +17,7 @@ class Container(Enum):
     JSON_ARRAY = "a JSON array"
     JSON_OBJECT = "a JSON object"
     JSON_OBJECTS = "JSON objects"
+    JSON_ROWS = "a JSON object of rows"
     CSV = "CSV"
     TSV = "TSV"
     PARQUET = "Parquet"
@@ -47,13 +49,19 @@ _UNREADABLE = {
 
 
 class FileKind(NamedTuple):
-    """What a file is; the details are words about it, such as `separated by commas`."""
+    """What a file is, in words: `CSV, separated by commas, compressed by gzip`."""
 
     container: Container
-    details: tuple[str, ...] = ()
+    separator: str = ""  # of a table, such as `commas`
+    compression: str = ""  # such as `gzip`
 
     def __str__(self) -> str:
-        return ", ".join([self.container.value, *self.details])
+        return in_words([self])
+
+    @property
+    def content(self) -> "FileKind":
+        """The kind of what it holds, compressed or not."""
+        return self._replace(compression="")
 
     @property
     def is_text(self) -> bool:
@@ -76,10 +84,20 @@ def kind_of(file: Path) -> FileKind:
     with open_decompressed(file) as stream:
         start = stream.read(1 << 16)
     container = _container(file, start)
-    details = [f"compressed by {PACKED[file.suffix]}"] if file.suffix in PACKED else []
-    if container in _WITH_HEADER:
-        details.insert(0, f"separated by {_SEPARATORS[separator_of(file)]}")
-    return FileKind(container, tuple(details))
+    separator = _SEPARATORS[separator_of(file)] if container in _WITH_HEADER else ""
+    return FileKind(container, separator, PACKED.get(file.suffix, ""))
+
+
+def in_words(kinds: Iterable[FileKind]) -> str:
+    """The kinds of files as one: `plain text and Markdown, some compressed by gzip`."""
+    kinds = list(kinds)
+    words = [" and ".join(sorted({kind.container.value for kind in kinds}, reverse=True))]
+    if separators := sorted({kind.separator for kind in kinds} - {""}):
+        words.append(f"separated by {' and '.join(separators)}")
+    if compressions := sorted({kind.compression for kind in kinds} - {""}):
+        some = "" if all(kind.compression for kind in kinds) else "some "
+        words.append(f"{some}compressed by {' and '.join(compressions)}")
+    return ", ".join(words)
 
 
 def _container(file: Path, start: bytes) -> Container:
@@ -106,7 +124,10 @@ def _json_container(file: Path, start: bytes) -> Container:
         lines = text.split(b"\n", 2)
         is_lines = len(lines) > 2 and lines[0].rstrip().endswith(b"]") and lines[1].startswith(b"[")
         return Container.JSON_LINES if is_lines else Container.JSON_ARRAY
-    is_named_lines = inner_suffix(file).lower() in (".jsonl", ".ndjson")
+    suffix = inner_suffix(file).lower()
+    if suffix == ".json" and object_rows(file) is not None:
+        return Container.JSON_ROWS
+    is_named_lines = suffix in (".jsonl", ".ndjson")
     is_line = text.startswith(b"{") and b"\n" not in text.rstrip() and not is_named_lines
     if re.match(rb"\{\s*\r?\n", text) or is_line:
         with open_decompressed(file) as stream:

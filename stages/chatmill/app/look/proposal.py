@@ -6,12 +6,13 @@ from typing import Any
 
 import yaml
 
-from chatmill.app.look.file_kinds import Container, FileKind, ending
+from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
 from chatmill.app.look.guess import Guess, NoGuessError
 from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import Sample, fill, first_rows
 from chatmill.app.look.texts import text_file
 from chatmill.app.look.trial import MIN_KEPT, Trial, best_trial, name_of, parameters_of, try_section
+from chatmill.datasets.formats.row_readers import object_rows
 from chatmill.datasets.source_parameters import SourceParameters
 
 _FIRST_ASSISTANT = 0.2  # share of conversations from which it is worth a word
@@ -56,8 +57,9 @@ def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Pa
     guesses: dict[str, Guess] = {}
     errors = []
     for file in sample.files:
+        kind = kind_of(file)
         try:
-            found = _guesses(sample.kind, first_rows(file, sample.kind, _FEW), file)[0]
+            found = _guesses(kind, first_rows(file, kind, _FEW), file)[0]
         except NoGuessError as error:
             errors.append(f"{file.name}: {error}")
         else:
@@ -82,7 +84,10 @@ def _guesses(kind: FileKind, rows: list[Any], file: Path) -> list[Guess]:
     if kind.is_text:
         return [text_file(rows, markdown=kind.container == Container.MARKDOWN)]
     if kind.container == Container.JSON_OBJECT:
-        return [_of_object(rows)]
+        return [_of_object(rows, file)]
+    if kind.container == Container.JSON_ROWS:
+        found = guess_rows(rows)
+        return found if found[0].format == "chitchat" else guess_rows(rows, json=False)
     return guess_rows(rows, json=kind.is_json)
 
 
@@ -103,36 +108,18 @@ def _of_yaml(file: Path) -> Guess:
     raise NoGuessError("YAML is read where it holds intents (talk), skills, or a dataset of the hub and its revision")
 
 
-def _of_object(rows: list[Any]) -> Guess:
-    """The guess of a JSON document that is one object. Raises NoGuessError."""
+def _of_object(rows: list[Any], file: Path) -> Guess:
+    """The guess of a JSON document that is one object, and so one row. Raises NoGuessError."""
     merged = {key: value for row in rows for key, value in row.items()}
-    if not any(isinstance(item, dict) for value in merged.values() for item in (value, *_start(value))):
-        return guess_rows([merged])[0]
-    if lists := [key for key, value in merged.items() if isinstance(value, list) and value]:
-        try:
-            return guess_rows([merged])[0]
-        except NoGuessError:
-            key = max(lists, key=lambda name: len(merged[name]))
-            raise NoGuessError(
-                f"one JSON object, whose entries are under {key!r}: write them alone, as by jq -c '.[\"{key}\"][]' "
-                "FILE > FILE.jsonl, and look at that"
-            ) from None
-    if any(isinstance(value, dict) for value in merged.values()):
-        try:
-            guess = guess_rows([merged])[0]
-        except NoGuessError:
-            guess = Guess()
-        if guess.format == "chitchat":
+    try:
+        guess = guess_rows([merged])[0]
+    except NoGuessError:
+        if object_rows(file) is None:
+            raise
+    else:
+        if guess.format == "chitchat" or object_rows(file) is None:
             return guess
-        raise NoGuessError(
-            "one JSON object, whose entries are under keys of their own: write them alone, as by jq -c '.[]' FILE > "
-            "FILE.jsonl, and look at that"
-        )
-    return guess_rows([merged])[0]
-
-
-def _start(value: Any) -> list[Any]:
-    return value[:1] if isinstance(value, list) else []
+    raise NoGuessError("one JSON object that holds rows: they are read where the name of the file ends in .json")
 
 
 def _is_valid(guess: Guess) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,13 +28,15 @@ class Sample:
     """The files that are looked at, and what was read of them."""
 
     path: Path
-    kind: FileKind
-    files: list[Path]  # of that kind
+    kind: FileKind  # of what the files hold
+    kinds: set[FileKind]  # of the files themselves, some of which may be compressed
+    files: list[Path]
     others: list[Path] = field(default_factory=list)  # in the folder
     excerpts: list[Excerpt] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)  # of the beginnings, parsed; of text its paragraphs
     entries: int = 0  # of all files, of text its lines; about, unless these were all read
     is_complete: bool = False
+    errors: dict[Path, str] = field(default_factory=dict)  # of files in the folder that cannot be read
     limit: int = MAX_ENTRIES  # of the entries of an excerpt
 
     @property
@@ -43,37 +46,48 @@ class Sample:
 
 
 def take_sample(path: Path, scratch: Path) -> Sample:
-    """A sample of a file, or of those files of a folder whose kind has the most bytes; `scratch` gets excerpts.
+    """A sample of a file, or of those files of a folder whose content has the most bytes; `scratch` gets excerpts.
 
     Raises ValueError for files that cannot be read.
     """
     every = files_of(path)
     opened = evenly(every, _MAX_KINDS)
-    kinds = _kinds(opened)
-    candidates = [kind for kind in kinds.values() if kind.container not in (Container.MARKDOWN, Container.YAML)]
-    sizes = dict.fromkeys(candidates or kinds.values(), 0)
-    for file, kind in kinds.items():
-        if kind in sizes:
-            sizes[kind] += file.stat().st_size
-    chosen = max(sizes, key=lambda kind: sizes[kind])
-    endings = {ending(file) for file, kind in kinds.items() if kind == chosen}
+    kinds, errors = _kinds(opened)
+    contents = _contents(kinds)
+    sizes = Counter[FileKind]()
+    for file, content in contents.items():
+        sizes[content] += file.stat().st_size
+    data = [content for content in sizes if content.container not in (Container.MARKDOWN, Container.YAML)]
+    chosen = max(data or sizes, key=lambda content: sizes[content])
+    taken = [file for file, content in contents.items() if content == chosen]
+    endings = {ending(file) for file in taken}
     alike = {file for file in every if ending(file) in endings}.difference(opened)
-    sample = Sample(path, chosen, [file for file in every if file in alike or kinds.get(file) == chosen])
+    files = [file for file in every if file in alike or contents.get(file) == chosen]
+    sample = Sample(path, chosen, {kinds[file] for file in taken}, files, errors=errors)
     fill(sample, every, scratch)
     return sample
 
 
-def _kinds(files: list[Path]) -> dict[Path, FileKind]:
-    """What the files are. Raises ValueError for one that cannot be read, unless there are others."""
-    kinds, errors = {}, []
+def _contents(kinds: dict[Path, FileKind]) -> dict[Path, FileKind]:
+    """What the files hold, compressed or not. Several Markdown files are text, a single one may describe the data."""
+    contents = {file: kind.content for file, kind in kinds.items()}
+    text, markdown = FileKind(Container.TEXT), FileKind(Container.MARKDOWN)
+    if text in contents.values() and sum(content == markdown for content in contents.values()) > 1:
+        return {file: text if content == markdown else content for file, content in contents.items()}
+    return contents
+
+
+def _kinds(files: list[Path]) -> tuple[dict[Path, FileKind], dict[Path, str]]:
+    """What the files are, and what is wrong with others. Raises ValueError where none can be read."""
+    kinds, errors = {}, {}
     for file in files:
         try:
             kinds[file] = kind_of(file)
         except ValueError as error:
-            errors.append(error)
+            errors[file] = str(error)
     if not kinds:
-        raise errors[0]
-    return kinds
+        raise ValueError(next(iter(errors.values())))
+    return kinds, errors
 
 
 def evenly(files: list[Path], count: int) -> list[Path]:

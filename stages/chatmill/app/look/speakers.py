@@ -16,8 +16,8 @@ _LIKELY: dict[Speaker, str] = {
     ),
     "assistant": (
         "agent support supporter operator advisor adviser doctor therapist counselor teacher tutor helper ai "
-        "ai_assistant answer response reply a chatgpt claude llm wizard representative rep staff expert librarian asst "
-        "virtual_assistant seller clerk nurse robot machine answerer output"
+        "ai_assistant answer response reply a chatgpt bing bard claude llm wizard representative rep staff expert "
+        "librarian asst virtual_assistant seller clerk nurse robot machine answerer output"
     ),
     "call": "tool-call function-call action tool_use",
     "output": "tool_result tool_output function_response function_result function-response tool-result",

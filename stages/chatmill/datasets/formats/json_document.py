@@ -88,9 +88,16 @@ def _array_entries(text: "_JsonStream") -> Iterator[tuple[str, None, Any] | Reje
             is_last = not text.skip_to_entry()
             if is_last and not text.ends_with("]"):
                 raise
-            yield Reject(place, "bad_json", str(error))
+            yield Reject(place, "bad_json", _without_file(str(error), place))
             if is_last:
                 return
+
+
+def _without_file(problem: str, place: str) -> str:
+    """A problem without its place, if that is the entry's, or else with its line alone."""
+    rest = problem.removeprefix(f"{place}: ")
+    file = place[: place.rindex(":") + 1]
+    return f"line {rest.removeprefix(file)}" if rest.startswith(file) else rest
 
 
 def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:

@@ -124,7 +124,10 @@ def object_rows(file: Path) -> Iterator[RawRow | Reject] | None:
     {"7f": {"turns": […]}, "c3": {"turns": […]}}    {"7f": [message, …], "c3": […]}    {"version": 1, "data": [row, …]}
     """
     entries = ((place, value) for place, key, value in _named_entries(file) if key is not None)
-    first = list(islice(entries, 8))
+    try:
+        first = list(islice(entries, 8))
+    except ValueError:
+        return None  # several values, or a broken one, of which the other readers say the place
     if len(first) > 1 and all(isinstance(value, dict) for _, value in first):
         keys = [set(value) for _, value in first]
         return chain(first, entries) if keys[0] & keys[1] else None
