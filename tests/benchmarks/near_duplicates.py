@@ -22,9 +22,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import mix
-import prepare
 from chatmill.conversation.chatml import Message, Record, parse, read_records, render
+from chatmill.datasets.records import records
+from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.split import on_side, question_group
+from chatmill.datasets.tally import Tally
 
 SOURCES = {
     "dailydialog/dialogues_text.txt": "dailydialog",
@@ -173,9 +175,8 @@ def read(data: Path) -> Iterator[str]:
     """The conversations of all datasets, each once."""
     seen = set()
     for file, name in SOURCES.items():
-        for item in (
-            prepare.records(data / file, "data", format=name, limit=None, seed=0) if (data / file).exists() else ()
-        ):
+        parameters = SourceParameters(path=data / file, format=name)
+        for item in records("data", parameters, Tally()) if parameters.path.exists() else ():
             if isinstance(item, Record) and item.text not in seen:
                 seen.add(item.text)
                 yield item.text

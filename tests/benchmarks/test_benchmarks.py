@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import ablation
 import latency
 import learning
+import near_duplicates
 import peers
 
 import soft_tokenizer
@@ -173,3 +174,13 @@ def test_rows_are_means_over_seeds_with_half_the_distance_of_the_extremes():
     lines = [{"way": "table", "clean": bits, "parameters": 1_500_000} | numbers for bits in (0.25, 0.5, 0.75)]
     *_, row = soft_tokenizer.table(lines)
     assert row.startswith("| table | 0.500 ± 0.250 | 1.000 ± 0.000 |") and "| 1.50 M |" in row
+
+
+def test_near_duplicates_are_planted_in_conversations_that_are_read_once(tmp_path):
+    (tmp_path / "dailydialog").mkdir()
+    lines = "How are you ? __eou__ Fine . __eou__\n" * 2 + "Who is it ? __eou__ Me . __eou__\n"
+    (tmp_path / "dailydialog" / "dialogues_text.txt").write_text(lines)
+    assert [near_duplicates.texts_of(text) for text in near_duplicates.read(tmp_path)] == [
+        ["How are you ?", "Fine ."],
+        ["Who is it ?", "Me ."],
+    ]

@@ -1,4 +1,7 @@
+import math
+
 import pytest
+from pydantic import ValidationError
 
 from chatmill.pipeline.params_file import read_params
 from chatmill.training.run_length import RunLength, count_steps, length_warning
@@ -27,6 +30,12 @@ def test_both_or_neither_are_an_error_that_names_both(steps, epochs, values):
     message = f"train_model.steps = {values}: expected a number for one of them, and null for the other"
     with pytest.raises(ValueError, match=message.replace("and .*", "and train_model.epochs")):
         parameters(steps=steps, epochs=epochs)
+
+
+@pytest.mark.parametrize("name", ["epochs", "learning_rate", "head_alignment", "tokens_per_chunk"])
+def test_an_infinite_number_is_an_error(name):
+    with pytest.raises(ValidationError, match=rf"{name}\n  Input should be a finite number"):
+        parameters(**{name: math.inf})
 
 
 def warned(steps, tokens_per_epoch=100_000):

@@ -39,6 +39,13 @@ def test_epochs_are_counted_in_rows_of_the_context():
     assert [length.epochs for length in lengths] == [1, 3, 0.4]
 
 
+def test_epochs_are_those_that_were_set_where_short_rows_divide_a_step_otherwise():
+    parameters = PARAMETERS.model_copy(update={"context": 500, "steps": None, "epochs": 4.0, "batch_size": 500})
+    made = plan_steps(parameters, pack([SHORT] * 200, 500, chained=0.5), 512, SINGLE_PROCESS)
+    assert [phase.rows_per_step * phase.dataset.row_length for phase in made.phases] == [SHORT_ROW, 500]
+    assert made.length.epochs == pytest.approx(4, rel=0.01)
+
+
 def described(steps):
     return [(phase.dataset.row_length, [row.conversations.tolist() for row in rows]) for phase, rows in steps]
 

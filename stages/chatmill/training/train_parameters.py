@@ -4,13 +4,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from chatmill.pipeline.expected_values import in_yaml
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 
 Precision = Literal["float32", "bfloat16"]  # training/precision.py has their properties
 Keep = Literal["last", "best"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = (  # of a source: a factor, or a share of the tokens; training/source_weights.py says what they mean
     Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
     | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?%$", examples=["30%"])]
@@ -36,7 +37,7 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     depth: PositiveInt
     context: PositiveInt  # tokens
     steps: PositiveInt | None = None
-    epochs: PositiveFloat | None = None
+    epochs: Positive | None = None
     batch_size: PositiveInt  # tokens a step
     keep: Keep = "last"
     prompt_loss_weight: Annotated[float, Field(ge=0, le=1)]
@@ -50,13 +51,13 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     initial: Path | None = None
     embedding: Literal["table", "bytes"] = "table"
     tie_embeddings: bool = True
-    head_alignment: NonNegativeFloat = 0.0
+    head_alignment: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     head: Literal["table", "bytes"] = "table"
     chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none"
-    tokens_per_chunk: Annotated[float, Field(gt=1)] = 4.0
+    tokens_per_chunk: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
     width: PositiveInt | None = None
     heads: PositiveInt | None = None
-    learning_rate: PositiveFloat = 0.012
+    learning_rate: Positive = 0.012
     checkpoint_every: PositiveInt = 100  # steps
     source_weights: SourceWeights = {}
     phases: Annotated[list[WeightedSteps], Field(min_length=1)] | None = None

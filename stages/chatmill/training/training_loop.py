@@ -90,8 +90,7 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
         )
 
     tokens_per_epoch, padding = dataset_of_epoch(parameters, dataset).measure_epoch(parameters.seed)
-    rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
-    total_steps = count_steps(parameters, tokens_per_epoch, rows_per_step * dataset.row_length)
+    total_steps = count_steps(parameters, tokens_per_epoch, tokens_per_step(parameters, dataset, group.size))
     phases: list[Phase] = []
     weighted, may_be_short = list(weighted_datasets(parameters, dataset, total_steps)), round(SHORT_STEPS * total_steps)
     if group.is_main_process and any(full.weights for full, _, _ in weighted):
@@ -102,6 +101,16 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
         phases += [phase(short, num_short)] if short and num_short else []
         phases += [phase(full, steps - num_short)]
     return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
+
+
+def tokens_per_step(parameters: TrainParameters, dataset: PackedDataset, processes: int) -> float:
+    """The mean tokens of a step of a run without phases, in which the rows of most steps may be short."""
+    full, short, _ = next(weighted_datasets(parameters, dataset, 1))
+    long_share = 1.0 if short is None else 1 - SHORT_STEPS
+    return sum(
+        share * rows.row_length * share_rows(parameters.batch_size, parameters.context, rows.row_length, processes)
+        for rows, share in ((full, long_share), (short or full, 1 - long_share))
+    )
 
 
 def dataset_of_epoch(parameters: TrainParameters, dataset: PackedDataset) -> PackedDataset:

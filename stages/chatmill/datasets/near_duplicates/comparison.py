@@ -22,9 +22,13 @@ MIN_CUT = 4  # words that are missing at the end of a truncated answer
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 _DIGITS = re.compile(r"\d+")
 _NOT = re.compile(r"n? ?['’] ?t\b", re.IGNORECASE)
-_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’]\w+)*|[+*/=<>%$€£¥#^°×÷−√∞≤≥≠≈±~&@|\\]|-(?=\d)|\((?=\d)|(?<=\d)[!)]")
+_TOKEN = re.compile(
+    r"\d+(?:[.,:]\d+)+|\w+(?:['’]\w+)*|[+*/=<>%$€£¥#^°×÷−√∞≤≥≠≈±~&@|\\]"
+    r"|-(?=\d)|\((?=\d)|(?<=\d)[!)]|(?<!\w)!(?=[\w(])"
+)
 _UNCASED = re.compile("[\u0530-\U0010ffff]")  # from Armenian on; Latin, Greek and Cyrillic come before
 _OPENING = re.compile(r"(?:^|[.!?:…\n])[\s\"'“”‘’(*_#>-]*$")
+_NO_SYMBOLS = frozenset("aiunrdmst")  # letters that are words or ends of short forms; others are options and variables
 _APART = ("un", "in", "im", "ir", "il", "dis", "non", "anti", "mis")
 
 
@@ -196,7 +200,7 @@ def _critical(content: str) -> list[str]:
 def _is_critical(match: re.Match[str]) -> bool:
     word = match[0]
     if word.isascii() and word.isalpha() and word.islower():
-        return word in NEGATIONS
+        return word in NEGATIONS or (len(word) == 1 and word not in _NO_SYMBOLS)
     lower = word.lower()
     if not word[0].isalpha() or lower in NEGATIONS or "n't" in lower:
         return True

@@ -11,8 +11,10 @@ kein keine keinen nie niemals ohne ne pas jamais sans nunca sin non mai senza na
 _NUMBERS = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
 eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred hundreds thousand thousands million
-millions billion billions first second third fourth fifth sixth seventh eighth ninth tenth half quarter dozen once
-twice thrice double triple single
+millions billion billions trillion trillions first second third fourth fifth sixth seventh eighth ninth tenth eleventh
+twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth fortieth
+fiftieth sixtieth seventieth eightieth ninetieth hundredth thousandth millionth thirds fourths fifths tenths half halves
+quarter quarters dozen dozens once twice thrice double triple single
 """
 _NO_NAMES = """
 i a about absolutely according actually add after again ah all almost alright also although always am among an and
@@ -76,7 +78,15 @@ compress expand | freeze melt boil | frozen melted | awake asleep | hungry full 
 left stayed | enabled disabled | enable disable | active inactive passive | tea coffee water milk juice wine beer |
 cat dog bird fish horse | car bus train plane bike | gold silver bronze | acid base | protons electrons neutrons |
 uncle aunt | nephew niece | grandfather grandmother | prince princess | mr mrs ms | actor actress | waiter waitress |
-bride groom | sir madam
+bride groom | sir madam | monday tuesday wednesday thursday friday saturday sunday |
+january february march april may june july august september october november december |
+positive negative neutral | entailment contradiction neutral | ascending descending | encode decode |
+mm cm m km | inch foot yard mile meter kilometer centimeter | inch foot yard mile metre kilometre centimetre |
+inches feet yards miles meters kilometers centimeters millimeters |
+inches feet yards miles metres kilometres centimetres millimetres | mcg mg g kg oz lb |
+micrograms milligrams grams kilograms ounces pounds tons | ml cl l | milliliters liters gallons pints cups |
+millilitres litres gallons pints cups | tsp tbsp | teaspoons tablespoons cups | teaspoon tablespoon cup |
+dollars euros pounds yen cents | celsius fahrenheit kelvin | bits bytes | kb mb gb tb | ms s min h
 """
 NEGATIONS = frozenset(_NEGATIONS.split())
 NUMBER_WORDS = frozenset(_NUMBERS.split())
