@@ -29,7 +29,7 @@ class RunLength:
         return self.tokens / self.tokens_per_epoch
 
 
-def count_steps(parameters: TrainParameters, tokens_per_epoch: int, tokens_per_step: int) -> int:
+def count_steps(parameters: TrainParameters, tokens_per_epoch: int, tokens_per_step: float) -> int:
     """The steps of a run: train_model.steps, or those that train_model.epochs take."""
     if parameters.epochs is None:
         return parameters.steps or 0
