@@ -18,8 +18,7 @@ from typing import Any
 from chatmill.datasets.formats.compression import inner_suffix, open_decompressed
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
-from chatmill.datasets.formats.mapping import TableMapping
-from chatmill.datasets.formats.table import value_at
+from chatmill.datasets.formats.mapping import TableMapping, value_at
 from chatmill.datasets.split import column_group, document_group
 
 Items = Iterator[Document | Reject]

@@ -8,9 +8,11 @@ A column is a key of the row, or a path of keys with dots between them; `.` is t
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from chatmill.datasets.formats.example import UnusableRowError, describe_value
 
 Column = Annotated[str, Field(min_length=1)]
 Speaker = Literal["system", "user", "assistant", "call", "output", "ignore"]
@@ -23,6 +25,9 @@ USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
     "output": ("tool", "function", "observation", "tool_response", "ipython"),
 }
 OPTIONAL = ("query", "system", "history", "tools", "rejected", "group", "language")  # may be missing in some rows
+
+
+MISSING = object()  # stands for the value of a column that a row must have
 
 
 class _Section(BaseModel):
@@ -99,6 +104,25 @@ class TableMapping(_Section):
     def speakers(self) -> dict[str, Speaker]:
         """The speakers by the names that stand for them, in lower case; `roles` goes before the usual names."""
         return _by_name(USUAL_NAMES) | _by_name(self.roles)
+
+
+def value_at(entry: Any, column: str, default: Any = MISSING) -> Any:
+    """The value of a column, at a path of keys, or of the row itself, which is `.`.
+
+    Raises UnusableRowError with the columns that are there, unless there is a default.
+    """
+    if column == ".":
+        return entry
+    if isinstance(entry, dict) and column in entry:
+        return entry[column]
+    value = entry
+    for key in column.split("."):
+        value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+        if value is MISSING:
+            if default is not MISSING:
+                return default
+            raise UnusableRowError("missing_field", f"no column {column!r} in {describe_value(entry)}")
+    return value
 
 
 def _by_name(roles: Roles) -> dict[str, Speaker]:

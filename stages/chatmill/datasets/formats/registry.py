@@ -86,12 +86,7 @@ def read_dataset(
     Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table`, `hub` and
     `documents` use the mapping. Raises ValueError for an unknown format.
     """
-    if name == "table" and mapping is None:
-        raise ValueError("format table: needs columns: `chatmill prepare --look FILE` proposes them")
-    if mapping is not None and name not in ("table", "hub", "documents"):
-        raise ValueError(f"format {name}: takes no columns: use the format table")
-    if mapping is not None and name == "table" and mapping.columns.text is not None:
-        raise ValueError("format table: columns.text is of documents: use the format documents")
+    _check_mapping(name, mapping)
     if name in _GENERATORS:
         if limit is None:
             raise ValueError(f"format {name}: generates conversations without end: set limit")
@@ -106,6 +101,16 @@ def read_dataset(
     read = _prose(form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
     rows = (row for file in files_of(path, files) for row in read(file))
     return islice(_items(rows, form), limit)
+
+
+def _check_mapping(name: str, mapping: TableMapping | None) -> None:
+    """Raise ValueError for a format that needs a mapping, or takes none, or not this one."""
+    if name == "table" and mapping is None:
+        raise ValueError("format table: needs columns: `chatmill prepare --look FILE` proposes them")
+    if mapping is not None and name not in ("table", "hub", "documents"):
+        raise ValueError(f"format {name}: takes no columns: use the format table")
+    if mapping is not None and name == "table" and mapping.columns.text is not None:
+        raise ValueError("format table: columns.text is of documents: use the format documents")
 
 
 def _prose(rows: Rows) -> Rows:

@@ -4,18 +4,17 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chatmill.conversation.chatml import ROLES, Message, declare_tools
+from chatmill.conversation.chatml import ROLES, Message
 from chatmill.datasets.formats.example import (
     Dropped,
     Extent,
     Turn,
     UnusableRowError,
     describe_value,
-    extent_of,
     num_bytes,
 )
 from chatmill.datasets.formats.json_document import parse_json
-from chatmill.datasets.formats.mapping import OPTIONAL, Columns, Speaker, TableMapping
+from chatmill.datasets.formats.mapping import MISSING, OPTIONAL, Columns, Speaker, TableMapping, value_at
 from chatmill.datasets.formats.message_content import (
     TRAIN_FIELDS,
     content_bytes,
@@ -24,28 +23,9 @@ from chatmill.datasets.formats.message_content import (
     tool_calls,
     tool_names,
 )
-from chatmill.datasets.formats.turns import MAX_TURNS, Step, StepKind, check_turn_count, join_tools
+from chatmill.datasets.formats.turns import MAX_TURNS, Step, StepKind, check_turn_count, declare, join_tools
 
-_MISSING, _ABSENT = object(), object()
-
-
-def value_at(entry: Any, column: str, default: Any = _MISSING) -> Any:
-    """The value of a column, at a path of keys, or of the row itself, which is `.`.
-
-    Raises UnusableRowError with the columns that are there, unless there is a default.
-    """
-    if column == ".":
-        return entry
-    if isinstance(entry, dict) and column in entry:
-        return entry[column]
-    value = entry
-    for key in column.split("."):
-        value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
-        if value is _MISSING:
-            if default is not _MISSING:
-                return default
-            raise UnusableRowError("missing_field", f"no column {column!r} in {describe_value(entry)}")
-    return value
+_ABSENT = object()
 
 
 class TableReader:
@@ -86,7 +66,7 @@ class TableReader:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
         if (plain := self._plain_turns(row)) is not None:
             names = tool_names(self._optional(row, "tools"))
-            return _declare(plain, names) if names else plain, [], []
+            return declare(plain, names) if names else plain, [], []
         columns, dropped = self._columns, list[Dropped]()
         steps = list(self._opening(row))
         if columns.messages is not None:
@@ -101,7 +81,7 @@ class TableReader:
         turns = join_tools(steps)
         names = tool_names(self._optional(row, "tools"))
         if names:
-            turns = _declare(turns, names)
+            turns = declare(turns, names)
         notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
         return turns, dropped, notes
 
@@ -215,7 +195,7 @@ class TableReader:
                 kind, calls = self._kind(name, unnamed), tool_calls(message)
             except UnknownRoleError as error:
                 raise UnknownRoleError(*self._unknown(messages)) from error
-            content = value_at(message, columns.content, None if calls else _MISSING)
+            content = value_at(message, columns.content, None if calls else MISSING)
             text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
             if kind is None:
                 dropped.append(Dropped("ignored_role", Extent(1, num_bytes(text)), f"{name[:40]!r}: {text[:60]!r}"))
@@ -273,16 +253,6 @@ class UnknownRoleError(UnusableRowError):
         self.names = [name[:40] for name in names[:10]]
         unknown = f"unknown role{'s' * (len(names) > 1)} {', '.join(map(repr, self.names))}"
         super().__init__("unknown_role", f"{unknown}: add {'them' if len(names) > 1 else 'it'} to roles")
-
-
-def _declare(turns: list[Turn], names: list[str]) -> list[Turn]:
-    """The turns with these tools declared in the system message, which is none of the dataset's if there was none."""
-    before = extent_of(turns).bytes
-    messages = declare_tools([turn.message for turn in turns], names)
-    if len(messages) > len(turns):
-        return [Turn(messages[0], 0, None, num_bytes(messages[0].text)), *turns]
-    first = turns[0]._replace(message=messages[0])
-    return [first._replace(added=extent_of([first, *turns[1:]]).bytes - before), *turns[1:]]
 
 
 def _from_json(text: str) -> Any:

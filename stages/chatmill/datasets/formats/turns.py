@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.example import Turn, UnusableRowError
+from chatmill.conversation.chatml import Conversation, Message, Part, declare_tools
+from chatmill.datasets.formats.example import Turn, UnusableRowError, extent_of, num_bytes
 
 StepKind = Literal["system", "user", "assistant", "call", "output"]
 
@@ -100,3 +100,13 @@ def join_texts(parts: Iterable[Part]) -> tuple[Part, ...]:
             part = Part("text", result.pop().text + part.text)
         result.append(part)
     return tuple(result)
+
+
+def declare(turns: list[Turn], names: list[str]) -> list[Turn]:
+    """The turns with these tools declared in the system message, which is none of the dataset's if there was none."""
+    before = extent_of(turns).bytes
+    messages = declare_tools([turn.message for turn in turns], names)
+    if len(messages) > len(turns):
+        return [Turn(messages[0], 0, None, num_bytes(messages[0].text)), *turns]
+    first = turns[0]._replace(message=messages[0])
+    return [first._replace(added=extent_of([first, *turns[1:]]).bytes - before), *turns[1:]]
