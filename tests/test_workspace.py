@@ -25,6 +25,7 @@ RUNS = [
     ["compare", "data/model", "data/export/onnx", "-p", "Hello", "--max-tokens", "2"],
     ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
     ["export-tokenizer", "data/tokenizer", "data/export/again"],
+    ["prepare", "--look", "data/raw/talk.jsonl"],
     ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],
     ["soft-tokenizer", "--model", "data/model", "--steps", "2", "--features", "32"],
