@@ -5,7 +5,7 @@
 FILE holds JSON lines, in FORMAT (default: dolly). The copies in the larger file differ in the first text of each
 row, so that none is a duplicate. MB/s is of raw text: by wall-clock time, and per core, by the CPU time of all
 processes. The peak is that of the largest process. Rows of dolly are also read as a table from other containers, those
-of Parquet and Arrow in groups of up to 64 MB.
+of Parquet and Arrow in groups of up to 64 MB; "rows" is the reading of rows alone, without what is made of them.
 """
 
 import json
@@ -67,13 +67,25 @@ def write_container(lines: Path, out: Path) -> None:
             writer.write_table(table, max_chunksize=group)
 
 
+READ_ROWS = """
+import sys; from pathlib import Path; from chatmill.datasets.formats.containers import rows_of
+for row in rows_of(Path(sys.argv[1])): pass
+"""
+
+
 def run(stage: str, folder: Path) -> tuple[float, float, float]:
-    """Seconds of wall-clock time, seconds of CPU time, and MB of the largest process."""
+    """Seconds of wall-clock time, seconds of CPU time, and MB of the largest process of a stage."""
+    return measure([str(STAGES / f"{stage}.py"), *COMMANDS[stage].split()], folder)
+
+
+def measure(command: list[str], folder: Path) -> tuple[float, float, float]:
+    """The same of any Python command."""
     start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, STAGES / f"{stage}.py", *COMMANDS[stage].split()], cwd=folder)
+    environment = os.environ | {"PYTHONPATH": str(STAGES)}
+    process = subprocess.Popen([sys.executable, *command], cwd=folder, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        sys.exit(f"{stage} failed")
+        sys.exit(f"{command[0]} failed")
     return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
@@ -95,6 +107,7 @@ def main(file: Path, name: str = "dolly") -> None:
                 section = f"{{path: {container}, format: table, columns: {COLUMNS}}}"
                 (folder / "params.yaml").write_text(PARAMS.format(section, "false"))
                 show(f"prepare {Path(container).suffix}", size, run("prepare", folder))
+                show(f"rows {Path(container).suffix}", size, measure(["-c", READ_ROWS, container], folder))
 
 
 def show(name: str, size: float, result: tuple[float, float, float]) -> None:

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -8,8 +7,9 @@ from chatmill.app.look.proposal import propose
 from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import take_sample
 from chatmill.conversation.chatml import parse
+from support.paths import SHARED
 
-REAL = Path("/work/shared/data/chat")
+REAL = SHARED / "chat"
 ROWS = 24
 KEYS = ("messages", "conversation", "data.dialogue", "turns", "payload.chat.log")
 FIELDS = (("role", "content"), ("speaker", "text"), ("author", "body"), ("from", "value"), ("sender", "message"))
