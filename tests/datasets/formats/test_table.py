@@ -479,6 +479,24 @@ def test_a_pattern_that_no_file_can_match_is_named(tmp_path, pattern):
         files_of(tmp_path, [pattern])
 
 
+MINE = [{"who": "user", "said": QUESTION}, {"who": "assistant", "said": ANSWER}]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"id": 7, "turns": MINE}, {"messages": "turns", "role": "who", "content": "said"}),
+        ({"meta": {"id": 1}, "chat": {"id": 2, "turns": TURNS}}, {"messages": "chat.turns"}),
+        ({"q": TURNS[:1], "a": TURNS[1:]}, {"prompt": "q", "response": "a"}),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_each_file_of_a_folder_may_be_one_conversation(tmp_path, row, columns, indent):
+    for number in range(3):
+        (tmp_path / f"{number}.json").write_text(json.dumps(row, indent=indent))
+    assert rendered(read(tmp_path, columns=columns)) == [PAIR] * 3
+
+
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no file matches \*"):
         read(tmp_path, columns=COLUMNS)

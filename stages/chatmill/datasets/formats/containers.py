@@ -76,7 +76,7 @@ def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
         return _arrow_rows(file)
     if kind in _TEXTS:
         return nonblank_lines(file)
-    return (object_rows(file) if kind == ".json" else None) or json_rows(file)
+    return (object_rows(file, columns) if kind == ".json" else None) or json_rows(file)
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
