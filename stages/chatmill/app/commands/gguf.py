@@ -1,0 +1,55 @@
+"""Convert a model to GGUF, for llama.cpp and ollama."""
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from chatmill.gguf_export.file_types import Quantization
+from chatmill.gguf_export.gguf_files import export_gguf
+from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+
+EXAMPLES = """examples:
+  chatmill gguf data/model exported/gguf --quantize q8_0
+  chatmill gguf ~/models/SmolLM2-135M-Instruct ~/models/smollm-gguf --quantize q8_0 q4_0
+  llama-cli -m exported/gguf/model-q8_0.gguf
+  ollama create my-model -f exported/gguf/Modelfile
+
+OUT gets model-f32.gguf, a file for each quantization, and the Modelfile for
+ollama. A model whose tokenizer or shape llama.cpp does not have is refused
+with the reason, and with a text to which it would give other tokens if one
+is found.
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `chatmill gguf`."""
+    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
+    add = command.add_argument
+    add(
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="a folder of the pipeline, or of Hugging Face with a Llama, Mistral, Qwen2 or Qwen3, and its tokenizer",
+    )
+    add("out", type=Path, metavar="OUT", help="new folder to write the files into")
+    add(
+        "--quantize",
+        nargs="+",
+        choices=get_args(Quantization),
+        default=[],
+        metavar="TYPE",
+        help=f"also write {', '.join(get_args(Quantization))}: 16, 8.5 and 4.5 bits for each weight of a matrix",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the files, and print their sizes."""
+    if not options.model.is_dir():
+        raise ValueError(f"{options.model}: no such folder: expected a model of the pipeline or of Hugging Face")
+    if options.out.exists():
+        raise ValueError(f"{options.out}: already exists: name a new folder")
+    with atomic_output(options.out) as place, explain_full_disk([options.out]):
+        files = export_gguf(options.model, place, options.quantize)
+        sizes = [file.stat().st_size for file in files]
+    for file, size in zip(files, sizes, strict=True):
+        print(f"{options.out / file.name}: {size / 1e6:,.1f} MB")

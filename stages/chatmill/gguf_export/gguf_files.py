@@ -1,0 +1,153 @@
+"""A model as GGUF files, one for each type of its weights, and the Modelfile with which ollama runs it.
+
+`formats.json` lists the files, and whether llama.cpp gives the same ids; or it has the reason why there are none:
+
+    {"gguf": {"reason": "llama.cpp's WordPiece is BERT's, which drops blanks", "example": "a  b"}}
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from gguf import MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
+
+from chatmill.checkpoints.architectures import OWN_MODEL_TYPE, read_config
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.weights import Weights, read_weights, weight_files
+from chatmill.gguf_export.file_types import FileType, Quantization
+from chatmill.gguf_export.hyperparameters import add_hyperparameters, architecture
+from chatmill.gguf_export.modelfile import modelfile
+from chatmill.gguf_export.tensors import gguf_tensors, write_tensors
+from chatmill.gguf_export.tokenizer_fields import REMEDY, add_tokenizer
+from chatmill.gguf_export.unsupported import UnsupportedModel
+from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
+from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
+from chatmill.model.checkpoint_loading import CONFIG, load_chat_model
+from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
+from chatmill.pipeline.progress import log
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.exporting.exports import METASPACE_REASON
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+
+FILE_TYPES = {
+    "f32": LlamaFileType.ALL_F32,
+    "f16": LlamaFileType.MOSTLY_F16,
+    "q8_0": LlamaFileType.MOSTLY_Q8_0,
+    "q4_0": LlamaFileType.MOSTLY_Q4_0,
+}
+QUANTIZATION_VERSION = 2  # of the layout of blocks
+
+
+class Source(NamedTuple):
+    """A model in a folder of Hugging Face's layout."""
+
+    config: ModelConfig
+    content: dict[str, Any]  # of config.json
+    weights: Weights  # memory-mapped, by Hugging Face's names
+    tokenizer: ChatTokenizer
+    metadata: ModelMetadata
+    template: ChatTemplate | None  # None where it is not recognised
+
+
+def export_gguf(model: Path, out: Path, quantize: Sequence[Quantization]) -> list[Path]:
+    """Write the model in float32 and quantized into a new folder; return the GGUF files.
+
+    Raises UnsupportedModel where llama.cpp would not run it as chatmill does, and ValueError for a damaged folder.
+    """
+    source = read_source(model)
+    types: list[FileType] = ["f32", *dict.fromkeys(quantize)]
+    files = {file_type: out / f"model-{file_type}.gguf" for file_type in types}
+    writers = {file_type: make_writer(source, file, file_type) for file_type, file in files.items()}
+    tensors = list(gguf_tensors(source.config, architecture(source.config), source.weights))
+    if window := source.config.variant.sliding_window:
+        log("export_gguf", f"the context ends at {window:,} tokens, the sliding window, which llama.cpp does not apply")
+    out.mkdir()
+    for file_type, writer in writers.items():
+        write_tensors(writer, tensors, file_type)
+        writer.close()
+    stop = [source.tokenizer.vocabulary.tokens[i].decode() for i in _stop_ids(source)]
+    others = source.template.stop if source.template else ()
+    chosen = files[quantize[0] if quantize else "f32"].name
+    (out / "Modelfile").write_text(modelfile(chosen, source.template, [*stop, *others]), encoding="utf-8")
+    exact = source.tokenizer.vocabulary.spelling != "marked"
+    written = {"files": [file.name for file in files.values()], "exact": exact}
+    finish_folder(out, written | ({} if exact else {"reason": METASPACE_REASON}), source.tokenizer.fingerprint)
+    return list(files.values())
+
+
+def finish_folder(out: Path, entry: dict[str, Any], fingerprint: str) -> None:
+    """Write what formats.json says of the format, and the manifest of the finished folder."""
+    content = json.dumps({"gguf": entry}, ensure_ascii=False, indent=1) + "\n"
+    (out / "formats.json").write_text(content, encoding="utf-8")
+    write_manifest(out, kind="gguf", fingerprint=fingerprint)
+
+
+def read_source(folder: Path) -> Source:
+    """Read a model's folder; its weights are checked and mapped, not read."""
+    check_manifest(folder)
+    file = folder / CONFIG
+    own = read_json(file) if file.is_file() else None
+    if isinstance(own, dict) and own.get("model_type") == OWN_MODEL_TYPE:
+        architecture(read_config(own))  # raises
+    model, content = load_chat_model(folder, torch.device("meta"))
+    weights = read_weights(weight_files(folder))
+    names = list(model.state_dict())
+    if missing := next((name for name in names if name not in weights), None):
+        raise ValueError(f"{folder}: its weights have no {missing}, but another name: save them by save_pretrained")
+    tokenizer, metadata = load_tokenizer(folder), read_model_metadata(folder)
+    expected = (content.get("chatmill") or {}).get("fingerprint", tokenizer.fingerprint)
+    if tokenizer.fingerprint != expected:
+        raise ValueError(f"{folder}: its tokenizer is not the one the model was trained with: make the folder anew")
+    template = _template(content, tokenizer, metadata)
+    return Source(model.config, content, {name: weights[name] for name in names}, tokenizer, metadata, template)
+
+
+def make_writer(source: Source, file: Path, file_type: FileType) -> GGUFWriter:
+    """The writer of a file, with all its fields; nothing is written yet."""
+    writer = GGUFWriter(file, MODEL_ARCH_NAMES[architecture(source.config)])
+    writer.add_file_type(FILE_TYPES[file_type])
+    writer.add_quantization_version(QUANTIZATION_VERSION)
+    add_hyperparameters(writer, source.config)
+    add_tokenizer(writer, source.tokenizer, source.config.vocab_size)
+    _add_special_ids(writer, source)
+    if source.metadata.chat_template:
+        writer.add_chat_template(source.metadata.chat_template)
+    for key in ("fingerprint", "template"):
+        if key in (own := source.content.get("chatmill") or {}):
+            writer.add_string(f"chatmill.{key}", own[key])
+    return writer
+
+
+def _add_special_ids(writer: GGUFWriter, source: Source) -> None:
+    """Add the ids that begin a text, end an answer and pad; llama.cpp knows three that end an answer."""
+    end, *others = _stop_ids(source)
+    writer.add_eos_token_id(others.pop(0) if len(others) > 1 else end)
+    writer.add_eot_token_id(end)
+    if others:
+        writer.add_eom_token_id(others[0])
+    if (bos := source.metadata.bos_id) is not None:
+        writer.add_bos_token_id(bos)
+    if isinstance(pad := source.content.get("pad_token_id"), int):
+        writer.add_pad_token_id(pad)
+    writer.add_add_bos_token(bos is not None and not source.metadata.chat_template)  # the template writes it itself
+
+
+def _stop_ids(source: Source) -> list[int]:
+    """The ids that end an answer, that of the template first. Raises UnsupportedModel where there are none."""
+    first = source.template.end_token if source.template else ""
+    end = source.tokenizer.special.get(first)
+    ids = sorted(source.metadata.stop_ids, key=lambda i: (i != end, i))
+    if not ids:
+        raise UnsupportedModel("no token ends an answer, for which llama.cpp takes id 11", remedy=REMEDY)
+    return ids
+
+
+def _template(content: dict[str, Any], tokenizer: ChatTokenizer, metadata: ModelMetadata) -> ChatTemplate | None:
+    """The chat template, chatmill's own or that of a known layout; llama.cpp adds leading spaces by itself."""
+    name = (content.get("chatmill") or {}).get("template") or recognise_layout(metadata.chat_template)
+    if name is None:
+        return None
+    bos = next((name for name, i in tokenizer.special.items() if i == metadata.bos_id), "")
+    return select_template(name, tokenizer.special, bos=bos)
