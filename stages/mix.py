@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +36,8 @@ MAX_SHARDS = 256
 SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a sixth of the records'
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
 BY_COLUMN = 8  # the same for one that follows from a column of groups
-KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1")])
+KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1"), ("trained", "<i4")])
+ROLE = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 class FileRange(NamedTuple):
@@ -77,6 +79,7 @@ def digest(
     sizes: list[int] = []
     lines: list[int] = []
     exact: list[bytes] = []
+    trained: list[int] = []
     questions: list[bytes] = []
     near, scope = KeyBatches(), scopes.get(part.file.stem) if scopes is not None else "off"
     for number, line in enumerate(part.lines()):
@@ -85,6 +88,7 @@ def digest(
             text, group = record["text"].encode(), record["group"]
             splits.append(SPLITS.index(split_of(group)))
             questions.append(_hash(question_of(group, record["text"]).encode()))
+            trained.append(count_trained(record["text"], record.get("train")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
@@ -102,20 +106,28 @@ def digest(
         split_array,
         np.array(sizes, np.uint32),
         np.array(lines, np.uint64),
-        _keys(exact, records, order),
-        _keys(questions, records, order),
+        _keys(exact, records, order, trained),
+        _keys(questions, records, order, trained),
         near.keys(),
     )
+
+
+def count_trained(text: str, train: list[bool | None] | None) -> int:
+    """How many messages more the flags train than the roles do, in which all None stands for; fewer if negative."""
+    roles = ROLE.findall(text) if train else []
+    return sum(flag - (role == "assistant") for role, flag in zip(roles, train or (), strict=True) if flag is not None)
 
 
 def _hash(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
-def _keys(hashes: list[bytes], owners: NDArray[np.int64], splits: NDArray[np.uint8]) -> NDArray[np.void]:
+def _keys(
+    hashes: list[bytes], owners: NDArray[np.int64], splits: NDArray[np.uint8], trained: list[int]
+) -> NDArray[np.void]:
     keys = np.empty(len(hashes), KEY_DTYPE)
     keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
-    keys["record"], keys["split"] = owners, splits[owners]
+    keys["record"], keys["split"], keys["trained"] = owners, splits[owners], trained
     return keys
 
 
@@ -123,11 +135,11 @@ def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
     """Set the state of each record in a shard of keys that duplicates another one.
 
     Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
-    or that was generated before all others. Of equal questions, those whose side follows from the question are dropped
-    if such a conversation is on another side.
+    or that was generated before all others; of several such ones, the first of those with the most trained messages. Of
+    equal questions, those whose side follows from the question are dropped if such a conversation is on another side.
     """
     keys = np.fromfile(shard, KEY_DTYPE)
-    keys = keys[np.lexsort((keys["record"], keys["split"], keys["low"], keys["high"]))]
+    keys = keys[np.lexsort((keys["record"], -keys["trained"], keys["split"], keys["low"], keys["high"]))]
     first = np.ones(len(keys), bool)
     first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
     split, is_hashed = keys["split"] % HASHED, keys["split"] // HASHED == 1

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log
-from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import on_success, stage
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -42,7 +41,7 @@ from chatmill.training.distributed import (
 )
 from chatmill.training.estimate import available_memory, check_memory, memory_needed, report_out_of_memory
 from chatmill.training.initial_model import initial_files, load_initial
-from chatmill.training.kept_weights import KeptWeights, describe_kept
+from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
@@ -56,10 +55,10 @@ from chatmill.training.trainer import (
     keep_freed_memory,
     make_compile_deterministic,
 )
-from chatmill.training.training_loop import STAGE, plan_steps, train
+from chatmill.training.training_loop import STAGE, Plan, plan_steps, train
+from chatmill.training.validation import pooled_batches, weighted_batches
 
 ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams only: with a layer, steps took a third longer, for less
-VALIDATION_TOKENS = 16384  # per validation
 CHAINED = 0.5  # of the conversations; without chains, answers after 300 tokens of other talk were 40 % right, not 98 %
 SAMPLES = 3
 # these may change before a run resumes; an initial model is identified by its files, not by their path
@@ -93,7 +92,9 @@ def read_datasets(
         raise ValueError(f"{tokens}: none of {meta.conversations['train']} conversations has anything to train on")
     shorter = truncate_conversations(validation, context, meta.template, special)
     dataset = PackedDataset(train, spans, context, special, CHAINED, read_sources(tokens, "train", meta))
-    return dataset, PackedDataset(validation, shorter, context, special)
+    return dataset, PackedDataset(
+        validation, shorter, context, special, sources=read_sources(tokens, "validation", meta)
+    )
 
 
 def new_model(
@@ -187,6 +188,19 @@ def choose_hardware(
     return HardwareSettings(device, precision, compiled)
 
 
+def keep_weights(parameters: TrainParameters, validation: PackedDataset, plan: Plan, group: Group) -> KeptWeights:
+    """The weights to keep: the best are those for the sources as the last phase weights them.
+
+    Raises ValueError where the validation set has none of these.
+    """
+    if parameters.keep == "best" and not len(validation.spans.starts):
+        raise ValueError("train_model.keep = best: the validation set is empty: set keep: last")
+    last = plan.phases[-1]
+    if parameters.keep == "last" or not last.dataset.weights:
+        return KeptWeights(parameters.keep)
+    return KeptWeights("best", weighted_batches(validation, last.dataset.source_shares(), last.rows_per_batch, group))
+
+
 def check_equal(fingerprint: str, group: Group) -> None:
     """Raise ValueError in all processes if one of them has other parameters, data or code than the main process."""
     changed = changed_parts(fingerprint, group.broadcast(fingerprint))
@@ -221,10 +235,8 @@ def run_worker(
         hardware = group.broadcast(choose_hardware(parameters, device, untrained, length.tokens, group))
         num_bytes = torch.from_numpy(token_byte_lengths(vocabulary))
         trainer = make_trainer(untrained, parameters, length.steps, hardware, num_bytes, group)
-        held_out = islice(validation.epoch(0, 0), -(-VALIDATION_TOKENS // dataset.row_length))
-        batches = validation.batches(held_out, plan.phases[-1].rows_per_batch, group.rank, group.size)
-        if parameters.keep == "best" and not batches:
-            raise ValueError("train_model.keep = best: the validation set is empty: set keep: last")
+        batches = pooled_batches(validation, plan.phases[-1].rows_per_batch, group)
+        kept = keep_weights(parameters, validation, plan, group)
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED) | {"precision": hardware.precision}
         inputs = [
             tokens / MANIFEST_NAME,
@@ -237,8 +249,7 @@ def run_worker(
         if group.is_main_process:
             for line in describe_run(length, trainer.model, needed(trainer.model.config), device):
                 log(STAGE, line)
-            log(STAGE, f"the curve while it trains: {curve}")
-        kept, curve_file = KeptWeights(parameters.keep), CurveFile(curve if group.is_main_process else None)
+        curve_file = CurveFile(curve if group.is_main_process else None)
         train(trainer, batches, plan, checkpoint, vocabulary, curve_file, kept)
         weights = kept.final(trainer)
         if not group.is_main_process:
@@ -268,8 +279,8 @@ def run_worker(
         trained = trained_model(trainer.model, weights, vocabulary)
         write_model(model, trained, tokenizer, vocabulary, metadata, use_embedding_table(trained))
         curve_file.complete()
-        for line in describe_kept(kept, parameters) if parameters.keep == "best" else ():
-            log(STAGE, line)
+        if parameters.keep == "best":
+            log(STAGE, kept.describe())
         for question, answer in sample_answers(trained, validation.split, vocabulary, SAMPLES):
             log(STAGE, f"{question!r} is answered {answer!r}")
         on_success(checkpoint.remove)
@@ -277,7 +288,7 @@ def run_worker(
 
 @stage
 def main(
-    tokens: Path, tokenizer: Path, external: Path, model: Output, curve: Output, *, parameters: TrainParameters
+    tokens: Path, tokenizer: Path, external: Path, model: Output, curve: GrowingOutput, *, parameters: TrainParameters
 ) -> None:
     """Write a model trained on the tokens, and its learning curve; a killed run resumes from its last checkpoint.
 

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import chdir
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,13 @@ def imported_names(tree):
             yield from (argument.value for argument in node.args if isinstance(argument, ast.Constant))
 
 
+@cache
 def imported_files(file):
     """The files under stages/ that `file` imports, without empty `__init__.py` files.
 
     A module that the `__getattr__` of a package loads counts for the file that uses the attribute, not for the package.
     """
-    tree = ast.parse(file.read_text())
+    tree, files = ast.parse(file.read_text()), set()
     if file.name == "__init__.py":
         tree.body = [node for node in tree.body if getattr(node, "name", "") != "__getattr__"]
     for name in imported_names(tree):
@@ -66,11 +68,11 @@ def imported_files(file):
         package = path.parent / "__init__.py"
         if not path.exists() and not path.with_suffix(".py").exists() and package.is_file():
             loaded = [n for n in ast.parse(package.read_text()).body if getattr(n, "name", "") == "__getattr__"]
-            yield from (
-                SOURCE / f"{n.replace('.', '/')}.py" for n in imported_names(ast.Module(loaded, [])) if "." in n
-            )
+            names = imported_names(ast.Module(loaded, []))
+            files.update(SOURCE / f"{n.replace('.', '/')}.py" for n in names if "." in n)
         found = [path.with_suffix(".py"), *(parent / "__init__.py" for parent in [path, *path.parents])]
-        yield from (f for f in found if f.is_file() and f.is_relative_to(SOURCE) and f.read_text())
+        files.update(f for f in found if f.is_file() and f.is_relative_to(SOURCE) and f.read_text())
+    return files
 
 
 def all_code(*scripts):
@@ -320,15 +322,16 @@ def test_tests_lie_in_folders_named_as_the_packages_they_test():
 
 
 @pytest.mark.parametrize(
-    ("modules", "users"),
+    "steps",
     [
-        ({"dvc", "transformers"}, set()),
-        ({"torch"}, {"export_tokenizer", "train_model", "train_soft_tokenizer", "evaluate"}),
-        ({"onnxruntime"}, {"evaluate", "benchmark"}),
+        [({"torch"}, {"export_tokenizer", "export_gguf", "train_model", "train_soft_tokenizer", "evaluate"})],
+        [({"onnxruntime"}, {"evaluate", "benchmark"}), ({"dvc", "transformers"}, set())],
     ],
 )
-def test_only_stages_that_need_it_import(modules, users):
-    others = sorted(set(STAGES) - users)
-    code = f"import sys, {', '.join(others)}; print({modules} & set(sys.modules))"
+def test_only_stages_that_need_it_import(steps):
+    """A process imports all stages but the users of some modules, and has not these modules; then all but others."""
+    code = "import sys"
+    for modules, users in steps:
+        code += f"\nimport {', '.join(sorted(set(STAGES) - users))}\nprint({modules} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
-    assert result.stdout == "set()\n"
+    assert result.stdout == "set()\n" * len(steps)

@@ -1,6 +1,9 @@
 """Which edit reruns what, on the project's own dvc.yaml, scripts and library."""
 
 import shutil
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from contextlib import chdir
 from copy import deepcopy
@@ -18,13 +21,15 @@ from chatmill.pipeline.params_file import read_params
 from chatmill.pipeline.signatures import read_signature
 from chatmill.tokenizer.type_registry import load_type, type_names
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from chatmill.training.curve_file import HEADER
 from support.external_tokenizers import llama_like, ranks_like
 from support.paths import ROOT, SOURCE
+from support.project import TINY
 
 PREPARE = [f"prepare@{source}" for source in ("talk", "persona", "skills", "smalltalk", "letters", "visits")]
 REPORT = ["report"]
 AFTER_EXPORT = ["export_onnx", "evaluate", "benchmark", *REPORT]
-AFTER_MODEL = ["train_soft_tokenizer", *AFTER_EXPORT]
+AFTER_MODEL = ["train_soft_tokenizer", "export_gguf", *AFTER_EXPORT]
 AFTER_ENCODE = ["train_model", *AFTER_MODEL]
 AFTER_TOKENIZER = ["export_tokenizer", "encode", *AFTER_ENCODE]
 AFTER_MIX = ["train_tokenizer", *AFTER_TOKENIZER]
@@ -53,6 +58,7 @@ PARAMETER_ROWS = [
     ("train_model.phases", [{"steps": 2, "source_weights": {"talk": 0}}, {"steps": 2}], AFTER_ENCODE),
     ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
+    ("export_gguf.quantize", ["f16"], ["export_gguf"]),
     ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
     ("evaluate.conversations", 5, ["evaluate", *REPORT]),
     ("evaluate.talk_prompts", 5, ["evaluate", *REPORT]),
@@ -67,7 +73,7 @@ CODE_ROWS = [
     ("stages/train_tokenizer.py", AFTER_MIX),
     (f"{TYPES}/bpe.py", AFTER_MIX),
     ("stages/chatmill/tokenizer/vocabulary/patterns.py", AFTER_MIX),
-    ("stages/chatmill/tokenizer/exporting/exports.py", ["export_tokenizer", "benchmark", *REPORT]),
+    ("stages/chatmill/tokenizer/exporting/exports.py", ["export_tokenizer", "export_gguf", "benchmark", *REPORT]),
     (f"{TYPES}/wordpiece.py", []),
     (f"{TYPES}/byte.py", []),
     ("stages/export_tokenizer.py", ["export_tokenizer", "benchmark", *REPORT]),
@@ -79,6 +85,8 @@ CODE_ROWS = [
     ("stages/chatmill/soft_tokenizer/encoder_training.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/export_onnx.py", AFTER_EXPORT),
     ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
+    ("stages/export_gguf.py", ["export_gguf"]),
+    ("stages/chatmill/gguf_export/tensors.py", ["export_gguf"]),
     ("stages/evaluate.py", ["evaluate", *REPORT]),
     ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", *REPORT]),
     ("stages/chatmill/evaluation/ngram.py", ["evaluate", *REPORT]),
@@ -114,10 +122,11 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/tokens/train_ids.npy", ["encode", "train_model", "train_soft_tokenizer", "evaluate"]),
     (
         "data/model/model.safetensors",
-        ["train_model", "export_onnx", "evaluate", "benchmark", "train_soft_tokenizer"],
+        ["train_model", "export_onnx", "export_gguf", "evaluate", "benchmark", "train_soft_tokenizer"],
     ),
     ("data/soft_tokenizer/model.safetensors", ["train_soft_tokenizer"]),
     ("data/export/onnx/model.onnx", ["export_onnx", "evaluate", "benchmark"]),
+    ("data/export/gguf/model-f32.gguf", ["export_gguf"]),
     ("data/metrics/train.tsv", ["train_model", "report"]),
     ("data/metrics/mix.json", ["mix", "report"]),
     ("data/metrics/evaluate.json", ["evaluate", "report"]),
@@ -224,6 +233,27 @@ def test_a_comment_runs_one_stage_and_equal_outputs_cut_off_the_rest(project, ed
 
 
 @pytest.mark.slow
+def test_a_killed_run_leaves_no_curve_that_a_later_stage_takes_for_a_result(project, edited):
+    project.repro()
+    edited("params.yaml", lambda content: content)
+    project.edit({"train_model.steps": 3000})
+    curve = project.folder / "data/metrics/train.tsv"
+    whole = curve.read_bytes()
+    process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "train_model"], cwd=project.folder)
+    while not (curve.exists() and curve.stat().st_nlink == 2 and curve.stat().st_size > 200) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert curve.read_bytes().startswith(HEADER.encode() + b"30\t")
+    with pytest.raises(AssertionError, match="failed to reproduce 'report'"):
+        project.repro("--single-item", "report")
+    assert not curve.exists()
+    project.edit({"train_model.steps": TINY["train_model.steps"]})
+    assert project.repro() == []
+    assert curve.read_bytes() == whole
+
+
+@pytest.mark.slow
 def test_a_forced_run_changes_only_what_holds_timings(project):
     file = project.folder / "dvc.lock"
     project.repro()
@@ -242,7 +272,7 @@ def test_a_forced_run_changes_only_what_holds_timings(project):
 
 VALUES = [  # together they cover every allowed value of every enumerated parameter
     {"train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
-    {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers"},
+    {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers", "export_gguf.quantize": ["f16", "q4_0"]},
     {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
     {"train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int8_dynamic", "int4"]},
     {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},

@@ -25,6 +25,7 @@ RUNS = [
     ["compare", "data/model", "data/export/onnx", "-p", "Hello", "--max-tokens", "2"],
     ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
     ["export-tokenizer", "data/tokenizer", "data/export/again"],
+    ["gguf", "data/model", "data/export/gguf-again", "--quantize", "q4_0"],
     ["prepare", "--look", "data/raw/talk.jsonl"],
     ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],

@@ -67,6 +67,10 @@ def write_container(lines: Path, out: Path) -> None:
             writer.write_table(table, max_chunksize=group)
 
 
+ONE_PROCESS = """
+import runpy, sys; from chatmill.datasets import conversation_files
+conversation_files.LARGE_BYTES = 1 << 60; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 READ_ROWS = """
 import sys; from pathlib import Path; from chatmill.datasets.formats.containers import rows_of
 for row in rows_of(Path(sys.argv[1])): pass
@@ -100,6 +104,9 @@ def main(file: Path, name: str = "dolly") -> None:
                 section = f"{{path: chats.jsonl, format: {name}}}"
                 (folder / "params.yaml").write_text(PARAMS.format(section, near))
                 show(f"{stage}{', near-duplicates' * (near == 'true')}", size, run(stage, folder))
+                if stage == "prepare":
+                    command = ["-c", ONE_PROCESS, str(STAGES / "prepare.py"), *COMMANDS[stage].split()]
+                    show("prepare, one process", size, measure(command, folder))
             for container in CONTAINERS if name == "dolly" else ():
                 write = SPAWN.Process(target=write_container, args=(folder / "chats.jsonl", folder / container))
                 write.start()  # in a process of its own, as a stage's peak begins with the memory of this one

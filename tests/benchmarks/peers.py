@@ -37,9 +37,9 @@ LIBRARIES = {  # the libraries of peers, and those that write their files
     "transformers": ["transformers"],
     "genai": ["onnxruntime_genai"],
     "ctranslate2": ["ctranslate2", "transformers"],
-    "llama_f32": ["llama_cpp", "gguf"],
-    "llama_q8_0": ["llama_cpp", "gguf"],
-    "llama_q4_0": ["llama_cpp", "gguf"],
+    "llama_f32": ["llama_cpp"],
+    "llama_q8_0": ["llama_cpp"],
+    "llama_q4_0": ["llama_cpp"],
 }
 
 
@@ -229,7 +229,7 @@ def open_by_name(name: str, folder: Path, threads: int) -> Answering:
         return CTranslate2(folder, threads)
     if name in LIBRARIES:
         context = read_config(folder / "model")["max_position_embeddings"]
-        return LlamaCpp(folder / f"{name.removeprefix('llama_')}.gguf", threads, context)
+        return LlamaCpp(folder / "gguf" / f"model-{name.removeprefix('llama_')}.gguf", threads, context)
     if name in WAITING:
         session = WaitingSession(folder / "onnx" / ONNX_FILES["onnx"], threads, spinning=name == "onnx_spinning")
         return Ours(SharedCacheEngine(session, "onnx"))

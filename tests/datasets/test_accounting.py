@@ -106,6 +106,138 @@ def test_what_is_read_is_kept_or_left_out_in_ten_thousand_files(tmp_path):
         check(tmp_path, Random(seed))
 
 
+JUNK = (
+    None,
+    7,
+    -1.5,
+    True,
+    "",
+    "x",
+    "客",
+    [],
+    {},
+    [None],
+    ["a", "b"],
+    [[]],
+    {"text": "z"},
+    [{"text": "y", "below": []}],
+)
+
+
+def mutated(value, random):
+    """A value in which something is replaced, removed, or there twice."""
+    if random.random() < 0.3 or not isinstance(value, list | dict) or not value:
+        return random.choice(JUNK)
+    if isinstance(value, dict):
+        key = random.choice(sorted(value))
+        kept = {name: item for name, item in value.items() if name != key or random.random() < 0.8}
+        return kept | ({key: mutated(value[key], random)} if key in kept else {})
+    at = random.randrange(len(value))
+    new = [[], [value[at], value[at]], [mutated(value[at], random)]][random.randrange(3)]
+    return [*value[:at], *new, *value[at + 1 :]]
+
+
+def said(role, text, **others):
+    return {"role": role, "text": text} | others
+
+
+def message(random, **others):
+    flags = {"rank": random.choice([None, 0, 1, 2.5, "1"]), "gone": random.random() < 0.1}
+    return said(random.choice(ROLES[:5]), random.choice(TEXTS[1:]), **flags, **others)
+
+
+def flat_rows(random):
+    rows = [
+        said("user", "Hi", id="a", tree=0),
+        said("assistant", "Yes", id="b", parent="a", tree=0, rank=1, gone=False),
+    ]
+    for name in range(random.randint(1, 8)):
+        parent = random.choice([None, *range(name), "away"]) if name else None
+        rows.append(
+            message(random, id=random.choice([name] * 9 + [0]), parent=parent, tree=random.choice([1, 1, 1, 2]))
+        )
+    return rows
+
+
+def nested_rows(random):
+    return [
+        said("user", "Hi", below=[said("assistant", "Yes", rank=1, gone=False)]),
+        *(nested(random, 3) for _ in range(3)),
+    ]
+
+
+def nested(random, depth):
+    below = [nested(random, depth - 1) for _ in range(random.randint(0, 3))] if depth else []
+    return message(random, below=below)
+
+
+def rows_of_lists(random):
+    rows = [{"q": ["Hi"], "c": [{"a": "Yes"}]}]
+    for _ in range(4):
+        asked, answered = ([random.choice(TEXTS[2:]) for _ in range(random.randint(1, 3))] for _ in range(2))
+        rows.append({"q": asked, "c": [{"a": answered if random.random() < 0.3 else asked}]})
+    return rows
+
+
+def below(tree):
+    found = [tree]
+    for one in found:
+        replies = one.get("below") if isinstance(one, dict) else None
+        found += replies if isinstance(replies, list) else []
+    return found
+
+
+def items_of(row):
+    """The questions and answers of a row."""
+    places = row.get("c") if isinstance(row, dict) else None
+    place = places[0] if isinstance(places, list) and places else None
+    values = [value.get(key) if isinstance(value, dict) else None for value, key in ((row, "q"), (place, "a"))]
+    return [item for value in values for item in (value if isinstance(value, list) else [value])]
+
+
+TREE = {"content": "text", "rank": "rank", "deleted": "gone"}
+SHAPES = {  # the rows, the columns, and the messages of a row
+    "flat": (flat_rows, {"id": "id", "parent": "parent", **TREE}, lambda row: [row]),
+    "flat, by trees": (flat_rows, {"id": "id", "parent": "parent", "tree": "tree", **TREE}, lambda row: [row]),
+    "nested": (nested_rows, {"messages": ".", "replies": "below", **TREE}, below),
+    "lists": (rows_of_lists, {"prompt": "q", "response": "c.0.a", "content": "text"}, items_of),
+}
+
+
+def check_shape(folder, name, random):
+    make, columns, messages_of = SHAPES[name]
+    rows = make(random)
+    for _ in range(random.randint(0, 2)):
+        rows = [row if number < 2 or random.random() < 0.5 else mutated(row, random) for number, row in enumerate(rows)]
+    rows = [row for row in rows if not isinstance(row, list)]  # lines that begin with one are a JSON array
+    items = [item for row in rows for item in messages_of(row)]
+    messages = [item for item in items if item is not None or name.startswith("flat")]
+    size = sum(size_of(item.get("text") if isinstance(item, dict) else item) for item in messages)
+    if name.startswith("flat"):
+        size = sum(size_of(row.get("text")) for row in rows if isinstance(row, dict))
+    try:
+        counts = counts_of(folder, *rows, columns=columns)
+    except ValueError as error:
+        problems = ("no conversations", "entries are rejected", "no message has", "no row has")
+        assert any(problem in str(error) for problem in problems), (rows, error)
+        return
+    for what, read in (("messages", len(messages)), ("bytes", size)):
+        assert counts[what]["read"] == read == counts[what]["kept"] + sum(counts[what]["rejected"].values()), rows
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_read_of_trees_and_of_lists_of_texts_is_kept_or_left_out(tmp_path, name):
+    for seed in range(100):
+        check_shape(tmp_path, name, Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_read_of_two_thousand_trees_and_lists_is_kept_or_left_out(tmp_path, name):
+    for seed in range(1000, 1000 + round(2000 * FRACTION)):
+        check_shape(tmp_path, name, Random(seed))
+
+
 def counts_of(folder, *rows, **section):
     raw = folder / "raw.jsonl"
     raw.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -1,14 +1,16 @@
 """Published datasets, read by a mapping of their columns alone; skipped where these are missing.
 
-The expected numbers of messages are counted by json and csv alone. A mapping cannot read all of some: of a tree only
-the question and the answers to it (oasst1), and no tree whose messages are rows; calls within a text stay text (gsm8k),
-and those in annotations are left out (taskmaster4); mt_bench has no answers, or has them in a list within a list.
+The expected numbers of messages are counted by json and csv alone. A mapping cannot read all of some: calls within a
+text stay text (gsm8k), and those in annotations are left out (taskmaster4); most answers of mt_bench are in a file of
+their own, without the questions.
 """
 
 import csv
 import gzip
 import json
 import re
+from collections import Counter, defaultdict
+from itertools import cycle
 
 import pytest
 import yaml
@@ -58,6 +60,13 @@ def hh():
     return [len(re.findall(r"^(?:Human|Assistant):", text, re.MULTILINE)) for text in texts]
 
 
+def all_of(message):
+    """A message of a tree with all that is below it."""
+    return [message, *(one for reply in message["replies"] for one in all_of(reply))]
+
+
+FLAT = "oasst1/en-validation.jsonl"
+OASST = "content: text, rank: rank, deleted: deleted"
 SETS = {
     "dailydialog": (
         dailydialog,
@@ -138,8 +147,24 @@ SETS = {
         "path: personality_chat\nfiles: 'Scenario*'\ncolumns: {prompt: Scenario, response: Response}",
     ),
     "trees": (
-        lambda: [1 + len(row["prompt"]["replies"]) for row in entries("oasst1/en_100_tree.jsonl")],
-        "path: oasst1/en_100_tree.jsonl\ncolumns: {prompt: prompt.text, response: prompt.replies, content: text}",
+        lambda: [len(all_of(row["prompt"])) for row in entries("oasst1/en_100_tree.jsonl")],
+        f"path: oasst1/en_100_tree.jsonl\ncolumns: {{messages: prompt, replies: replies, {OASST}}}",
+    ),
+    "roots": (
+        lambda: [len(all_of(row)) for row in entries("oasst1/en_100_message.jsonl")],
+        f"path: oasst1/en_100_message.jsonl\ncolumns: {{messages: ., replies: replies, {OASST}}}",
+    ),
+    "replies": (
+        lambda: [*Counter(row["message_tree_id"] for row in entries(FLAT)).values()],
+        f"path: {FLAT}\ncolumns: {{id: message_id, parent: parent_id, {OASST}}}",
+    ),
+    "replies_by_tree": (
+        lambda: [*Counter(row["message_tree_id"] for row in entries(FLAT)).values()],
+        f"path: {FLAT}\ncolumns: {{id: message_id, parent: parent_id, tree: message_tree_id, {OASST}}}",
+    ),
+    "mt_bench": (
+        lambda: [len(row["turns"]) + len(row.get("reference", [])) for row in entries("mt_bench/mt_bench_q*.jsonl")],
+        "path: mt_bench/mt_bench_question.jsonl\ncolumns: {prompt: turns, response: reference}\nmax_reject_rate: 0.7",
     ),
 }
 SETS["tulu"] = (
@@ -156,22 +181,90 @@ REJECTED = {  # messages by reason
     "glaive": {"tool_order": 12},
     "axolotl": {"empty_turn": 12},
     "tulu": {"ignored_role": 996},
+    "trees": {"other_reply": 844, "after_last_answer": 39},
+    "roots": {"other_reply": 844, "after_last_answer": 39},
+    "replies": {"other_reply": 1367, "after_last_answer": 62, "deleted": 40, "orphan": 3},
+    "mt_bench": {"missing_field": 82, "empty_turn": 32},
 }
-LEFT_OUT = {"hh": 4, "glaive": 2, "axolotl": 1}  # conversations
+REJECTED["replies_by_tree"] = REJECTED["replies"]
+LEFT_OUT = {"hh": 4, "glaive": 2, "axolotl": 1, "replies": 3, "replies_by_tree": 3, "mt_bench": 49}  # conversations
+
+
+def read(folder, name, section, path=None):
+    """The records and the counts of a dataset with such a section in params.yaml."""
+    assert len(section.splitlines()) + 1 <= LINES
+    parameters = {"format": "table"} | yaml.safe_load(section)
+    outputs = [folder / f"{name}.{suffix}" for suffix in ("jsonl", "rejects.jsonl", "manifest.json")]
+    prepare.main(*outputs, parameters=parameters | {"path": path or DATA / parameters["path"]})
+    return list(read_records(outputs[0])), json.loads(outputs[2].read_text())["counts"]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in SETS])
 def test_every_message_is_kept_or_counted(tmp_path, name):
     count, section = SETS[name]
-    assert len(section.splitlines()) + 1 <= LINES
-    parameters = yaml.safe_load(section)
-    outputs = [tmp_path / f"{name}.{suffix}" for suffix in ("jsonl", "rejects.jsonl", "manifest.json")]
-    path = DATA / parameters.pop("path")
-    prepare.main(*outputs, parameters={"path": path, "format": "table"} | parameters)
-    records, expected = list(read_records(outputs[0])), count()
-    found = json.loads(outputs[2].read_text())["counts"]["messages"]
+    records, counts = read(tmp_path, name, section)
+    found, expected = counts["messages"], count()
     assert len(records) == len(expected) - LEFT_OUT.get(name, 0)
     assert found["rejected"] == REJECTED.get(name, {})
     assert found["read"] == sum(expected) == found["kept"] + sum(found["rejected"].values())
     for record in records[::20]:
         check_turns(parse(record.text))
+
+
+def best_path(message, below):
+    """The texts from a message along the best ranked replies, to the last one of the assistant."""
+    replies = [reply for reply in below(message) if not reply["deleted"]]
+    replies.sort(key=lambda reply: (reply.get("rank") is None, reply.get("rank")))
+    rest = best_path(replies[0], below) if replies else []
+    return [message["text"], *rest] if rest or message["role"] == "assistant" else []
+
+
+def nested_paths(pattern):
+    for row in entries(pattern):
+        yield best_path(row.get("prompt", row), lambda message: message["replies"])
+
+
+def paths_of_rows():
+    below = defaultdict(list)
+    for row in entries(FLAT):
+        below[row["parent_id"]].append(row)
+    for root in below[None]:
+        yield best_path(root, lambda message: below[message["message_id"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("trees", lambda: nested_paths("oasst1/en_100_tree.jsonl")),
+        ("roots", lambda: nested_paths("oasst1/en_100_message.jsonl")),
+        ("replies", paths_of_rows),
+        ("replies_by_tree", paths_of_rows),
+    ],
+)
+def test_trees_are_read_along_their_best_replies_as_the_format_oasst_does(tmp_path, name, paths):
+    section = SETS[name][1]
+    records, counts = read(tmp_path, name, section)
+    found = [[(message.role, message.text) for message in parse(record.text)] for record in records]
+    assert found == [list(zip(cycle(("user", "assistant")), path)) for path in paths()]
+    preset = read(tmp_path, name, f"format: oasst\n{section.partition(chr(10))[0]}")
+    assert preset == (records, counts)
+
+
+def test_all_bytes_of_rows_that_are_messages_are_kept_or_counted(tmp_path):
+    _, counts = read(tmp_path, "replies", SETS["replies"][1])
+    sizes = counts["bytes"]
+    assert sum(len(row["text"].encode()) for row in entries(FLAT)) == sizes["read"]
+    assert sizes["read"] == sizes["kept"] + sum(sizes["rejected"].values())
+
+
+def test_questions_and_answers_in_two_lists_alternate(tmp_path):
+    asked = {row["question_id"]: row for row in entries("mt_bench/*_question.jsonl")}
+    answered = list(entries("mt_bench/*_reference_gpt-4.jsonl"))
+    both = [asked[row["question_id"]] | row for row in answered]
+    (tmp_path / "both.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in both))
+    section = "columns: {prompt: turns, response: choices.0.turns}"
+    records, counts = read(tmp_path, "mt_bench", section, tmp_path / "both.jsonl")
+    found = [[message.text for message in parse(record.text)] for record in records]
+    pairs = [zip(row["turns"], row["choices"][0]["turns"], strict=True) for row in both]
+    assert found == [[text for pair in row for text in pair] for row in pairs]
+    assert counts["messages"] == {"read": 140, "kept": 140, "rejected": {}}

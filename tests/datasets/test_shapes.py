@@ -244,8 +244,7 @@ def test_messages_say_whether_they_are_trained(tmp_path, key, yes, no, column):
     records, _ = read(write(tmp_path / "rows.jsonl", rows), tmp_path, section)
     assert messages_of(records) == ALL
     for record, texts in zip(records, CHATS, strict=True):
-        earlier = [None, False] * (len(texts) // 2 - 1)
-        assert record.train == ([*earlier, None, None] if earlier else None)
+        assert record.train == [*[False] * (len(texts) - 1), None]
 
 
 DOCUMENTS = [

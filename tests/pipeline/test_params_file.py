@@ -58,7 +58,16 @@ def test_the_parameters_of_the_project_are_right():
             [{"steps": 400}, {"steps": 500}],
             "train_model.phases have 900 steps together, and train_model.steps = 1150: set train_model.steps: 900",
         ),
-        ("train_model__phases", [{"steps": 0}], "train_model.phases.0.steps: expected an integer above 0, got 0"),
+        (
+            "train_model__phases",
+            [{"steps": 0}],
+            "train_model.phases.0.steps: expected an integer above 0, or null, got 0",
+        ),
+        (
+            "train_model__phases",
+            [{"epochs": 1}, {}],
+            "train_model.phases.1 = {}: expected either steps or epochs",
+        ),
         *(
             (
                 "train_model__source_weights",
@@ -136,17 +145,18 @@ def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     assert not (tmp_path / "letters.jsonl").exists()
 
 
-def test_the_check_leaves_no_module_behind(tmp_path, monkeypatch):
+def test_the_check_leaves_no_module_behind_and_needs_no_large_library(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = (
         "import sys\nfrom pathlib import Path\nfrom chatmill.pipeline.params_file import check_params, read_params\n"
         f"params, before = read_params(Path({str(ROOT / 'params.yaml')!r})), set(sys.modules)\n"
         f"check_params(params, Path({str(SOURCE)!r}))\n"
-        "print([name for name in sys.modules.keys() - before if name.startswith('chatmill')])"
+        "print([name for name in sys.modules.keys() - before if name.startswith('chatmill')])\n"
+        "print({'torch', 'onnx', 'gguf', 'transformers'} & sys.modules.keys())"
     )
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n" and (tmp_path / ".cache/checked-params").exists()
+    assert result.stdout == "[]\nset()\n" and (tmp_path / ".cache/checked-params").exists()
 
 
 def test_a_file_in_the_folder_that_dvc_tracks_is_accepted(tmp_path):

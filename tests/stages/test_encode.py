@@ -103,6 +103,16 @@ def test_a_file_of_conversations_and_documents_is_encoded_as_they_say(folder):
     assert read_meta(folder / "tokens").conversations["train"] == 3
 
 
+@pytest.mark.parametrize(("flag", "kind"), [(None, LossKind.PROMPT), (False, LossKind.IGNORED)])
+def test_a_message_of_the_user_is_a_prompt_unless_its_flag_leaves_it_out(folder, flag, kind):
+    record = Record("talk", "1", render(CONVERSATIONS[0]), train=[flag, None])
+    (folder / "train.jsonl").write_text(record.to_json(), encoding="utf-8")
+    ids, loss, _ = read_split(run(folder), "train")
+    text = byte_tokenizer().encode("Hi")
+    (start,) = [i for i in range(len(ids)) if ids[i : i + len(text)].tolist() == text]
+    assert set(loss[start : start + len(text) + 1]) == {kind}
+
+
 @pytest.mark.parametrize(
     "text",
     [

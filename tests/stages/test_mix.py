@@ -75,6 +75,19 @@ def test_of_copies_on_one_side_the_first_is_kept(tmp_path):
     assert (metrics["leaked"], metrics["duplicates"]) == (0, 2)
 
 
+FLAGS = [[None, False], None, [False, None], [True, False], [True, None]]  # of a user and an assistant
+
+
+@pytest.mark.parametrize(("flags", "kept"), [(FLAGS[:4], None), (FLAGS, [True, None]), (FLAGS[2:3] * 2, [False, None])])
+def test_of_copies_on_one_side_the_first_with_the_most_trained_messages_is_kept(tmp_path, flags, kept):
+    write(tmp_path / "prepared", {"a": FILLED})
+    copies = [Record("a", GROUP["train"], pair("x"), train=train).to_json() for train in flags]
+    (tmp_path / "prepared/a.jsonl").open("a").writelines(copies)
+    _, metrics = run(tmp_path, {"a": {}})
+    assert [record.train for record in read_records(tmp_path / "train.jsonl") if record.text == pair("x")] == [kept]
+    assert metrics["duplicates"] == len(copies) - 1
+
+
 def questions(prefix, count=40):
     """Records as prepare writes them, by what they ask."""
     texts = [pair(f"{prefix} {i}?", f"{prefix} {i}!") for i in range(count)]

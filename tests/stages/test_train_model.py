@@ -157,7 +157,7 @@ def stop_at(patch, step):
 
 
 @pytest.mark.parametrize("step", [2, 4, 6])
-def test_a_run_that_ended_within_a_phase_goes_on_to_the_same_bytes(tokens, tmp_path, monkeypatch, step):
+def test_a_run_that_ended_within_a_phase_goes_on_to_the_same_bytes(tokens, tmp_path, monkeypatch, capsys, step):
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     whole = run_training(tokens, tmp_path / "whole", checkpoint_every=1, **WEIGHTED)
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
@@ -165,7 +165,9 @@ def test_a_run_that_ended_within_a_phase_goes_on_to_the_same_bytes(tokens, tmp_p
         run_training(tokens, tmp_path / "ended", checkpoint_every=1, **WEIGHTED)
     (folder,) = (tmp_path / ".cache/resume").iterdir()
     mark_checkpoint(Checkpoint(folder.name))
+    assert " resumes " not in capsys.readouterr().err
     ended = run_training(tokens, tmp_path / "ended", checkpoint_every=1, **WEIGHTED)
+    assert f"train_model: resumes after step {step} of 8\n" in capsys.readouterr().err
     assert (ended / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
     curve = (ended / "train.tsv").read_text()
     assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
@@ -190,11 +192,11 @@ def start(folder, tokens, **changes):
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
-    whole, killed = run_training(tokens, tmp_path / "whole", steps=100, checkpoint_every=2), tmp_path / "killed"
-    checkpoint = kill_when_saved(start(killed, tokens, steps=100), killed / "top")
-    assert 0 < mark_checkpoint(checkpoint)["trainer"]["done"] < 100 and not (killed / "model").exists()
+    whole, killed = run_training(tokens, tmp_path / "whole", steps=40, checkpoint_every=2), tmp_path / "killed"
+    checkpoint = kill_when_saved(start(killed, tokens, steps=40), killed / "top")
+    assert 0 < mark_checkpoint(checkpoint)["trainer"]["done"] < 40 and not (killed / "model").exists()
 
-    assert start(killed, tokens, steps=100).wait() == 0
+    assert start(killed, tokens, steps=40).wait() == 0
     curve = (killed / "train.tsv").read_text()
     assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
     for name in RESULTS[:-1]:
@@ -210,7 +212,7 @@ def test_it_goes_on_from_an_earlier_model(trained, tokens, tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tmp_path, tied):
-    run_training(tokens, tmp_path, steps=60, embedding="bytes", tie_embeddings=tied)
+    run_training(tokens, tmp_path, steps=30, embedding="bytes", tie_embeddings=tied)
     assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.5
     model, config = load_chat_model(tmp_path / "model", torch.device("cpu"))
     encoder = read_byte_encoder(tmp_path / "model")
@@ -221,7 +223,7 @@ def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tm
 
 
 def test_it_goes_on_from_embeddings_made_from_bytes(tokens, tmp_path):
-    first = run_training(tokens, tmp_path / "first", steps=60, embedding="bytes") / "model"
+    first = run_training(tokens, tmp_path / "first", steps=30, embedding="bytes") / "model"
     run_training(tokens, tmp_path / "second", steps=1, embedding="bytes", initial=first)
     assert float(read_curve(tmp_path / "second")[0]["bits_per_byte"]) < 0.5
 
@@ -233,7 +235,7 @@ def test_a_model_without_a_byte_encoder_cannot_go_on_with_one(trained, tokens, t
 
 @pytest.mark.slow
 def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(tokens, tmp_path):
-    options = {"steps": 100, "embedding": "bytes", "tie_embeddings": False, "keep": "best"}
+    options = {"steps": 40, "embedding": "bytes", "tie_embeddings": False, "keep": "best"}
     whole, killed = run_training(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
     kill_when_saved(start(killed, tokens, **options), killed / "top")
     assert start(killed, tokens, **options).wait() == 0
@@ -265,7 +267,7 @@ def test_how_long_chunks_are_is_a_parameter(tokens, tmp_path):
     "part", [{"head": "bytes"}, *({"chunking": boundaries} for boundaries in ("learned", "autoencoder", "fixed"))]
 )
 def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
-    run_training(tokens, tmp_path, steps=60, **part)
+    run_training(tokens, tmp_path, steps=30, **part)
     assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.6
     assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "chatmill"
     loaded = load_model(tmp_path / "model", device="cpu", threads=1)
@@ -276,9 +278,9 @@ def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "autoencoder"}])
 def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tmp_path, part):
-    whole, killed = run_training(tokens, tmp_path / "whole", steps=100, checkpoint_every=2, **part), tmp_path / "killed"
-    kill_when_saved(start(killed, tokens, steps=100, **part), killed / "top")
-    assert start(killed, tokens, steps=100, **part).wait() == 0
+    whole, killed = run_training(tokens, tmp_path / "whole", steps=40, checkpoint_every=2, **part), tmp_path / "killed"
+    kill_when_saved(start(killed, tokens, steps=40, **part), killed / "top")
+    assert start(killed, tokens, steps=40, **part).wait() == 0
     assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
 
 
@@ -295,8 +297,8 @@ def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong
 
 
 def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
-    run_training(tokens, tmp_path, steps=60)
-    lines = capsys.readouterr().err.splitlines()[2:]
+    run_training(tokens, tmp_path, steps=30)
+    lines = capsys.readouterr().err.splitlines()[1:]
     assert len(lines) == 3 and all("is answered 'yes" in line for line in lines)
 
 

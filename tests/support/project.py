@@ -12,6 +12,7 @@ from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT, SOURCE
 
 TINY = {  # parameter values with which the complete pipeline takes seconds
+    "prepare.persona.limit": 400,
     "prepare.skills.limit": 400,
     "mix.test_share": 0.1,
     "train_tokenizer.vocab_size": 576,
@@ -24,7 +25,9 @@ TINY = {  # parameter values with which the complete pipeline takes seconds
     "train_soft_tokenizer.steps": 4,
     "train_soft_tokenizer.conversations": 10,
     "evaluate.max_tokens": 4,
+    "evaluate.conversations": 60,
     "evaluate.skill_prompts": 1,
+    "evaluate.talk_prompts": 2,
     "benchmark.prompt_tokens": [16],
     "benchmark.new_tokens": 2,
     "benchmark.repeats": 1,
@@ -83,6 +86,7 @@ def copy_project(folder, *, git):
     if not git:
         (folder / ".dvc" / "config").open("a").write("    no_scm = true\n")
     project.edit(TINY)
-    file = folder / "data/raw/smalltalk.jsonl"
-    file.write_text("".join(file.open().readlines()[:200]))
+    for source, limit in (("smalltalk", 200), ("talk", 400)):
+        file = folder / f"data/raw/{source}.jsonl"
+        file.write_text("".join(file.open().readlines()[:limit]))
     return project

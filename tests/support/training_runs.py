@@ -28,13 +28,16 @@ SETTINGS = {
 }
 
 
-def write_tokens(folder, held_out=range(60, 70), held_out_answer="yes"):
-    """Write the files that `encode` reads and writes."""
-    for split, numbers, answer in (("train", range(60), "yes"), ("validation", held_out, held_out_answer)):
+def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_out_answers=None):
+    """Write the files that `encode` reads and writes; each of SOURCES has an answer."""
+    for split, numbers, said in (("train", range(60), answers), ("validation", held_out, held_out_answers or answers)):
         talks = [
-            [Message.from_text("user", f"{i}?"), Message.from_text("assistant", answer * (i % 4 + 1))] for i in numbers
+            [Message.from_text("user", f"{i}?"), Message.from_text("assistant", said[i % 2] * (i % 4 + 1))]
+            for i in numbers
         ]
-        lines = (Record(SOURCES[i % 2], f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
+        lines = (
+            Record(SOURCES[i % 2], f"talk/{i}", render(talk)).to_json() for i, talk in zip(numbers, talks, strict=True)
+        )
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_folder(VOCABULARY, folder / "tokenizer")
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))

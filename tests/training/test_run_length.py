@@ -18,11 +18,7 @@ def parameters(**changes):
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 25), (3, 75), (0.5, 12), (1.5, 38), (0.001, 1)])
 def test_steps_are_those_that_the_epochs_take(epochs, steps):
-    assert count_steps(parameters(steps=None, epochs=epochs), 100_000, 4_000) == steps
-
-
-def test_steps_that_are_given_are_taken():
-    assert count_steps(parameters(steps=7), 100_000, 4_000) == 7
+    assert count_steps(epochs, 100_000, 4_000) == steps
 
 
 @pytest.mark.parametrize(("steps", "epochs", "values"), [(5, 2, "5 and .* = 2.0"), (None, None, "null and .* = null")])
@@ -30,6 +26,25 @@ def test_both_or_neither_are_an_error_that_names_both(steps, epochs, values):
     message = f"train_model.steps = {values}: expected a number for one of them, and null for the other"
     with pytest.raises(ValueError, match=message.replace("and .*", "and train_model.epochs")):
         parameters(steps=steps, epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 9}, r"phases have epochs, from which the steps follow: set train_model\.steps: null"),
+        ({"steps": None, "epochs": 2}, r"phases have a length of their own: set train_model\.epochs: null"),
+        ({"steps": None, "phases": [{"steps": 4, "epochs": 1}]}, "expected either steps or epochs"),
+        ({"steps": None, "phases": [{"source_weights": {}}]}, "expected either steps or epochs"),
+    ],
+)
+def test_a_phase_has_steps_or_epochs_and_a_run_in_phases_no_epochs(changes, message):
+    with pytest.raises(ValueError, match=message):
+        parameters(**{"phases": [{"steps": 4}, {"epochs": 0.5}]} | changes)
+
+
+@pytest.mark.parametrize("steps", [None, 9])
+def test_the_steps_of_phases_need_not_be_added_up(steps):
+    assert parameters(steps=steps, phases=[{"steps": 4}, {"steps": 5}]).steps == steps
 
 
 @pytest.mark.parametrize("name", ["epochs", "learning_rate", "head_alignment", "tokens_per_chunk"])

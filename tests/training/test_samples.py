@@ -1,13 +1,16 @@
+import pytest
 import torch
 
+from chatmill.conversation.chatml import Message, Record, render
 from chatmill.training.samples import sample_answers
 from support.packed import encode
 from support.tiny import CONFIG, VOCABULARY, random_model
 
 
-def sampled(talks, number=3):
+def sampled(talks, number=3, template="chatml"):
     torch.manual_seed(0)
-    return [question for question, _ in sample_answers(random_model(CONFIG), encode(talks), VOCABULARY, number)]
+    split = encode(talks, template)
+    return [question for question, _ in sample_answers(random_model(CONFIG), split, VOCABULARY, number)]
 
 
 def test_the_first_questions_are_answered():
@@ -17,3 +20,29 @@ def test_the_first_questions_are_answered():
 def test_documents_ask_nothing():
     assert sampled(["Once", ["Hi?", "a"], "upon", ["Ho?", "b"]], 2) == ["Hi?", "Ho?"]
     assert sampled(["Once", "upon"]) == []
+
+
+TEXTS = ["You are terse.", "Hi?", "a", "Ho?", "b"]
+ROLES = ["system", "user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("train", "questions"),
+    [
+        ([None] * 5, ["Hi?"]),
+        ([None, True, None, True, None], ["Hi?"]),
+        ([True, True, None, None, None], ["Hi?"]),
+        ([None, True, False, None, None], ["Ho?"]),
+        ([None, True, False, True, False], []),
+    ],
+)
+def test_the_question_is_the_message_before_the_first_trained_answer(train, questions):
+    text = render(map(Message.from_text, ROLES, TEXTS))
+    assert sampled([Record("talk", "1", text, train=train)]) == questions
+
+
+@pytest.mark.parametrize("train", [None, [True, None, True, None], [True, False, True, None]])
+def test_in_the_template_markers_too(train):
+    text = render(map(Message.from_text, ROLES[1:], TEXTS[1:]))
+    asked = "Human: Hi? Assistant:" + (" a Human: Ho? Assistant:" if train and train[1] is False else "")
+    assert sampled([Record("talk", "1", text, train=train)], template="markers") == [asked]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.encoded.token_files import Sources
-from chatmill.training.source_weights import describe_factors, draw_epoch, source_factors
+from chatmill.training.source_weights import describe_shares, draw_epoch, source_factors
 from support.packed import pack
 
 NAMES = ["letters", "skills", "talk"]
@@ -113,9 +113,9 @@ def test_weights_that_leave_nothing_are_refused(weights, message):
         source_factors(weights, NAMES, tokens)
 
 
-def test_factors_are_described_by_their_effect():
-    factors, tokens = np.array([9, 0, 0.5]), np.array([10, 30, 60])
-    assert describe_factors(NAMES, factors, tokens) == "letters 75.0% (9), talk 25.0% (0.5)"
+def test_shares_are_described_with_the_factors_behind_them():
+    shares, factors = np.array([0.75, 0, 0.25]), np.array([9, 0, 0.5])
+    assert describe_shares(NAMES, shares, factors) == "letters 75.0% (9), talk 25.0% (0.5)"
 
 
 # in rows

@@ -1,5 +1,6 @@
+import re
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -124,6 +125,66 @@ def test_shares_hold_in_short_rows_and_in_long_ones():
         assert read[0] / read.sum() == pytest.approx(0.5, abs=0.03)
 
 
+def read_shares(plan, steps):
+    """The share of each source in the tokens of the first steps."""
+    read = 0
+    for phase, rows in islice(plan.steps_after(0), steps):
+        data = phase.dataset
+        for row in rows:
+            places = np.searchsorted(data.split.offsets, data.spans.starts[row.conversations], side="right") - 1
+            lengths = data.spans.packed_lengths[row.conversations] - row.skipped
+            read += np.bincount(data.sources.of_conversations[places], lengths, len(data.sources.names))
+    return read / read.sum()
+
+
+def mixed_plan(long, **changes):
+    """The plan for 60 short conversations of `talk`, and of `letters` as many tokens, so many of them in long ones."""
+    talks = [SHORT] * 60 + [LONG] * long + [SHORT] * (60 - round(long * 322 / 102))
+    sources = Sources(["letters", "talk"], np.array([1] * 60 + [0] * (len(talks) - 60), np.uint16))
+    parameters = TrainParameters(**PARAMETERS.model_dump() | {"steps": 300} | changes)
+    return plan_steps(parameters, replace(pack(talks, 512, chained=0.5), sources=sources), 512, SINGLE_PROCESS)
+
+
+@pytest.mark.parametrize(
+    ("weights", "share"), [({"letters": 0.5}, 1 / 3), ({"talk": 1}, 1 / 2), ({"letters": 3}, 3 / 4)]
+)
+def test_factors_hold_in_short_rows_where_half_of_a_source_fits(weights, share):
+    plan = mixed_plan(9, source_weights=weights)
+    assert lengths_of(plan) == [(256, 210), (512, 90)]
+    assert read_shares(plan, 210)[0] == pytest.approx(share, abs=0.02)
+    assert read_shares(plan, 300)[0] == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("long", [12, 15, 18])
+def test_where_less_of_a_source_fits_the_share_that_will_be_trained_is_logged(capsys, long):
+    plan = mixed_plan(long, source_weights={"letters": 0.5})
+    assert lengths_of(plan) == [(256, 210), (512, 90)]
+    logged = float(re.search(r"letters ([\d.]+)% \(0.5\)", capsys.readouterr().err)[1]) / 100
+    assert logged < 0.31 and read_shares(plan, 300)[0] == pytest.approx(logged, abs=0.015)
+
+
+def test_the_shares_of_a_run_without_weights_are_those_of_the_data_in_its_rows():
+    plan = mixed_plan(9)
+    assert read_shares(plan, 210)[0] == pytest.approx(32 / 92, abs=0.02)
+
+
+def test_a_phase_may_be_so_many_epochs_of_its_own_sources():
+    given = [
+        {"epochs": 3, "source_weights": {"letters": 0}},
+        {"steps": 20, "source_weights": {"talk": 0}},
+        {"epochs": 0.5, "source_weights": {"letters": 0, "skills": 0}},
+    ]
+    plan = weighted_plan(SHORT, steps=None, phases=given)
+    first, _, third = (
+        weighted_plan(SHORT, steps=None, epochs=1, source_weights=one["source_weights"]) for one in given
+    )
+    steps = [3 * first.length.tokens_per_epoch / 1024, 20, 0.5 * third.length.tokens_per_epoch / 1024]
+    ends = np.cumsum([round(number) for number in steps])
+    assert plan.length.steps == ends[-1] and first.length.tokens_per_epoch == pytest.approx(80 * 102, rel=0.1)
+    weights = [phase.dataset.weights.get("talk") == 0 for phase, _ in plan.steps_after(0)]
+    assert np.flatnonzero(weights).tolist() == list(range(ends[0], ends[1]))
+
+
 PIECES = phases((3, {"talk": 0}), (3, {"talk": "30%"}), (4, {"talk": 0}))
 
 
@@ -140,7 +201,7 @@ def test_phases_of_equal_weights_continue_and_the_weights_of_one_override_those_
     again = weighted_plan(phases=phases((3, {"talk": 0}), (4, {"talk": 0}), (3, {})), source_weights={"skills": 2})
     once = weighted_plan(phases=phases((7, {"talk": 0}), (3, {})), source_weights={"skills": 2})
     assert described(again.steps_after(0)) == described(once.steps_after(0))
-    assert [phase.dataset.weights for phase in once.phases if phase.steps] == [
+    assert [phase.dataset.weights for phase in once.phases if phase.dataset.row_length == 512] == [
         {"skills": 2, "talk": 0},
         {"skills": 2},
     ]
@@ -152,7 +213,7 @@ def test_the_effect_of_weights_is_logged_and_unknown_sources_are_named(capsys):
     weighted_plan(SHORT, source_weights={"letters": "50%", "visits": 2, "talks": "3%"})
     assert capsys.readouterr().err == (
         "train_model: no conversations of talks, visits: their weights are ignored; there are letters, skills, talk\n"
-        "train_model: tokens of an epoch by source (times that each conversation is read): "
+        "train_model: tokens by source (times that each conversation is read in an epoch): "
         "letters 50.0% (8), skills 25.0% (1), talk 25.0% (1)\n"
     )
     weighted_plan(SHORT, phases=phases((4, {"talk": 0}), (6, {"letters": 0})))

@@ -92,7 +92,7 @@ Conversation = list[Message]
 
 def escape(text: str) -> str:
     r"""Text without `<|`: `a<|b` becomes `a<\|b`. `unescape` inverts it."""
-    return text.replace("<\\", "<\\\\").replace("<|", "<\\|")
+    return text.replace("<\\", "<\\\\").replace("<|", "<\\|") if "<" in text else text
 
 
 def unescape(text: str) -> str:

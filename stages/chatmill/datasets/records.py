@@ -14,7 +14,7 @@ from chatmill.datasets.formats.example import (
     num_bytes,
     total_extent,
 )
-from chatmill.datasets.formats.registry import read_dataset
+from chatmill.datasets.formats.registry import Dataset, open_dataset
 from chatmill.datasets.repair import repair
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.split import on_side, question_group
@@ -28,7 +28,14 @@ _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no a
 
 def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and a reject for each invalid entry and each part that is left out."""
-    items = read_dataset(
+    dataset = dataset_of(parameters)
+    for row in dataset.rows:
+        yield from entries_of(dataset.item(row), source, parameters, tally)
+
+
+def dataset_of(parameters: SourceParameters) -> Dataset:
+    """The dataset that the parameters name."""
+    return open_dataset(
         parameters.path,
         parameters.format,
         limit=parameters.limit,
@@ -36,11 +43,16 @@ def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator
         mapping=parameters.mapping,
         files=parameters.patterns,
     )
-    for item in items:
-        for entry in _entries(item, source, parameters, tally):
-            if isinstance(entry, Reject):
-                tally.reject(entry)
-            yield entry
+
+
+def entries_of(
+    item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
+) -> Iterator[Record | Reject]:
+    """The record or the reject of an entry, and the parts that are left out, all counted."""
+    for entry in _entries(item, source, parameters, tally):
+        if isinstance(entry, Reject):
+            tally.reject(entry)
+        yield entry
 
 
 def _entries(
@@ -130,7 +142,7 @@ def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | N
     """Which messages are trained, where that does not follow from their roles; None for those of which it does."""
     if not mask_history and all(turn.train is None for turn in turns):
         return None  # faster
-    flags = [turn.train if turn.message.role == "assistant" or turn.train else None for turn in turns]
+    flags = [turn.train for turn in turns]
     answers = [i for i, turn in enumerate(turns) if turn.message.role == "assistant"]
     for i in answers[:-1] if mask_history else ():
         flags[i] = False

@@ -46,7 +46,8 @@ def repair(turns: Sequence[Turn], rules: RepairRules) -> Repaired:
     if is_regular(turns):
         return Repaired(turns, [], [])
     result = _Draft(list(turns), [], [])
-    for step in (_end_with_answer, _system_first, _join_same_role, _assistant_first):
+    _end_with_answer(result)
+    for step in () if is_regular(result.turns) else (_system_first, _join_same_role, _assistant_first):
         step(result, rules)
     return Repaired(*result)
 
@@ -133,7 +134,7 @@ def _assistant_first(result: _Draft, rules: RepairRules) -> None:
         _drop(result, result.turns.pop(start), "assistant_first")
 
 
-def _end_with_answer(result: _Draft, _: RepairRules) -> None:
+def _end_with_answer(result: _Draft) -> None:
     """Leave out what follows the last answer; a conversation without answers stays as it is."""
     answers = [i for i, turn in enumerate(result.turns) if turn.message.role == "assistant"]
     end = answers[-1] + 1 if answers else 0

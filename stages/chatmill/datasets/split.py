@@ -16,25 +16,32 @@ import re
 from typing import Literal, get_args
 
 SplitName = Literal["train", "validation", "test"]
-_SIDES = get_args(SplitName)
+_SIDES: dict[str, SplitName] = {side: side for side in get_args(SplitName)}
 _BY_QUESTION, _BY_COLUMN, _BY_TEXT = "questions/", "columns/", "documents/"
 _USER_HEADER, _ASSISTANT_HEADER = "<|im_start|>user\n", "<|im_start|>assistant\n"  # never occur in content
-_DECLARATION = re.compile(r"(?:<\|im_start\|>system\nTools: calculator(?=<\|im_end\|>\n)|(?<=\n)Tools: calculator\n)")
+_DECLARED = "Tools: calculator"
+_DECLARATION = re.compile(rf"(?:<\|im_start\|>system\n{_DECLARED}(?=<\|im_end\|>\n)|(?<=\n){_DECLARED}\n)")
 
 
 def fixed_side(group: str) -> SplitName | None:
     """The side that the group's name fixes."""
-    return next((side for side in _SIDES if group.startswith(f"{side}/")), None)
+    side, slash, _ = group.partition("/")
+    return _SIDES.get(side) if slash else None
+
+
+def _without_side(group: str) -> str:
+    side, slash, rest = group.partition("/")
+    return rest if slash and side in _SIDES else group
 
 
 def on_side(group: str, side: SplitName) -> str:
     """The group on a fixed side."""
-    return f"{side}/{group.removeprefix(f'{fixed_side(group)}/')}"
+    return f"{side}/{_without_side(group)}"
 
 
 def is_generated(group: str) -> bool:
     """Whether the format named the group, as those that generate conversations and read documents do."""
-    return not group.removeprefix(f"{fixed_side(group)}/").startswith((_BY_QUESTION, _BY_COLUMN))
+    return not _without_side(group).startswith((_BY_QUESTION, _BY_COLUMN))
 
 
 def column_group(value: str) -> str:
@@ -44,7 +51,7 @@ def column_group(value: str) -> str:
 
 def is_by_column(group: str) -> bool:
     """Whether a column of groups named the group."""
-    return group.removeprefix(f"{fixed_side(group)}/").startswith(_BY_COLUMN)
+    return _without_side(group).startswith(_BY_COLUMN)
 
 
 def question_group(text: str) -> str:
@@ -76,11 +83,13 @@ def question_of(group: str, text: str) -> str:
         return _BY_QUESTION + _question_hash(text[text.rindex(_USER_HEADER) : text.rindex(_ASSISTANT_HEADER)])
     if is_by_column(group):
         return question_group(text)
-    return group.removeprefix(f"{fixed_side(group)}/")
+    return _without_side(group)
 
 
 def _question_hash(messages: str) -> str:
-    words = _DECLARATION.sub("", messages).replace("<|im_end|>", " ").casefold().split()
+    if _DECLARED in messages:
+        messages = _DECLARATION.sub("", messages)
+    words = messages.replace("<|im_end|>", " ").casefold().split()
     return hashlib.blake2b(" ".join(words).rstrip(".?! ").encode(), digest_size=8).hexdigest()
 
 

@@ -27,12 +27,20 @@ class Tally:
         """Count what remains of a conversation, and the rules of its repair."""
         self._counts["messages"]["kept"] += extent.messages
         self._counts["bytes"]["kept"] += extent.bytes
-        self._repaired.update(rules)
+        for rule in rules:
+            self._repaired[rule] += 1
 
     def reject(self, reject: Reject) -> None:
         """Count what was left out."""
         self._rejected["messages"][reject.reason] += reject.messages
         self._rejected["bytes"][reject.reason] += reject.bytes
+
+    def add(self, other: "Tally") -> None:
+        """Count what another part of the dataset holds."""
+        for own, more in ((self._counts, other._counts), (self._rejected, other._rejected)):
+            for name in Extent._fields:
+                own[name].update(more[name])
+        self._repaired.update(other._repaired)
 
     def content(self) -> dict[str, Any]:
         """The counts, as `messages`, `bytes` and `repaired`."""

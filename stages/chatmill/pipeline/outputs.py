@@ -1,4 +1,4 @@
-"""Atomic outputs: a file or folder appears complete or not at all, and one process at a time writes it."""
+"""Atomic outputs: a file or folder is complete when its stage ends, or absent, and one process at a time writes it."""
 
 import errno
 import fcntl
@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SCRATCH = ".cache"  # ignored by git and by DVC in any folder
@@ -29,34 +29,32 @@ def stage_lock(name: str, outputs: list[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_output(output: Path) -> Iterator[Path]:
-    """A temporary path for a file or folder; it is renamed to `output` on success, and removed on an error."""
+def atomic_output(output: Path, *, grows: bool = False) -> Iterator[Path]:
+    """A temporary path for a file or folder; it is renamed to `output` on success, and removed on an error.
+
+    A file that `grows` has both names from the start, so that others can read it while it is written, except on file
+    systems without hard links. What a killed process leaves of it is removed by the next stage that writes beside it.
+    """
     scratch = output.parent / SCRATCH
     _remove_stale(scratch)
     folder = scratch / str(os.getpid())
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / output.name
     try:
+        if grows:
+            _link(place, output)
         yield place
         if not place.exists():
             raise ValueError(f"{output} was not written")
         if output.is_dir() and not output.is_symlink():
             shutil.rmtree(output)
-        place.replace(output)
+        place.replace(output)  # which leaves both names if they are of one file
+        place.unlink(missing_ok=True)
     finally:
-        if place.is_dir():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
+        _discard(place)
         for empty in (folder, scratch):
             if empty.exists() and not any(empty.iterdir()):
                 empty.rmdir()
-
-
-def unfinished_output(output: Path) -> Path | None:
-    """The file or folder that a running process writes, to be renamed to `output`; None if there is none."""
-    places = output.parent.glob(f"{SCRATCH}/*/{output.name}")
-    return next((place for place in places if place.parent.name.isdigit() and _alive(int(place.parent.name))), None)
 
 
 @contextmanager
@@ -96,13 +94,41 @@ def _full_disk_number(error: OSError | ValueError) -> int | None:
     return int(found[1]) if found and int(found[1]) in _FULL else None
 
 
+def _link(place: Path, output: Path) -> None:
+    """Make an empty file with both names, or with the first alone where the file system has no hard links."""
+    output.unlink(missing_ok=True)
+    place.touch()
+    with suppress(OSError):
+        output.hardlink_to(place)
+
+
+def _discard(place: Path) -> None:
+    """Remove what was written of an output, also under the name of the output if it has both."""
+    with suppress(FileNotFoundError):
+        output = place.parents[2] / place.name
+        if place.samefile(output):
+            output.unlink()
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def discard_scratch(folder: Path) -> None:
+    """Remove the folder of a process that has ended, and what it wrote of its outputs."""
+    for place in folder.iterdir():
+        _discard(place)
+    folder.rmdir()
+
+
 def _remove_stale(scratch: Path) -> None:
     """Remove the folders of processes that no longer run."""
     if not scratch.is_dir():
         return
     for folder in scratch.iterdir():
         if folder.name.isdigit() and not _alive(int(folder.name)):
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # another stage may do the same
+                discard_scratch(folder)
 
 
 def _alive(pid: int) -> bool:

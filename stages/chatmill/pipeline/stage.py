@@ -71,7 +71,10 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
             if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first writes
                 outputs = {name: file for name, file in files.items() if signature.files[name]}
                 resources.enter_context(stage_lock(script.stem, [*outputs.values()]))
-                files |= {name: resources.enter_context(atomic_output(file)) for name, file in outputs.items()}
+                files |= {
+                    name: resources.enter_context(atomic_output(file, grows=name in signature.growing))
+                    for name, file in outputs.items()
+                }
                 resources.enter_context(explain_full_disk(outputs.values()))
             checked(**files, **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
         for callback in _on_success.pop():

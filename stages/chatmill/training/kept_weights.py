@@ -1,26 +1,36 @@
 """The weights that a run ends with: those of its last step, or of the step that was best on validation."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from chatmill.training.train_parameters import Keep, TrainParameters
+from chatmill.training.train_parameters import Keep
 from chatmill.training.trainer import Trainer
+from chatmill.training.validation import WeightedBatches, weighted_bits_per_byte
 
 
 class KeptWeights:
-    """Keeps one copy of the best weights so far, on the CPU of the main process; for `last`, none."""
+    """Keeps one copy of the best weights so far, on the CPU of the main process; for `last`, none.
 
-    def __init__(self, keep: Keep) -> None:
-        self._keep = keep
+    Where the sources have weights, `validation` has the batches of each of them, on which the best are chosen.
+    """
+
+    def __init__(self, keep: Keep, validation: WeightedBatches = ()) -> None:
+        self._keep, self._validation = keep, validation
         self.step, self.bits_per_byte = 0, math.inf
         self._weights: dict[str, Tensor] = {}
 
     def compare(self, trainer: Trainer, bits_per_byte: float | None) -> None:
-        """Keep the trainer's weights if they have fewer bits per byte on validation than those kept."""
-        if self._keep == "last" or bits_per_byte is None or bits_per_byte >= self.bits_per_byte:
+        """Keep the trainer's weights if they have fewer bits per byte on validation than those kept.
+
+        `bits_per_byte` are those of all sources together; None where nothing was measured.
+        """
+        if self._keep == "last" or bits_per_byte is None:
+            return
+        if self._validation:
+            bits_per_byte = weighted_bits_per_byte(trainer, self._validation)
+        if bits_per_byte is None or bits_per_byte >= self.bits_per_byte:
             return
         self.step, self.bits_per_byte = trainer.completed_steps, bits_per_byte
         for name, weight in trainer.model.state_dict().items():
@@ -49,13 +59,7 @@ class KeptWeights:
         self.step, self.bits_per_byte = state["step"], state["bits_per_byte"]
         self._weights = state["weights"] if is_main_process else {}
 
-
-def describe_kept(kept: KeptWeights, parameters: TrainParameters) -> Iterator[str]:
-    """The step whose weights were best, and a warning if it is of an earlier phase."""
-    yield f"kept the weights of step {kept.step:,}: {kept.bits_per_byte:.4f} bits per byte on validation"
-    phase, phases = parameters.phase_of(kept.step), len(parameters.phases or ())
-    if phase < phases:
-        yield (
-            f"warning: step {kept.step:,} is of phase {phase} of {phases}: what later phases teach is not kept, since "
-            "validation is of all sources without weights: train_model.keep = last keeps it"
-        )
+    def describe(self) -> str:
+        """The step whose weights were best, and how good they were."""
+        place = "validation, weighted as the sources are at the end" if self._validation else "validation"
+        return f"kept the weights of step {self.step:,}: {self.bits_per_byte:.4f} bits per byte on {place}"

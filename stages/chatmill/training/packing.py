@@ -4,7 +4,7 @@ Shapes: N conversations, B rows of a batch, T tokens of a row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import NamedTuple
 
@@ -42,7 +42,10 @@ class ConversationSpans:
 
     def not_longer(self, length: int) -> "ConversationSpans":
         """Those of at most `length` tokens that are not truncated."""
-        kept = (self.lengths <= length) & ~self.truncated
+        return self.select((self.lengths <= length) & ~self.truncated)
+
+    def select(self, kept: np.ndarray) -> "ConversationSpans":
+        """Those of which `kept` (N,) is true."""
         heads = Heads(self.heads.lengths[kept], self.heads.kinds[kept])
         starts, lengths, truncated, documents = (
             array[kept] for array in (self.starts, self.lengths, self.truncated, self.documents)
@@ -159,12 +162,21 @@ class PackedDataset:
         yield from make_chains(window[is_chained], lengths, self.spans.heads, self.row_length, random)
         yield from (Row(np.array([i]), np.zeros(1, np.int64)) for i in window[~is_chained])
 
+    def of_source(self, source: int) -> "PackedDataset":
+        """The conversations of one source, by its index, each as often as any other."""
+        return replace(self, spans=self.spans.select(self._span_sources() == source), weights={})
+
     def source_factors(self) -> np.ndarray:
         """(S,) how often a conversation of each source is read in an epoch, on average."""
         factors = source_factors(self.weights, self.source_names, self.source_tokens())
         if factors[self._span_sources()].sum() < 1:
             raise ValueError("less than one conversation is left for an epoch: expected larger weights")
         return factors
+
+    def source_shares(self) -> np.ndarray:
+        """(S,) the share of each source in the tokens of an epoch."""
+        tokens = self.source_factors() * self.source_tokens()
+        return np.asarray(tokens / tokens.sum())
 
     def source_tokens(self) -> np.ndarray:
         """(S,) the tokens of each source's conversations."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from chatmill.model.chat_model import ChatModel
 from chatmill.training.distributed import DeviceKind
-from chatmill.training.train_parameters import TrainParameters
 
 FEWEST_EPOCHS, MOST_EPOCHS = 0.5, 20  # a run outside of these is warned of
 
@@ -29,11 +28,9 @@ class RunLength:
         return self.tokens / self.tokens_per_epoch
 
 
-def count_steps(parameters: TrainParameters, tokens_per_epoch: int, tokens_per_step: float) -> int:
-    """The steps of a run: train_model.steps, or those that train_model.epochs take."""
-    if parameters.epochs is None:
-        return parameters.steps or 0
-    return max(1, round(parameters.epochs * tokens_per_epoch / tokens_per_step))
+def count_steps(epochs: float, tokens_per_epoch: int, tokens_per_step: float) -> int:
+    """The steps that so many epochs take, at least one."""
+    return max(1, round(epochs * tokens_per_epoch / tokens_per_step))
 
 
 def describe_run(length: RunLength, model: ChatModel, memory: int, device: DeviceKind) -> Iterator[str]:

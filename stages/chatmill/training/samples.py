@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from chatmill.conversation.chatml import IM_END, IM_START
-from chatmill.conversation.template import LossKind
+from chatmill.conversation.template import MARKERS, LossKind
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
@@ -21,11 +21,25 @@ def sample_answers(
     """Up to `number` questions, each with the model's greedy answer; none for documents."""
     for index in np.flatnonzero(~split.is_document)[:number]:
         begin, end = split.offsets[index : index + 2]
-        trained = np.flatnonzero(split.loss[begin:end] == LossKind.TRAINED)
-        if len(trained):
+        if question := _first_question(split.ids[begin:end], split.loss[begin:end], vocabulary):
             room = min(_LONGEST, model.config.max_position_embeddings - _ANSWER)
-            question = split.ids[begin : begin + trained[0]].tolist()[-max(1, room) :]
+            question = question[-max(1, room) :]
             yield _last_message(question, vocabulary), _text(_answer(model, question, vocabulary), vocabulary)
+
+
+def _first_question(ids: np.ndarray, loss: np.ndarray, vocabulary: Vocabulary) -> list[int]:
+    """The ids of a conversation before the first trained message of the assistant; none where there is no such one."""
+    begins = 1 + np.flatnonzero((loss[:-1] == LossKind.PROMPT) & (loss[1:] == LossKind.TRAINED))  # after a header
+    questions = (ids[:begin].tolist() for begin in begins)
+    return next((question for question in questions if _is_answered(question, vocabulary)), [])
+
+
+def _is_answered(question: Sequence[int], vocabulary: Vocabulary) -> bool:
+    """Whether the header at the end is the assistant's, not that of a message of the user which is trained, too."""
+    starts = [place for place, token in enumerate(question) if token == vocabulary.special[IM_START]]
+    if not starts:
+        return _text(question, vocabulary).endswith(MARKERS["assistant"])
+    return _text(question[starts[-1] :], vocabulary).startswith("assistant")
 
 
 @torch.inference_mode()

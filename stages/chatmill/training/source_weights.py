@@ -63,8 +63,7 @@ def draw_epoch(
     return copies[np.argsort(place, kind="stable")]
 
 
-def describe_factors(names: Sequence[str], factors: NDArray[np.float64], tokens: NDArray[np.int64]) -> str:
-    """The share of each source in the tokens of an epoch, and in parentheses how often its conversations are read."""
-    shares = factors * tokens / (factors @ tokens)
+def describe_shares(names: Sequence[str], shares: NDArray[np.float64], factors: NDArray[np.float64]) -> str:
+    """The share of each source that is read, and in parentheses its factor."""
     parts = zip(names, shares, factors, strict=True)
     return ", ".join(f"{name} {share:.1%} ({factor:.3g})" for name, share, factor in parts if share)

@@ -1,6 +1,5 @@
 """The parameters of a training run: the section train_model of params.yaml."""
 
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -25,10 +24,17 @@ def share_of(weight: Weight) -> float | None:
 
 
 class WeightedSteps(BaseModel, extra="forbid", frozen=True):
-    """A phase of a run; its weights override those of the run."""
+    """A phase of a run, of so many steps or epochs; its weights override those of the run."""
 
-    steps: PositiveInt
+    steps: PositiveInt | None = None
+    epochs: Positive | None = None
     source_weights: SourceWeights = {}
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("expected either steps or epochs")
+        return self
 
 
 class TrainParameters(BaseModel, extra="forbid", frozen=True):
@@ -62,25 +68,21 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     source_weights: SourceWeights = {}
     phases: Annotated[list[WeightedSteps], Field(min_length=1)] | None = None
 
-    def weighted_steps(self, steps: int) -> dict[str, WeightedSteps]:
-        """The phases of a run of so many steps with all of their weights, by the parameter that has them."""
+    def weighted_steps(self) -> dict[str, WeightedSteps]:
+        """The phases of the run with all of their weights, by the parameter that has them."""
         if self.phases is None:
-            return {"source_weights": WeightedSteps(steps=steps, source_weights=self.source_weights)}
+            run = WeightedSteps(steps=self.steps, epochs=self.epochs, source_weights=self.source_weights)
+            return {"source_weights": run}
         return {
-            f"phases.{number}.source_weights": WeightedSteps(
-                steps=phase.steps, source_weights=self.source_weights | phase.source_weights
+            f"phases.{number}.source_weights": phase.model_copy(
+                update={"source_weights": self.source_weights | phase.source_weights}
             )
             for number, phase in enumerate(self.phases)
         }
 
-    def phase_of(self, step: int) -> int:
-        """The number of the phase, from 1, that a step is of."""
-        ends = accumulate(phase.steps for phase in self.phases or ())
-        return 1 + sum(step > end for end in ends)
-
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
+        if self.phases is None and (self.steps is None) == (self.epochs is None):
             values = f"train_model.steps = {in_yaml(self.steps)} and train_model.epochs = {in_yaml(self.epochs)}"
             raise ValueError(f"{values}: expected a number for one of them, and null for the other")
         if self.batch_size < self.context:
@@ -97,15 +99,16 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
         return self
 
     def _check_phases(self) -> None:
-        phases = self.weighted_steps(self.steps or 1)
-        total = sum(phase.steps for phase in phases.values())
         if self.phases and self.epochs is not None:
-            raise ValueError(f"train_model.phases have steps of their own: set epochs: null and steps: {total}")
-        if self.phases and total != self.steps:
+            raise ValueError("train_model.phases have a length of their own: set train_model.epochs: null")
+        steps = [phase.steps for phase in self.phases or () if phase.steps is not None]
+        if self.phases and self.steps is not None and len(steps) < len(self.phases):
+            raise ValueError("train_model.phases have epochs, from which the steps follow: set train_model.steps: null")
+        if self.phases and self.steps is not None and sum(steps) != self.steps:
             raise ValueError(
-                f"train_model.phases have {total} steps together, and train_model.steps = {self.steps}: "
-                f"set train_model.steps: {total}"
+                f"train_model.phases have {sum(steps)} steps together, and train_model.steps = {self.steps}: "
+                f"set train_model.steps: {sum(steps)}, or null"
             )
-        for place, phase in phases.items():
+        for place, phase in self.weighted_steps().items():
             if (share := sum(share_of(weight) or 0 for weight in phase.source_weights.values())) > 1 + 1e-9:
                 raise ValueError(f"train_model.{place}: the shares sum to {share:.0%}: expected at most 100%")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import NoReturn
 
 import numpy as np
@@ -26,7 +26,7 @@ from chatmill.training.loss_watch import LossWatch, describe_conversations
 from chatmill.training.pace import PhaseLength
 from chatmill.training.packing import Batch, PackedDataset
 from chatmill.training.run_length import RunLength, count_steps
-from chatmill.training.source_weights import describe_factors
+from chatmill.training.source_weights import describe_shares
 from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
 
@@ -36,6 +36,9 @@ CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
 SHORT_ROW = 256  # tokens
 SHORT_STEPS = 0.7  # share of the steps
+MOST_REPEATS = 2.0  # of a conversation in short rows, in place of those of its source that do not fit
+
+WeightedRows = tuple[PackedDataset, PackedDataset | None]  # rows of the context's length, and short ones, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ class Phase:
     steps: int
     rows_per_step: int
     rows_per_batch: int  # computed together; it divides a process's rows of a step, so that all batches have one shape
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all steps."""
+        return self.steps * self.rows_per_step * self.dataset.row_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class Plan:
     @property
     def length(self) -> RunLength:
         """The length of all phases together."""
-        tokens = sum(phase.steps * phase.rows_per_step * phase.dataset.row_length for phase in self.phases)
+        tokens = sum(phase.tokens for phase in self.phases)
         return RunLength(sum(phase.steps for phase in self.phases), tokens, self.tokens_per_epoch)
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
@@ -89,35 +97,44 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
             dataset, steps, rows_per_step, rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
         )
 
-    tokens_per_epoch, padding = dataset_of_epoch(parameters, dataset).measure_epoch(parameters.seed)
-    total_steps = count_steps(parameters, tokens_per_epoch, tokens_per_step(parameters, dataset, group.size))
-    phases: list[Phase] = []
-    weighted, may_be_short = list(weighted_datasets(parameters, dataset, total_steps)), round(SHORT_STEPS * total_steps)
-    if group.is_main_process and any(full.weights for full, _, _ in weighted):
-        log_weights([(full, steps) for full, _, steps in weighted])
-    for full, short, steps in weighted:
-        num_short = min(may_be_short, steps) if short else 0
-        may_be_short -= min(may_be_short, steps)
-        phases += [phase(short, num_short)] if short and num_short else []
-        phases += [phase(full, steps - num_short)]
-    return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
+    weighted = list(weighted_datasets(parameters, dataset))
+    of_epoch = dataset if parameters.phases else weighted[0][0]
+    tokens_per_epoch, padding = of_epoch.measure_epoch(parameters.seed)
+    steps = list(steps_of_phases(parameters, weighted, tokens_per_epoch, group.size))
+    may_be_short = round(SHORT_STEPS * sum(steps))
+    parts: list[list[Phase]] = []  # of each phase of the parameters
+    for (full, short), total_steps in zip(weighted, steps, strict=True):
+        num_short = min(may_be_short, total_steps) if short else 0
+        may_be_short -= min(may_be_short, total_steps)
+        short_part = [phase(short, num_short)] if short and num_short else []
+        parts.append([*short_part, phase(full, total_steps - num_short)])
+    if group.is_main_process and any(full.weights for full, _ in weighted):
+        log_weights(parts)
+    phases = tuple(chain.from_iterable(parts))
+    return Plan(phases, parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
 
 
-def tokens_per_step(parameters: TrainParameters, dataset: PackedDataset, processes: int) -> float:
-    """The mean tokens of a step of a run without phases, in which the rows of most steps may be short."""
-    full, short, _ = next(weighted_datasets(parameters, dataset, 1))
+def steps_of_phases(
+    parameters: TrainParameters, weighted: Sequence[WeightedRows], tokens_per_epoch: int, processes: int
+) -> Iterator[int]:
+    """The steps of each phase of the parameters: those that are given, or those that epochs of its own data take."""
+    for phase, (full, short) in zip(parameters.weighted_steps().values(), weighted, strict=True):
+        if phase.epochs is None:
+            yield phase.steps or 0
+            continue
+        tokens = full.measure_epoch(parameters.seed)[0] if parameters.phases else tokens_per_epoch
+        yield count_steps(phase.epochs, tokens, tokens_per_step(parameters, full, short, processes))
+
+
+def tokens_per_step(
+    parameters: TrainParameters, full: PackedDataset, short: PackedDataset | None, processes: int
+) -> float:
+    """The mean tokens of a step, if most steps have short rows where there are any."""
     long_share = 1.0 if short is None else 1 - SHORT_STEPS
     return sum(
         share * rows.row_length * share_rows(parameters.batch_size, parameters.context, rows.row_length, processes)
         for rows, share in ((full, long_share), (short or full, 1 - long_share))
     )
-
-
-def dataset_of_epoch(parameters: TrainParameters, dataset: PackedDataset) -> PackedDataset:
-    """The dataset whose rows are an epoch: with the weights of the run, or, if it has phases, without any."""
-    if parameters.phases:
-        return dataset
-    return weigh(dataset, parameters.source_weights, "source_weights")
 
 
 def weigh(dataset: PackedDataset, weights: Mapping[str, Weight], place: str, stream: int = 0) -> PackedDataset:
@@ -130,29 +147,28 @@ def weigh(dataset: PackedDataset, weights: Mapping[str, Weight], place: str, str
     return weighted
 
 
-def weighted_datasets(
-    parameters: TrainParameters, dataset: PackedDataset, steps: int
-) -> Iterator[tuple[PackedDataset, PackedDataset | None, int]]:
-    """For each phase of the parameters, the dataset with its weights, that of its short rows, if any, and its steps.
+def weighted_datasets(parameters: TrainParameters, dataset: PackedDataset) -> Iterator[WeightedRows]:
+    """For each phase of the parameters, the dataset with its weights, and that of its short rows, if any.
 
     Phases of equal weights have the same datasets. Raises ValueError where the weights leave nothing to train on.
     """
-    found: list[tuple[PackedDataset, PackedDataset | None]] = []
-    for place, phase in parameters.weighted_steps(steps).items():
+    found: list[WeightedRows] = []
+    for place, phase in parameters.weighted_steps().items():
         weights = phase.source_weights
         pair = next((pair for pair in found if pair[0].weights == weights), None)
         if pair is None:
             weighted = weigh(dataset, weights, place, len(found))
             pair = weighted, short_rows(weighted, place)
             found.append(pair)
-        yield *pair, phase.steps
+        yield pair
 
 
 def short_rows(dataset: PackedDataset, place: str) -> PackedDataset | None:
     """The conversations that fit into short rows; None where these are less than half of the tokens.
 
     If a source has a share, at least half of its tokens must fit, too: short rows would repeat few conversations to
-    reach the share. Raises ValueError where the weights leave nothing to train on.
+    reach the share. Conversations of a source with a factor are read more often, up to MOST_REPEATS times, in place of
+    those that do not fit. Raises ValueError where the weights leave nothing to train on.
     """
     factors, tokens = dataset.source_factors(), dataset.source_tokens()
     if dataset.row_length <= SHORT_ROW:
@@ -162,19 +178,29 @@ def short_rows(dataset: PackedDataset, place: str) -> PackedDataset | None:
     fitting = short.source_tokens()
     if 2 * factors @ fitting < factors @ tokens or (2 * fitting < tokens)[has_share].any():
         return None
-    return weigh(short, short.weights, place, short.stream)
+    if not dataset.weights:
+        return weigh(short, {}, place, short.stream)
+    repeats = np.minimum(MOST_REPEATS, tokens / np.maximum(fitting, 1)).tolist()
+    given = ((name, dataset.weights.get(name, 1.0)) for name in dataset.source_names)
+    weights = {
+        name: weight if isinstance(weight, str) else weight * times
+        for (name, weight), times in zip(given, repeats, strict=True)
+    }
+    return weigh(short, weights, place, short.stream)
 
 
-def log_weights(phases: Sequence[tuple[PackedDataset, int]]) -> None:
-    """Log the share of each source in each phase, and the weights of sources that are not there."""
-    dataset, weighted = phases[0][0], {name for dataset, _ in phases for name in dataset.weights}
+def log_weights(phases: Sequence[Sequence[Phase]]) -> None:
+    """Log the share of each source in the tokens of each phase, and the weights of sources that are not there."""
+    dataset, weighted = phases[0][-1].dataset, {name for *_, part in phases for name in part.dataset.weights}
     found = [name for name, tokens in zip(dataset.source_names, dataset.source_tokens(), strict=True) if tokens]
     if unknown := ", ".join(sorted(weighted.difference(found))):
         log(STAGE, f"no conversations of {unknown}: their weights are ignored; there are {', '.join(found)}")
-    for number, (dataset, steps) in enumerate(phases, start=1):
+    for number, parts in enumerate(phases, start=1):
+        steps = sum(part.steps for part in parts)
         place = f"phase {number} of {len(phases)}, {steps} steps, " if len(phases) > 1 else ""
-        read = describe_factors(dataset.source_names, dataset.source_factors(), dataset.source_tokens())
-        log(STAGE, f"{place}tokens of an epoch by source (times that each conversation is read): {read}")
+        shares = np.average([part.dataset.source_shares() for part in parts], 0, [part.tokens for part in parts])
+        read = describe_shares(dataset.source_names, shares, parts[-1].dataset.source_factors())
+        log(STAGE, f"{place}tokens by source (times that each conversation is read in an epoch): {read}")
 
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:
@@ -245,6 +271,8 @@ def resume(
     kept.load_state_dict(state["kept"], is_main_process=group.is_main_process)
     trainer.load_state_dict(state["trainer"])
     watch.load_state_dict(state["watch"])
+    if group.is_main_process:
+        log(STAGE, f"resumes after step {trainer.completed_steps:,} of {trainer.steps:,}")
     return LossTotals(*state["sums"])
 
 

@@ -179,6 +179,17 @@ def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_o
     assert resume.exists()
 
 
+def test_what_an_ended_stage_left_of_a_growing_file_is_removed(project, repair):
+    file, half = project / "data/copy.txt", project / f"data/.cache/{dead_pid()}/copy.txt"
+    half.parent.mkdir(parents=True)
+    half.write_text("half of it")
+    file.unlink()
+    file.hardlink_to(half)
+    assert f"{half.parent.relative_to(project)}: was left by a stage that was ended: removed" in repair()
+    assert not file.exists() and not (project / ".dvc/tmp/corrupt").exists()
+    assert repro(project) == ["copy"] and file.read_bytes() == TEXT
+
+
 def test_a_folder_of_a_process_whose_number_was_given_anew_is_removed(project, repair):
     folder = project / f"data/.cache/{os.getpid()}"
     folder.mkdir(parents=True)

@@ -125,7 +125,7 @@ def test_flags_of_messages_are_found(flag, tmp_path):
             message[flag] = int(number == 3)
     trial = proposed(tmp_path, rows)
     assert trial.guess.columns.get("train") == (None if flag in ("weight", "train") else flag)
-    assert trial.records[0].train == [None, False, None, None]
+    assert trial.records[0].train == [False, False, False, None]
 
 
 @pytest.mark.parametrize("key", ["turns", "dialog", "messages", "chat", "utterances"])

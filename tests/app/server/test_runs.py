@@ -1,7 +1,6 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from chatmill.app.server.api_errors import ApiError, handle_api_error
 from chatmill.app.server.run_files import RunFiles, model_dimensions
 from chatmill.app.server.run_rows import run_rows
 from chatmill.app.server.runs import Runs, points, routes, run_program
+from chatmill.pipeline.outputs import atomic_output
 from support.run_repository import CURVE, SUMMARY, RunRepository
 from support.tiny import CONFIG, random_model, write_model
 
@@ -172,18 +172,20 @@ def test_a_curve_is_that_of_the_run(listed):
 
 
 def test_the_curve_of_the_workspace_is_that_which_a_stage_is_writing(listed, repository):
-    unfinished = repository.folder / "data/metrics/.cache" / str(os.getpid()) / "train.tsv"
-    unfinished.parent.mkdir(parents=True)
+    file = repository.folder / "data/metrics/train.tsv"
+    whole = file.read_text()
+    file.unlink()
     try:
-        unfinished.write_text(CURVE.splitlines(keepends=True)[0] + "5\t6.5\t\n10\t4.0\t\n")
-        assert asyncio.run(Runs.curve(listed, "workspace")) == {"bits_per_byte": [[5, 6.5], [10, 4.0]]}
-        assert asyncio.run(Runs.curve(listed, "early")) == points(CURVE)
-        ended = subprocess.Popen(["true"])
-        ended.wait()
-        unfinished.parent.rename(unfinished.parent.with_name(str(ended.pid)))
-        assert asyncio.run(Runs.curve(listed, "workspace")) == points(CURVE)
+        with atomic_output(file, grows=True) as place:
+            place.write_text(CURVE.splitlines(keepends=True)[0] + "5\t6.5\t\n10\t4.0\t\n")
+            assert asyncio.run(Runs.curve(listed, "workspace")) == {"bits_per_byte": [[5, 6.5], [10, 4.0]]}
+            assert asyncio.run(Runs.curve(listed, "early")) == points(CURVE)
+            place.open("a").write("15\t3.0\t\n")
+            assert asyncio.run(Runs.curve(listed, "workspace"))["bits_per_byte"][-1] == [15, 3.0]
+        file.unlink()
+        assert asyncio.run(Runs.curve(listed, "workspace")) == points(CURVE)  # of DVC's cache
     finally:
-        shutil.rmtree(repository.folder / "data/metrics/.cache")
+        file.write_text(whole)
 
 
 def test_steps_that_follow_from_epochs_are_those_of_the_model(tmp_path):

@@ -155,6 +155,34 @@ def test_a_curve_tells_its_values_under_the_pointer_and_under_the_keyboard(page)
     expect(page.locator("#curves output")).to_have_text("3.750")
 
 
+def test_the_curve_of_the_workspace_is_drawn_anew_while_it_grows_but_not_under_the_keyboard(page, repository):
+    file = repository.folder / "data/metrics/train.tsv"
+    whole, value = file.read_text(), page.locator("#curves output")
+
+    def grow(line):
+        text = file.read_text()
+        file.unlink()  # it may be read-only
+        file.write_text(text + line)
+
+    try:
+        tick(page, "workspace")
+        expect(value).to_have_text("2.500")
+        grow("50\t2.0\t1.5\n")
+        expect(value).to_have_text("1.500")
+        chart = page.get_by_role("slider", name="Training curves by step")
+        page.keyboard.press("Tab")
+        tab_to(page, chart)
+        page.keyboard.press("Home")
+        grow("60\t2.0\t1.25\n")
+        page.wait_for_timeout(4000)
+        expect(chart).to_have_attribute("aria-valuetext", "At step 20: workspace 3.750")
+        page.keyboard.press("Tab")
+        expect(value).to_have_text("1.250")
+    finally:
+        file.unlink()
+        file.write_text(whole)
+
+
 def test_curves_are_drawn_by_tokens_and_of_training_text_too(page):
     tick(page, "main")
     page.get_by_label("Of", exact=True).select_option("training text")
@@ -167,7 +195,9 @@ def test_curves_are_drawn_by_tokens_and_of_training_text_too(page):
 
 def test_a_run_without_a_curve_or_a_model_says_so(page):
     tick(page, "forgotten")
-    expect(page.locator("#curves")).to_contain_text("forgotten: the training curve is missing on this machine.")
+    expect(page.locator("#curves")).to_contain_text(
+        "forgotten: the training curve is missing on this machine, or has no values yet."
+    )
     expect(page.locator("#ticked")).to_contain_text("The model of forgotten is not on this machine")
     expect(page.locator("#chat")).to_be_disabled()
 

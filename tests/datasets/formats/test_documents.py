@@ -71,6 +71,10 @@ def test_rows_of_tables_are_documents_by_their_column_of_text(tmp_path):
     assert [one.text for one in read(table)] == ["Three,\nand more"]
 
 
+def test_a_row_without_text_is_an_empty_document(tmp_path):
+    assert [one.text for one in read(write(tmp_path / "a.jsonl", '{"text": ""}\n{"text": "One."}\n'))] == ["", "One."]
+
+
 def test_a_folder_is_a_set_of_files(tmp_path):
     write(tmp_path / "b.txt", "Two.")
     write(tmp_path / "a.jsonl", '{"text": "One."}\n')
@@ -99,6 +103,19 @@ def test_a_file_that_is_not_text_is_rejected_with_the_byte(tmp_path, monkeypatch
     assert found.detail == "not UTF-8 at byte 5 of the file"
     (found,) = read(write(tmp_path / "a.txt", b""))
     assert found.reason == "empty_document"
+
+
+@pytest.mark.parametrize("name", ["b.txt", "b.md", "b.txt.gz", "b.csv", "b.jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf16_is_a_reject_and_the_others_are_read(tmp_path, name, encoding):
+    content = ("" if encoding == "utf-16" else "\ufeff").encode(encoding) + "text\nNaïve.\n".encode(encoding)
+    write(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
+    for other in ("a.txt", "c.txt"):
+        write(tmp_path / other, "One.")
+    first, reject, last = read(tmp_path)
+    assert (first.text, last.text) == ("One.", "One.")
+    detail = "UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8"
+    assert reject == Reject(str(tmp_path / name), "not_utf8", detail)
 
 
 def test_columns_that_are_of_conversations_are_refused(tmp_path):

@@ -4,6 +4,8 @@ import json
 import random
 import re
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from chatmill.conversation.chatml import Conversation, render
-from chatmill.datasets.formats import compression, json_document, oasst, row_readers
+from chatmill.datasets.formats import compression, json_document, row_readers, trees
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 
@@ -78,6 +80,25 @@ def test_formats_whose_rows_are_objects_may_be_parquet(tmp_path, name):
 
 def test_alpaca_may_be_a_csv_file(tmp_path):
     assert rendered(tmp_path, "alpaca", f'instruction,input,output\n{QUESTION},,"{ANSWER}"\n', "a.csv") == [PAIR]
+
+
+ROW, NO_ROW = SHAPES["messages"], {"name": "calculator"}
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ({"train": [ROW, ROW], "test": [ROW]}, 3),
+        ({"version": 1, "data": [ROW, ROW], "authors": ["Ana"]}, 2),
+        ({"chats": [ROW] * 1002, "tools": [NO_ROW]}, 1002),
+        ({"chats": [ROW] * 3, "tools": [NO_ROW], "id": 1}, 0),
+        ({"id": 1, "tools": [NO_ROW | {"required": []}], **ROW}, 1),
+        ({"tools": [NO_ROW], **ROW}, 1),
+    ],
+)
+def test_an_object_holds_rows_in_lists_or_is_a_row(tmp_path, content, kept):
+    found = entries(tmp_path, "messages", json.dumps(content), "a.json")
+    assert sum(isinstance(item, Example) for item in found) == kept
 
 
 def test_json_lines_may_be_named_as_text(tmp_path):
@@ -360,7 +381,7 @@ def test_more_turns_than_memory_should_hold_are_one_reject(tmp_path, name, conte
 
 
 def test_messages_of_a_flat_tree_beyond_what_memory_should_hold_are_rejects(tmp_path, monkeypatch):
-    monkeypatch.setattr(oasst, "MAX_TREE", 4_020)
+    monkeypatch.setattr(trees, "MAX_TREE", 4_020)
     found = entries(tmp_path, "oasst", "\n".join(map(json.dumps, FLAT)))
     assert [getattr(entry, "reason", "") for entry in found] == ["too_long", "too_long", ""]
 
@@ -416,6 +437,14 @@ def test_lines_that_are_not_json_are_rejected_where_they_stand(tmp_path, line):
 def test_a_document_that_is_not_json_is_named_by_line(tmp_path, text, problem):
     with pytest.raises(ValueError, match=rf"raw\.jsonl:{problem}"):
         entries(tmp_path, "messages", text)
+
+
+@pytest.mark.parametrize("text", ["{[1]: 2}", "{1: 2}", '{"a": [], null: 2}'])
+def test_a_key_that_is_no_text_is_not_json(tmp_path, text):
+    [reject] = entries(tmp_path, "messages", text, "a.json")
+    assert reject.detail.startswith("not JSON: ")
+    with pytest.raises(ValueError, match=r"a\.json:1: not JSON: expected a key and ':'"):
+        entries(tmp_path, "chitchat", text, "a.json")
 
 
 def test_an_array_with_broken_entries_is_read_on(tmp_path):
@@ -503,6 +532,25 @@ def test_a_streamed_document_equals_the_whole_one(document, indent, ascii_only, 
     assert keys == (list(document) if isinstance(document, dict) else [None] * len(values))
 
 
+@given(
+    st.dictionaries(st.text(max_size=3), st.lists(JSON, max_size=4) | JSON, max_size=4),
+    st.none() | st.just(1),
+    st.booleans(),
+    st.integers(1, 9),
+    st.integers(0, 5),
+)
+def test_the_lists_of_an_object_are_streamed_as_they_are(document, indent, ascii_only, chunk, taken):
+    data = json.dumps(document, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_document, "_READ_BYTES", chunk)
+        found = {
+            key: [entry[2] for entry in islice(value, taken)] if isinstance(value, Iterator) else value
+            for _, key, value in json_document.members(Path("x"), io.BytesIO(data), 10_000)
+        }
+    expected = {key: value[:taken] if isinstance(value, list) else value for key, value in document.items()}
+    assert found == expected
+
+
 @given(st.lists(JSON.map(json.dumps), max_size=5), st.sampled_from(["", " ", "\n"]), st.integers(1, 9))
 def test_documents_that_follow_one_another_are_read_one_by_one(documents, blank, chunk):
     data = blank.join(f"[{document}]" for document in documents).encode()
@@ -551,6 +599,16 @@ def test_hub_rows_are_read_in_their_format_or_by_a_mapping(tmp_path, monkeypatch
         ("team/chats/train:1", PAIR),
         ("team/chats/train:2", PAIR),
     ]
+    sys.modules.pop("datasets")
+
+
+def test_hub_rows_may_be_messages_of_trees(tmp_path, monkeypatch):
+    (tmp_path / "datasets.py").write_text(f"def load_dataset(*names, **options):\n    return {FLAT!r}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    columns = "columns: {id: message_id, parent: parent_id, content: text, rank: rank, deleted: deleted}\n"
+    [item] = entries(tmp_path, "hub", f"dataset: team/chats\nrevision: abc\nsplit: train\n{columns}", "chats.yaml")
+    assert [message.text for message in item.conversation] == ["Q", "best", "Q2", "last"]
     sys.modules.pop("datasets")
 
 

@@ -1,7 +1,10 @@
 import csv
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 from random import Random
 
 import pyarrow as pa
@@ -13,6 +16,7 @@ from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Example, Reject, extent_of
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
+from support.paths import SOURCE
 
 QUESTION, ANSWER, SYSTEM = "Is it open?", "Yes, until six.", "Be short."
 PAIR = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>\n"
@@ -104,6 +108,60 @@ def test_speakers_may_be_left_out(tmp_path):
 )
 def test_prompt_and_completion_are_texts_or_messages(tmp_path, row, columns):
     assert rendered(items(tmp_path, row, columns=columns)) == [PAIR]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (["a", "c"], ["b", "d"]),
+        (["a"], ["b"]),
+        (["a"], "b"),
+        ("a", ["b"]),
+    ],
+)
+def test_questions_and_answers_in_two_lists_alternate(tmp_path, asked, answered):
+    row = {"q": asked, "choices": [{"turns": answered}], "s": SYSTEM}
+    [item] = items(tmp_path, row, columns={"prompt": "q", "response": "choices.0.turns", "system": "s"})
+    texts = [message.text for message in item.conversation]
+    assert texts == [SYSTEM, *(["a", "b", "c", "d"] if len(asked) == 2 else ["a", "b"])]
+    assert [message.role for message in item.conversation[1:3]] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "reason", "messages"),
+    [
+        (["a", "c"], ["b"], "unequal_lists", 3),
+        (["a"], ["b", "d"], "unequal_lists", 3),
+        (["a", "c"], [], "unequal_lists", 2),
+        ("a", ["b", "d"], "unequal_lists", 3),
+        (["a", "c"], "b", "unequal_lists", 3),
+        (["a", "c"], ["b", None], "not_text", 3),
+        (["a"], [said("assistant", "b")], "not_text", 2),
+        (["a"], None, "not_text", 1),
+    ],
+)
+def test_lists_that_do_not_fit_each_other_are_rejected_by_reason(tmp_path, asked, answered, reason, messages):
+    [item] = items(tmp_path, {"q": asked, "a": answered}, columns={"prompt": "q", "response": "a"})
+    assert (item.reason, item.messages) == (reason, messages)
+    size = sum(text in item.detail for text in ("expected as many answers as questions, got", "in q and", "in a"))
+    assert size == (3 if reason == "unequal_lists" else 0)
+
+
+@pytest.mark.parametrize("column", ["d.1.turns", "d.0", "d.9.turns", "d.-1.turns", "d.x", "d.1.turns.0.role", "d.²"])
+def test_a_path_may_have_the_places_of_a_list(tmp_path, column):
+    row = {"d": [{"turns": []}, {"turns": [said("user", QUESTION), said("assistant", ANSWER)]}]}
+    [item] = items(tmp_path, row, columns={"messages": column})
+    if column == "d.1.turns":
+        assert rendered([item]) == [PAIR]
+    else:
+        assert item.reason in ("missing_field", "no_marker")
+
+
+def test_a_flag_may_be_at_a_path(tmp_path):
+    messages = [said("user", "x"), said("assistant", "x") | {"meta": {"learn": 0}}, said("user", "y")]
+    messages.append(said("assistant", "y") | {"meta": {"learn": 1}})
+    [item] = items(tmp_path, {"messages": messages}, columns={"messages": "messages", "train": "meta.learn"})
+    assert [turn.train for turn in item.turns] == [None, False, None, True]
 
 
 def test_an_input_follows_the_prompt(tmp_path):
@@ -401,6 +459,85 @@ TURNS = [said("user", QUESTION), said("assistant", ANSWER)]
 def test_rows_may_be_in_an_object(tmp_path, content, column, indent):
     (tmp_path / "a.json").write_text(json.dumps(content, indent=indent))
     assert rendered(read(tmp_path / "a.json", columns={"messages": column})) == [PAIR, PAIR]
+
+
+ROWS = [{"turns": [said("user", str(i)), said("assistant", ANSWER)]} for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        ({"train": ROWS[:4], "test": ROWS[4:]}, "turns"),
+        ({"part 1": ROWS[:4], "names": ["a", "b"], "part 2": ROWS[4:], "meta": {"turns": 1}}, "turns"),
+        ({"labels": [1, 2], "empty": [], "all": ROWS}, "turns"),
+        ({"train": [row["turns"] for row in ROWS[:4]], "test": [row["turns"] for row in ROWS[4:]]}, "."),
+        ({"train": [{"a": [row]} for row in ROWS[:4]], "dev": [{"a": [row]} for row in ROWS[4:]]}, "a.0.turns"),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_the_rows_of_all_lists_of_an_object_are_read_in_their_order(tmp_path, content, column, indent, name):
+    data = json.dumps(content, indent=indent).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = read(tmp_path / name, columns={"messages": column})
+    assert [item.conversation[0].text for item in found] == [str(i) for i in range(6)]
+    lines = 1 + data[: data.index(b'"4"')].count(b"\n")
+    assert int(found[4].place.partition(", ")[0].rpartition(":")[2]) <= lines
+    assert found[0].place.partition(", ")[2].startswith("entry 1 of ")
+
+
+def test_rows_of_a_list_that_do_not_fit_are_rejected(tmp_path):
+    content = {"speakers": [{"name": "Ana"}], "all": ROWS, "others": [{"turns": 3}, 7, None]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    found = read(tmp_path / "a.json", columns={"messages": "turns"})
+    rejects = [item for item in found if isinstance(item, Reject)]
+    assert len(found) - len(rejects) == len(ROWS)
+    assert [(item.reason, item.place.partition(", ")[2]) for item in rejects] == [
+        ("missing_field", "entry 1 of speakers"),
+        ("missing_field", "entry 1 of others"),
+        ("missing_field", "entry 2 of others"),
+        ("missing_field", "entry 3 of others"),
+    ]
+
+
+def test_a_list_of_an_object_with_broken_entries_is_read_on(tmp_path):
+    rows = ",\n".join(json.dumps(row) for row in ROWS)
+    broken = rows.replace('"2"', '"2')
+    (tmp_path / "a.json").write_text(f'{{"meta": {{"a": 1}}, "data": [\n{broken}], "test": [\n{rows}]}}')
+    found = read(tmp_path / "a.json", columns={"messages": "turns"})
+    assert [item.conversation[0].text for item in found if isinstance(item, Example)] == [*"01345", *"012345"]
+    [reject] = [item for item in found if isinstance(item, Reject)]
+    assert (reject.reason, reject.place) == ("bad_json", f"{tmp_path}/a.json:4")
+
+
+LARGE_OBJECT = """
+import sys
+from pathlib import Path
+from chatmill.datasets.formats.containers import rows_of
+rows = rows_of(Path(sys.argv[1]), columns=["q", "a"])
+count = sum(1 for row in rows)
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(count, peak)  # of this program alone: that of getrusage begins with the memory of the one that starts it
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["Where is it? ", "客" * 4])
+def test_lists_in_an_object_take_little_memory_at_any_size(tmp_path, text):
+    with (tmp_path / "a.json").open("w", encoding="utf-8") as out:
+        for name in ("train", "test"):
+            out.write('{"version": 1, "train": [' if name == "train" else '], "test": [')
+            for number in range(60_000):
+                out.write(f'{", " * bool(number)}{{"q": "{text * 60}", "a": "{number}"}}')
+        out.write("]}")
+    assert (tmp_path / "a.json").stat().st_size > 80_000_000
+    command = [sys.executable, "-c", LARGE_OBJECT, str(tmp_path / "a.json")]
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(SOURCE)}
+    )
+    count, peak = map(int, output.stdout.split())
+    assert count == 120_000
+    assert peak < 250_000  # KB
 
 
 @pytest.mark.parametrize("indent", [None, 1])

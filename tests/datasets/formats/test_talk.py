@@ -43,7 +43,7 @@ def test_the_first_conversations_of_a_seed_are_these(file):
 
 
 def test_half_of_the_conversations_declare_the_calculator_whatever_they_are_for(file):
-    items = [item for seed in range(4) for item in generate(file, limit=6000, seed=seed)]
+    items = [item for seed in range(4) for item in generate(file, limit=4000, seed=seed)]
     for split in ("train", "validation", "test"):
         declared = [bool(declared_tools(item.conversation)) for item in items if side(item) == split]
         assert len(declared) >= 40

@@ -11,6 +11,7 @@ from chatmill.app.integrity.findings import Survey
 from chatmill.app.integrity.leftovers import RWLOCK, rwlock_problem, scratch_folders, unfinished_files
 from chatmill.app.integrity.project import LOCK_FILE, Project, items, lock_problem, write_lock
 from chatmill.app.integrity.stores import StoredObject, is_broken_link, object_file
+from chatmill.pipeline.outputs import discard_scratch
 
 SET_ASIDE = "corrupt"  # the folder in .dvc/tmp for damaged files that no stage is known to have made
 _CACHE_MODE = 0o444
@@ -26,7 +27,7 @@ def clear_leftovers(project: Project) -> Iterator[str]:
         file.unlink()
         yield f"{_shown(project, file)}: was left by an interrupted command: removed"
     for folder in scratch_folders(project):
-        shutil.rmtree(folder)
+        discard_scratch(folder)
         yield f"{_shown(project, folder)}: was left by a stage that was ended: removed"
 
 

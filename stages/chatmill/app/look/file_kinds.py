@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.datasets.formats.compression import PACKED, inner_suffix, open_decompressed
-from chatmill.datasets.formats.row_readers import object_rows, separator_of
+from chatmill.datasets.formats.object_rows import object_rows
+from chatmill.datasets.formats.row_readers import separator_of
 
 
 class Container(Enum):

@@ -1,4 +1,4 @@
-"""Guesses of rows that hold a list: of messages with a role and a content, or of texts whose speakers alternate."""
+"""Guesses of rows that hold a list of messages with a role and a content."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,24 +28,11 @@ _CONTENT_NAMES = ("content", "value", "text", "utterance", "message", "body", "m
 _FLAGS = ("loss_weight", "loss", "trainable", "training", "trained", "learn", "train_on", "is_trained", "use_loss")
 _MAX_ROLE = 40  # characters of a name, on average
 _MAX_STRANGERS = 4  # different names that are not known, in a field whose name is not known
-_MIN_TEXT = 8  # characters of a text in a list, on average; shorter ones are labels
-_NO_TEXTS = {
-    "tags",
-    "labels",
-    "keywords",
-    "options",
-    "choices",
-    "answers",
-    "ids",
-    "categories",
-    "languages",
-    "entities",
-}
 
 
 def message_lists(values: Values) -> list[Guess]:
     """The mappings of columns that hold lists of messages, the likeliest first. Raises NoGuessError."""
-    found = [(path, guess) for path, column in values.items() if (guess := _messages(path, column)) is not None]
+    found = [(path, guess) for path, column in values.items() if (guess := message_list(path, column)) is not None]
     found.sort(key=lambda item: -_size(values[item[0]], item[1].columns["content"]))
     best = sorted(found, key=lambda item: rank(item[0], LIST_NAMES) is None)
     if len(best) > 1:
@@ -55,7 +42,8 @@ def message_lists(values: Values) -> list[Guess]:
     return [guess for _, guess in best]
 
 
-def _messages(path: str, found: Sequence[Any]) -> Guess | None:
+def message_list(path: str, found: Sequence[Any]) -> Guess | None:
+    """The mapping of a column of lists of messages; None where they are none. Raises NoGuessError."""
     lists = [_flat(value) for value in found if isinstance(value, list) and value]
     messages = [message for value in lists for message in value if isinstance(message, dict)]
     if not messages or len(messages) < sum(map(len, lists)) or 2 * len(lists) < len(found):
@@ -149,44 +137,6 @@ def _flag(guess: Guess, fields: Values) -> list[str]:
 def _size(found: Sequence[Any], content: str) -> int:
     lists = (_flat(value) for value in found if isinstance(value, list))
     return sum(len(str(_value(message, content))) for value in lists for message in value if isinstance(message, dict))
-
-
-def text_lists(values: Values) -> list[Guess]:
-    """The mappings of columns that hold lists of texts, the likeliest first. Raises NoGuessError."""
-    found = []
-    for path, column in values.items():
-        lists = [value for value in column if isinstance(value, list) and value]
-        texts = [text for value in lists for text in value]
-        if (
-            2 * len(lists) > len(column)
-            and are_texts(texts)
-            and len(texts) >= 1.5 * len(lists)
-            and mean_length(texts) >= _MIN_TEXT
-            and not _NO_TEXTS & {*words_of(path)}
-        ):
-            found.append(path)
-    found.sort(key=lambda path: -sum(map(len, map(str, values[path]))))
-    order = best_named(found, LIST_NAMES) or found
-    if order:
-        _check_answers(order[0], values)
-    doubts = [f"{path}: its texts are taken to alternate, and the first one to be the user's" for path in order]
-    return [Guess(columns={"messages": path}, doubts=[doubt]) for path, doubt in zip(order, doubts, strict=True)]
-
-
-def _check_answers(path: str, values: Values) -> None:
-    """Raise NoGuessError for lists of questions alone, or of texts that begin with the name of a speaker."""
-    texts = [text for value in values[path] if isinstance(value, list) for text in value]
-    others = [name for name in values if name != path and {"question", "prompt"} & {*words_of(name)}]
-    if others and {len(value) for value in values[path]} <= {1, 2} and not are_texts(values[others[0]]):
-        raise NoGuessError(
-            f"{path} holds texts that seem to be questions alone (there is {others[0]}), without answers; if every "
-            f"other one is an answer, this reads them: format: table, columns: {{messages: {path}}}"
-        )
-    named = sum(speaker_of(text.partition(":")[0]) is not None for text in texts)
-    if named > 0.8 * len(texts):
-        raise NoGuessError(
-            f"the texts in {path} begin with a speaker, as {texts[0][:40]!r}: write messages with a role and a content"
-        )
 
 
 def refuse_pairs_in_lists(values: Values) -> None:

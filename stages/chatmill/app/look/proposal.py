@@ -12,7 +12,7 @@ from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import Sample, fill, first_rows
 from chatmill.app.look.texts import text_file
 from chatmill.app.look.trial import MIN_KEPT, Trial, best_trial, name_of, parameters_of, try_section
-from chatmill.datasets.formats.row_readers import object_rows
+from chatmill.datasets.formats.object_rows import object_rows
 from chatmill.datasets.source_parameters import SourceParameters
 
 _FIRST_ASSISTANT = 0.2  # share of conversations from which it is worth a word

@@ -18,7 +18,7 @@ from chatmill.app.look.guess import (
     rank,
     words_of,
 )
-from chatmill.app.look.message_lists import LIST_NAMES, message_lists, refuse_pairs_in_lists, text_lists
+from chatmill.app.look.message_lists import LIST_NAMES, message_lists, refuse_pairs_in_lists
 from chatmill.app.look.pairs import (
     ANSWERS,
     MIN_TEXT,
@@ -31,7 +31,9 @@ from chatmill.app.look.pairs import (
     text_columns,
 )
 from chatmill.app.look.speakers import MAX_NAMES, speaker_of
+from chatmill.app.look.text_lists import refuse_one_side, text_list_pairs, text_lists
 from chatmill.app.look.texts import check_template, marked, separated
+from chatmill.app.look.trees import tree_guess
 from chatmill.datasets.formats.registry import COLUMNS
 
 _GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
@@ -54,14 +56,13 @@ def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
         raise NoGuessError("no row can be read")
     if all(isinstance(row, str) for row in rows):
         return _of_texts(list(rows), ".")
-    if (guess := _by_structure(rows)) is not None:
-        if json:
-            return [guess]
-        if guess.format == "oasst":
-            raise NoGuessError("the trees of OASST are read from JSON lines: write its rows as such, in their order")
+    if json and (guess := _by_structure(rows)) is not None:
+        return [guess]
+    if (guess := tree_guess(rows)) is not None:
+        return [guess]
     all_values = by_path({".": row} if isinstance(row, list | str) else row for row in rows)
     values = frequent(all_values, len(rows))
-    found = _by_columns(values, json=json)
+    found = _by_columns(rows, values, json=json)
     for guess in found:
         if guess.format == "table":
             add_common(guess, all_values, len(rows))
@@ -71,16 +72,17 @@ def guess_rows(rows: Sequence[Any], *, json: bool = True) -> list[Guess]:
     return found
 
 
-def _by_columns(values: Values, *, json: bool) -> list[Guess]:
+def _by_columns(rows: Sequence[Any], values: Values, *, json: bool) -> list[Guess]:
     """The likeliest mappings of columns, and formats of texts in them, the best one first. Raises NoGuessError."""
     _check_ids(values)
     _check_json(values)
     named = pairs(values, named=True)
     found = [guess for guess in named if "chosen" in guess.columns] or _prompt_lists(values) or message_lists(values)
-    found = found or text_lists(values) or _marked_columns(values, json=json) or named
+    found = found or text_list_pairs(rows) or text_lists(values) or _marked_columns(values, json=json) or named
     if not found:
         _refuse_flat_messages(values)
         refuse_pairs_in_lists(values)
+        refuse_one_side(rows, values)
     return found or pairs(values, named=False) or _text_column(values) or pair_of_answer(values)
 
 
@@ -206,7 +208,8 @@ def _refuse_flat_messages(values: Values) -> None:
             ids = [name for name in values if _CONVERSATIONS & {*words_of(name)}]
             by = f" by {ids[0]}" if ids else ""
             raise NoGuessError(
-                f"each row is one message of {path}, not a conversation: group them{by}, a list of messages per row"
+                f"each row is one message of {path}, not a conversation: group them{by}, a list of messages per row, "
+                "or name the columns of ids by which some reply to others: columns: {id: …, parent: …}"
             )
 
 

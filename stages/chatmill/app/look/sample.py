@@ -177,15 +177,20 @@ def paragraphs_of(text: str) -> list[str]:
 
 def _size(value: Any, *, with_keys: bool) -> int:
     """The bytes of the texts in a value, and of keys if they are said in each row, and a few for all else."""
-    if isinstance(value, str):
-        return num_bytes(value)
-    if isinstance(value, dict):
-        return sum(
-            (len(str(key)) + 6 if with_keys else 1) + _size(item, with_keys=with_keys) for key, item in value.items()
-        )
-    if isinstance(value, list):
-        return 2 + sum(_size(item, with_keys=with_keys) for item in value)
-    return 4
+    size, rest = 0, [value]
+    while rest:  # values may be nested deeper than calls
+        item = rest.pop()
+        if isinstance(item, str):
+            size += num_bytes(item)
+        elif isinstance(item, dict):
+            size += sum(len(str(key)) + 6 if with_keys else 1 for key in item)
+            rest += item.values()
+        elif isinstance(item, list):
+            size += 2
+            rest += item
+        else:
+            size += 4
+    return size
 
 
 def _estimate(sample: Sample, count: int, size: int) -> int:

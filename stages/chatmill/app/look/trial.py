@@ -59,7 +59,7 @@ def try_section(guess: Guess, sample: Sample) -> Trial:
     several_files = len({excerpt.origin for excerpt in sample.excerpts}) > 1
     for excerpt in sample.excerpts:
         is_copy = excerpt.where != BEGINNING
-        if is_copy and guess.format in _OF_SEVERAL_LINES:
+        if is_copy and (guess.format in _OF_SEVERAL_LINES or "parent" in guess.columns):
             continue
         limit = min(COPIED_ENTRIES, sample.limit) if is_copy else sample.limit
         place = str(excerpt.origin) if several_files else excerpt.where

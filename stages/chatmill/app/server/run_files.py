@@ -1,14 +1,14 @@
 """Reads the outputs of a DVC repository's runs without changing the workspace."""
 
 import json
+from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError, safe_open
 
 from chatmill.app.experiments import WORKSPACE
-from chatmill.pipeline.outputs import unfinished_output
 from chatmill.report.metrics import get_nested
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
@@ -51,32 +51,32 @@ class RunFiles:
             return None
 
     def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
-        """The bytes of a file that a run wrote; None if it is missing or has more than `most_bytes`."""
+        """The bytes of a file that a run wrote, or is writing; None if it is missing or has more than `most_bytes`."""
         from dvc.api import DVCFileSystem
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
         from dvc_data.index import DataIndexError
 
+        if revision == WORKSPACE:
+            with suppress(OSError), (self._root / output).open("rb") as file:
+                return _at_most(file, most_bytes)
         try:
             with (
                 Repo(str(self._root), rev=None if revision == WORKSPACE else revision) as repo,
                 DVCFileSystem(repo).open(output.as_posix()) as stream,
             ):
-                content = stream.read(most_bytes + 1)
+                return _at_most(stream, most_bytes)
         except (OSError, DataIndexError, DvcException):
-            return None
-        return content if len(content) <= most_bytes else None
-
-    def read_unfinished(self, output: Path, most_bytes: int) -> bytes | None:
-        """What a stage that runs in the workspace has written of a file so far; None if none writes it."""
-        try:
-            file = unfinished_output(self._root / output)
-            return file.read_bytes() if file and file.stat().st_size <= most_bytes else None
-        except OSError:
             return None
 
     def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]
+
+
+def _at_most(stream: IO[bytes], most_bytes: int) -> bytes | None:
+    """The rest of a stream; None if that has more bytes."""
+    content = stream.read(most_bytes + 1)
+    return content if len(content) <= most_bytes else None
 
 
 def model_dimensions(model: dict[str, Path]) -> dict[str, int]:

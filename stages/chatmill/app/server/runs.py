@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.experiments import WORKSPACE
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.run_files import RunFiles
 from chatmill.app.server.run_rows import REPORT, RunRow, run_rows
@@ -76,11 +75,6 @@ class Runs:
         content = await self._read(name, CURVE)
         return points((content or b"").decode("utf-8", "replace")) if name in self._rows else None
 
-    def _read_file(self, files: RunFiles, revision: str, output: Path) -> bytes | None:
-        """A file that a run wrote, or, in the workspace, that a stage is writing."""
-        unfinished = files.read_unfinished(output, MAX_FILE_BYTES) if revision == WORKSPACE else None
-        return files.read(revision, output, MAX_FILE_BYTES) if unfinished is None else unfinished
-
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
         try:
@@ -102,7 +96,7 @@ class Runs:
         if run is None or self._files is None or run["state"] in ("queued", "failed"):
             return None
         async with self._read_lock:
-            return await asyncio.to_thread(self._read_file, self._files, run["rev"], output)
+            return await asyncio.to_thread(self._files.read, run["rev"], output, MAX_FILE_BYTES)
 
 
 async def exp_show(folder: Path) -> list[dict[str, Any]]:

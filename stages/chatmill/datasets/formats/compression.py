@@ -13,6 +13,7 @@ import zstandard
 PACKED = {".gz": "gzip", ".zst": "zstd"}  # suffixes of names
 MAX_RATIO = 200  # of unpacked to packed bytes; text has 3 to 20, and one line again and again up to 1,000
 FREE_BYTES = 32 << 20  # unpacked, before the ratio matters
+UTF_16 = "UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8"
 _PACKED_BYTES = 1 << 10  # that are unpacked at once, to at most 32 MiB: a zstd block of 4 bytes holds 128 KiB
 
 
@@ -26,18 +27,14 @@ def open_decompressed(file: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file, unpacked if its name ends in .gz or .zst.
 
     Raises ValueError with file and byte for a damaged file, and for one that unpacks to over FREE_BYTES and MAX_RATIO
-    times the bytes read of it.
+    times the bytes read of it; Utf16Error for text that begins with the mark of UTF-16.
     """
     with file.open("rb") as packed:
         try:
-            if file.suffix == ".gz":
-                yield io.BufferedReader(_Bounded(gzip.GzipFile(fileobj=packed), packed), 1 << 20)
-            elif file.suffix == ".zst":
-                yield io.BufferedReader(_Bounded(_Zstandard(packed), packed), 1 << 20)
-            else:
-                if packed.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                    raise ValueError(f"{file}: UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8")
-                yield packed
+            stream = _unpacked(file, packed)
+            if stream.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise Utf16Error(f"{file}: {UTF_16}")
+            yield stream
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             place = f"{error}, near byte {packed.tell():,}"
             raise ValueError(f"{file}: damaged, or not a {file.suffix} file: {place}") from error
@@ -46,6 +43,18 @@ def open_decompressed(file: Path) -> Iterator[io.BufferedReader]:
                 f"{file}: its first {packed.tell():,} bytes unpack to over {MAX_RATIO} times as many: if it is no "
                 "decompression bomb, unpack it and read the unpacked file"
             ) from error
+
+
+def _unpacked(file: Path, packed: io.BufferedReader) -> io.BufferedReader:
+    if file.suffix == ".gz":
+        return io.BufferedReader(_Bounded(gzip.GzipFile(fileobj=packed), packed), 1 << 20)
+    if file.suffix == ".zst":
+        return io.BufferedReader(_Bounded(_Zstandard(packed), packed), 1 << 20)
+    return packed
+
+
+class Utf16Error(ValueError):
+    """Raised for text in UTF-16."""
 
 
 class _TooLargeError(Exception):

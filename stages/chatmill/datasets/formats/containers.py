@@ -9,9 +9,13 @@ from typing import Any
 
 from chatmill.datasets.formats.compression import inner_suffix, open_decompressed
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, object_rows, table_rows
+from chatmill.datasets.formats.object_rows import object_rows
+from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, table_rows
 
 _TEXTS = (".txt", ".text", ".md")
+_JSON = (".json", ".jsonl", ".ndjson")
+_SEPARATED = (".csv", ".tsv")
+_ARROW = (".arrow", ".feather")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
 _BUFFER_BYTES = 1 << 20  # of each column, which is else read as a whole before its first value
 _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
@@ -49,14 +53,19 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
 
     Raises ValueError for a file that is no table.
     """
-    names = {column.partition(".")[0] for column in columns} | set(columns)
+    names = {key for column in columns for key in (column, column.partition(".")[0]) if key}
     for file in files_of(path, patterns):
-        yield from _rows(file, names - {""} if "." not in columns else set())
+        yield from _rows(file, names)
 
 
 def entries_of(file: Path) -> Iterator[RawRow | Reject]:
     """The rows of a file of a format whose rows are objects, which is JSON where its name does not say otherwise."""
     return json_rows(file) if _kind(file) in _TEXTS else _rows(file, set())
+
+
+def is_table(file: Path) -> bool:
+    """Whether the name of a file says that it has rows."""
+    return inner_suffix(file).lower() in (*_JSON, *_SEPARATED, ".parquet", *_ARROW)
 
 
 def _kind(file: Path) -> str:
@@ -68,11 +77,11 @@ def _kind(file: Path) -> str:
 
 def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
     kind = _kind(file)
-    if kind in (".csv", ".tsv"):
+    if kind in _SEPARATED:
         return table_rows(file, lower_case=False)
     if kind == ".parquet":
         return _parquet_rows(file, columns)
-    if kind in (".arrow", ".feather"):
+    if kind in _ARROW:
         return _arrow_rows(file)
     if kind in _TEXTS:
         return nonblank_lines(file)

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chatmill.datasets.formats.compression import inner_suffix, open_decompressed
-from chatmill.datasets.formats.containers import files_of, rows_of
+from chatmill.datasets.formats.compression import UTF_16, Utf16Error, open_decompressed
+from chatmill.datasets.formats.containers import files_of, is_table, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
 from chatmill.datasets.formats.mapping import TableMapping, value_at
 from chatmill.datasets.split import column_group, document_group
@@ -24,17 +24,22 @@ from chatmill.datasets.split import column_group, document_group
 Items = Iterator[Document | Reject]
 
 MAX_CHARACTERS = 100_000  # of a part
-_TABLES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather"}
 _BLOCK = 1 << 16  # bytes or characters that are read at once
 _BORDERS = ("\n\n", "\n", " ")  # between parts, the best first
 _JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 
 
 def read(path: Path, patterns: Iterable[str] = ("*",), mapping: TableMapping | None = None) -> Items:
-    """The documents of a file, or of the matching files of a folder. Raises ValueError for JSON named as text."""
+    """The documents of a file, or of the matching files of a folder; one in UTF-16 is a reject.
+
+    Raises ValueError for JSON named as text.
+    """
     for file in files_of(path, patterns):
-        is_table = inner_suffix(file).lower() in _TABLES
-        yield from of_rows(rows_of(file, columns=_columns(mapping)), mapping) if is_table else _text_file(file)
+        rows = rows_of(file, columns=_columns(mapping)) if is_table(file) else None
+        try:
+            yield from _text_file(file) if rows is None else of_rows(rows, mapping)
+        except Utf16Error:
+            yield Reject(str(file), "not_utf8", UTF_16)
 
 
 def of_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
@@ -46,12 +51,12 @@ def of_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None
             continue
         place, entry = row
         try:
-            parts = list(parts_of(_slices(_text(entry, text))))
+            parts = list(parts_of(_slices(_text(entry, text)))) or [""]
             named = next((value_at(entry, column) for column in group), None)
         except UnusableRowError as error:
             yield Reject(place, error.reason, str(error))
             continue
-        for part in parts or [""]:
+        for part in parts:
             yield Document(place, document_group(parts[0]) if named is None else column_group(str(named)), part)
 
 

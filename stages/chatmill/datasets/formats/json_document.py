@@ -52,29 +52,54 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
     the first one. Otherwise raises ValueError with file and line, and so for an entry longer than `limit` characters.
     """
     text = _JsonStream(file, stream, limit)
-    closing = {"[": "]", "{": "}"}.get(text.take())
-    if closing is None:
+    begin = text.take()
+    if begin not in ("[", "{"):
         raise text.error("expected a JSON array or object")
-    if text.peek() == closing:
-        text.take()
-    elif closing == "]":
-        yield from _array_entries(text)
-    else:
-        separator = ","
-        while separator == ",":
-            text.peek()
-            place, key = text.place, text.value()
-            if text.take() != ":":
-                raise text.error("expected ':' after a key")
-            yield place, key, text.value()
-            separator = text.take()
-        if separator != closing:
-            raise text.error(f"expected ',' or '{closing}'")
+    yield from _array_entries(text) if begin == "[" else _object_entries(text)
+    _check_end(text)
+
+
+def members(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str, Any]]:
+    """Place, key and value of each entry of an object, where an array is an iterator of its entries as `entries` gives.
+
+    Those that are not taken before the next member are skipped. Raises ValueError as `entries` does.
+    """
+    text = _JsonStream(file, stream, limit)
+    if text.take() != "{":
+        raise text.error("expected a JSON object")
+    yield from _object_entries(text, open_arrays=True)
+    _check_end(text)
+
+
+def _check_end(text: "_JsonStream") -> None:
     if text.peek():
         raise text.error("more text after the JSON document")
 
 
+def _object_entries(text: "_JsonStream", *, open_arrays: bool = False) -> Iterator[tuple[str, str, Any]]:
+    separator = text.take() if text.peek() == "}" else ","
+    while separator == ",":
+        text.peek()
+        place, key = text.place, text.value()
+        if not isinstance(key, str) or text.take() != ":":
+            raise text.error("expected a key and ':'")
+        if open_arrays and text.peek() == "[":
+            text.begin_array()
+            array = _array_entries(text)
+            yield place, key, array
+            for _ in array:
+                pass
+        else:
+            yield place, key, text.value()
+        separator = text.take()
+    if separator != "}":
+        raise text.error("expected ',' or '}'")
+
+
 def _array_entries(text: "_JsonStream") -> Iterator[tuple[str, None, Any] | Reject]:
+    if text.peek() == "]":
+        text.take()
+        return
     while True:
         text.peek()
         place = text.place
@@ -147,6 +172,11 @@ class _JsonStream:
         character = self.peek()
         self._position += len(character)
         return character
+
+    def begin_array(self) -> None:
+        """Consume the bracket of an array, whose entries may begin with another key than earlier values."""
+        self.take()
+        self._start = None
 
     def value(self) -> Any:
         """Consume and return the next JSON value. Raises BrokenEntryError, and then stays where it is.

@@ -4,9 +4,10 @@
     columns: {messages: utterances, role: speaker, content: text}
     roles: {user: [customer], assistant: [agent]}
 
-A column is a key of the row, or a path of keys with dots between them; `.` is the row itself.
+A column is a key of the row, or a path of keys and places in lists (`choices.0.text`); `.` is the row itself.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -25,8 +26,11 @@ USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
     "output": ("tool", "function", "observation", "tool_response", "ipython"),
 }
 OPTIONAL = ("query", "system", "history", "tools", "rejected", "group", "language")  # may be missing in some rows
+OPTIONAL_IN_MESSAGES = ("train", "replies", "rank", "deleted")  # may be missing in some messages
+REPLIES = "replies by parent"  # the key of the replies to a message, where trees are made of rows
 
 
+_PLACE = re.compile(r"[0-9]{1,9}")  # in a list
 MISSING = object()  # stands for the value of a column that a row must have
 
 
@@ -35,12 +39,22 @@ class _Section(BaseModel):
 
 
 class Columns(_Section):
-    """Where the parts of a conversation are: `messages`, or `prompt` and `response` (or `chosen`), or `text`."""
+    """Where the parts of a conversation are: `messages`, or `prompt` and `response` (or `chosen`), or `text`.
+
+    In trees of messages (chatmill.datasets.formats.trees) `messages` is the first one, which has `replies`; or each row
+    is a message with an `id` and a `parent`.
+    """
 
     messages: Column | None = None  # a list of messages, of texts whose speakers alternate, or one text with marks
     role: Column = "role"  # of a message
     content: Column = "content"  # of a message
     train: Column | None = None  # of a message: whether it is trained; by default `weight` or `train`, where it has one
+    replies: Column | None = None  # of a message: those to it, each of which has its own
+    id: Column | None = None  # of a row that is a message
+    parent: Column | None = None  # the id of the message to which it replies; the first one of a tree has none
+    tree: Column | None = None  # equal in the rows of one tree, which follow each other
+    rank: Column | None = None  # of a reply: the best one has the lowest
+    deleted: Column | None = None  # of a message: whether it is left out, and what replies to it
     prompt: Column | None = None
     query: Column | None = None  # follows the prompt after a blank line, where it is not empty
     response: Column | None = None
@@ -55,18 +69,34 @@ class Columns(_Section):
 
     @model_validator(mode="after")
     def _complete(self) -> "Columns":
+        self._check_tree()
         if self.text is not None:
             if others := self.named().keys() - {"text", "group"}:
                 raise ValueError(f"text and {min(others)}: expected text alone, or with group")
             return self
-        answers = [name for name in ("response", "chosen") if getattr(self, name) is not None]
+        pair = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]
+        answers = [name for name in ("response", "chosen") if name in pair]
         if self.messages is not None:
-            extra = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]
-            if extra:
-                raise ValueError(f"messages and {extra[0]}: expected messages alone, or prompt and response")
+            if pair:
+                raise ValueError(f"messages and {pair[0]}: expected messages alone, or prompt and response")
+        elif self.parent is not None:
+            if pair:
+                raise ValueError(f"parent and {pair[0]}: expected the columns of one message")
         elif self.prompt is None or len(answers) != 1:
-            raise ValueError("expected messages, or prompt and response, or prompt and chosen")
+            raise ValueError("expected messages, or prompt and response, or prompt and chosen, or id and parent")
         return self
+
+    def _check_tree(self) -> None:
+        if (self.id is None) != (self.parent is None):
+            raise ValueError("expected id and parent, or neither")
+        if self.parent is not None and (self.messages or self.replies):
+            raise ValueError("expected id and parent, or messages and replies")
+        if self.tree is not None and self.parent is None:
+            raise ValueError("tree needs id and parent")
+        if self.replies is not None and self.messages is None:
+            raise ValueError("replies needs messages, which is the first one of a tree")
+        if (self.rank or self.deleted) and not (self.replies or self.parent):
+            raise ValueError("rank and deleted are of trees: they need replies, or id and parent")
 
     @property
     def answer(self) -> str:
@@ -77,7 +107,7 @@ class Columns(_Section):
 
     def named(self) -> dict[str, str]:
         """The columns of a row that the mapping names, by what they are for."""
-        of_messages = ("role", "content", "train")
+        of_messages = ("role", "content", *OPTIONAL_IN_MESSAGES)
         return {name: column for name, column in self.model_dump(exclude_none=True).items() if name not in of_messages}
 
 
@@ -96,6 +126,13 @@ class TableMapping(_Section):
             raise ValueError("languages needs columns.language")
         return self
 
+    def nested(self) -> "TableMapping":
+        """The same mapping of the trees that `trees.grow` makes of rows which are messages."""
+        if self.columns.parent is None:
+            return self
+        root = {"messages": ".", "replies": REPLIES, "id": None, "parent": None, "tree": None}
+        return self.model_copy(update={"columns": self.columns.model_copy(update=root)})
+
     def marks(self) -> list[str]:
         """The names that mark turns of a text: those in `roles` alone if these have the user and the assistant."""
         named = {"user", "assistant"} <= self.roles.keys()
@@ -107,7 +144,7 @@ class TableMapping(_Section):
 
 
 def value_at(entry: Any, column: str, default: Any = MISSING) -> Any:
-    """The value of a column, at a path of keys, or of the row itself, which is `.`.
+    """The value of a column, at a path of keys and places in lists, or of the row itself, which is `.`.
 
     Raises UnusableRowError with the columns that are there, unless there is a default.
     """
@@ -115,9 +152,14 @@ def value_at(entry: Any, column: str, default: Any = MISSING) -> Any:
         return entry
     if isinstance(entry, dict) and column in entry:
         return entry[column]
+    if isinstance(entry, dict) and "." not in column and default is not MISSING:
+        return default
     value = entry
     for key in column.split("."):
-        value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+        if isinstance(value, list):
+            value = value[int(key)] if _PLACE.fullmatch(key) and int(key) < len(value) else MISSING
+        else:
+            value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
         if value is MISSING:
             if default is not MISSING:
                 return default

@@ -6,8 +6,10 @@ from typing import Any
 
 from chatmill.datasets.formats import json_document
 from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, num_bytes, text_of
+from chatmill.datasets.formats.mapping import value_at
 
 TRAIN_FIELDS = ("weight", "train")  # of OpenAI's and of other messages
+FIELDS = ("tool_calls", *TRAIN_FIELDS)  # that are read where a message has them
 
 
 def read_content(content: Any, *, field: str = "content") -> tuple[str, list[str]]:
@@ -25,6 +27,13 @@ def read_content(content: Any, *, field: str = "content") -> tuple[str, list[str
         elif kind != "reasoning":
             raise UnusableRowError("not_text", f"{field} of type {kind[:40]!r}: expected text")
     return "".join(texts), calls
+
+
+def check_text(value: Any, column: str) -> str:
+    """A text. Raises UnusableRowError for null and all else that is none."""
+    if not isinstance(value, str):
+        raise UnusableRowError("not_text", f"{column}: expected text, got {describe_value(value)}")
+    return value
 
 
 def content_bytes(content: Any) -> int:
@@ -65,7 +74,7 @@ def tool_names(tools: Any) -> list[str]:
 def is_trained(message: Mapping[str, Any], field: str | None) -> bool | None:
     """Whether a message is trained; None where it does not say. Raises UnusableRowError unless it is 0 or 1."""
     name = field or next((name for name in TRAIN_FIELDS if name in message), None)
-    value = message.get(name) if name else None
+    value = value_at(message, name, None) if name else None
     if value is None:
         return None
     if value not in (0, 1):

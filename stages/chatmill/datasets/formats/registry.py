@@ -6,6 +6,7 @@ of a file.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,13 +29,28 @@ from chatmill.datasets.formats import (
 from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.json_document import parse_json
-from chatmill.datasets.formats.mapping import TableMapping
+from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, TableMapping
 from chatmill.datasets.formats.row_readers import nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
+from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.split import column_group
 
 Reader = Callable[[Any], TableReader]  # of a row
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
+
+
+class Dataset(NamedTuple):
+    """The rows of a dataset, and the function that converts one; without it they are what the format generates."""
+
+    rows: Iterator[RawRow | Example | Document | Reject]
+    convert: Callable[[RawRow], Example | Reject] | None = None
+
+    def item(self, row: RawRow | Example | Document | Reject) -> Example | Document | Reject:
+        """What a row becomes."""
+        if not isinstance(row, tuple):
+            return row
+        assert self.convert is not None
+        return self.convert(row)
 
 
 class DatasetFormat(NamedTuple):
@@ -43,6 +59,16 @@ class DatasetFormat(NamedTuple):
     rows: Rows
     conversation: Callable[[Any], Conversation] | None = None
     reader: Reader | None = None
+
+    def convert(self, row: RawRow) -> Example | Reject:
+        """The conversation of a row."""
+        if self.reader is not None:
+            return _read(row, self.reader(row[1]))
+        assert self.conversation is not None
+        try:
+            return Example(row[0], None, as_turns(self.conversation(row[1])))
+        except UnusableRowError as error:
+            return Reject(row[0], error.reason, str(error))
 
 
 def _always(reader: TableReader) -> Reader:
@@ -61,7 +87,7 @@ _FORMATS = {
     **{name: DatasetFormat(entries_of, reader=_always(reader_of(**columns))) for name, columns in COLUMNS.items()},
     "dailydialog": DatasetFormat(nonblank_lines, dailydialog.conversation),
     "chitchat": DatasetFormat(chitchat.rows, chitchat.conversation),
-    "oasst": DatasetFormat(oasst.rows, oasst.conversation),
+    "oasst": DatasetFormat(oasst.rows, reader=oasst.reader),
     "hh": DatasetFormat(entries_of, markers.hh_conversation),
     "markers": DatasetFormat(markers.rows, markers.conversation),
     "gsm8k": DatasetFormat(entries_of, gsm8k.conversation),
@@ -81,7 +107,21 @@ def read_dataset(
     mapping: TableMapping | None = None,
     files: Iterable[str] = ("*",),
 ) -> Iterator[Example | Document | Reject]:
-    """The first `limit` entries of a file in the named format, or of the files in a folder, or all of them.
+    """The entries of a dataset (`open_dataset`)."""
+    dataset = open_dataset(path, name, limit=limit, seed=seed, mapping=mapping, files=files)
+    return map(dataset.item, dataset.rows)
+
+
+def open_dataset(
+    path: Path,
+    name: str,
+    *,
+    limit: int | None,
+    seed: int,
+    mapping: TableMapping | None = None,
+    files: Iterable[str] = ("*",),
+) -> Dataset:
+    """The first `limit` rows of a file in the named format, or of the files in a folder, or all of them.
 
     Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table`, `hub` and
     `documents` use the mapping. Raises ValueError for an unknown format.
@@ -90,17 +130,25 @@ def read_dataset(
     if name in _GENERATORS:
         if limit is None:
             raise ValueError(f"format {name}: generates conversations without end: set limit")
-        return _GENERATORS[name](path, limit=limit, seed=seed)
+        return Dataset(_GENERATORS[name](path, limit=limit, seed=seed))
     if name == "hub":
-        return islice(_hub_items(path, mapping), limit)
-    if name == "documents":
-        return islice(documents.read(path, files, mapping), limit)
-    if mapping is not None:
-        return islice(_table_items(path, rows_of(path, files, mapping.columns.named().values()), mapping), limit)
-    form = _form(name)
-    read = _prose(form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
-    rows = (row for file in files_of(path, files) for row in read(file))
-    return islice(_items(rows, form), limit)
+        dataset = _hub_dataset(path, mapping)
+    elif name == "documents":
+        dataset = Dataset(documents.read(path, files, mapping))
+    elif mapping is not None:
+        dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
+    else:
+        form = _form(name)
+        read = _prose(form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
+        dataset = Dataset((row for file in files_of(path, files) for row in read(file)), form.convert)
+    return dataset._replace(rows=islice(dataset.rows, limit))
+
+
+def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The rows of files; those that are messages of trees, file by file as these trees."""
+    if columns.parent is None:
+        return rows_of(path, files, columns.named().values())
+    return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
 
 
 def _check_mapping(name: str, mapping: TableMapping | None) -> None:
@@ -135,13 +183,14 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | Document | Reject]:
+def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
     descriptor = hub.read_descriptor(path)
     found = mapping or descriptor.mapping
     if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
-        return documents.of_rows(hub.rows(descriptor), found)
+        return Dataset(documents.of_rows(hub.rows(descriptor), found))
     if found is not None:
-        return _table_items(path, hub.rows(descriptor), found)
+        rows = hub.rows(descriptor)
+        return _table(path, rows if found.columns.parent is None else grow(rows, found.columns), found)
     if descriptor.format == "table":
         raise ValueError(f"{path}: format table: needs columns")
     form = _form(descriptor.format)
@@ -149,7 +198,7 @@ def _hub_items(path: Path, mapping: TableMapping | None) -> Iterator[Example | D
         raise ValueError(
             f"{path}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows: choose another"
         )
-    return _items(hub.rows(descriptor), form)
+    return Dataset(hub.rows(descriptor), form.convert)
 
 
 def _form(name: str) -> DatasetFormat:
@@ -158,40 +207,33 @@ def _form(name: str) -> DatasetFormat:
     return _FORMATS[name]
 
 
-def _table_items(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Iterator[Example | Reject]:
-    """The entries of a table. Raises ValueError at the end for optional columns that no row had."""
-    reader, last = TableReader(mapping), None
+def _table(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Dataset:
+    reader = TableReader(mapping.nested())
+    return Dataset(_seen(path, rows, reader, mapping.columns.parent), partial(_read, reader=reader))
+
+
+def _seen(
+    path: Path, rows: Iterable[RawRow | Reject], reader: TableReader, parent: str | None
+) -> Iterator[RawRow | Reject]:
+    """The rows of a table. Raises ValueError at the end for optional columns that no row had."""
+    last = None
     for row in rows:
-        if isinstance(row, Reject):
-            yield row
-        else:
+        if isinstance(row, tuple):
             last = row[1]
-            yield _read(row, reader)
+            reader.see(last)
+        yield row
     if reader.unseen and last is not None:
         name, column = next(iter(reader.unseen.items()))
-        if name == "train":
-            raise ValueError(f"{path}: columns.train: no message has {column!r}")
+        if name == "replies" and parent is not None:
+            raise ValueError(f"{path}: columns.parent: no row has the id of another one in {parent!r}")
+        if name in OPTIONAL_IN_MESSAGES:
+            raise ValueError(f"{path}: columns.{name}: no message has {column!r}")
         there = ", ".join(map(repr, last)) if isinstance(last, dict) else "none"
         raise ValueError(f"{path}: columns.{name}: no row has the column {column!r}: the last one has {there}")
 
 
-def _items(rows: Iterable[RawRow | Reject], form: DatasetFormat) -> Iterator[Example | Reject]:
-    for row in rows:
-        if isinstance(row, Reject):
-            yield row
-        elif form.reader is not None:
-            yield _read(row, form.reader(row[1]))
-        else:
-            assert form.conversation is not None
-            try:
-                yield Example(row[0], None, as_turns(form.conversation(row[1])))
-            except UnusableRowError as error:
-                yield Reject(row[0], error.reason, str(error))
-
-
 def _read(row: RawRow, reader: TableReader) -> Example | Reject:
     place, entry = row
-    reader.see(entry)
     try:
         reader.check_language(entry)
         turns, dropped, notes = reader.turns(entry)

@@ -7,7 +7,7 @@ a `Reject`; a file that cannot be read raises ValueError or OSError.
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.json_document import entries, parse_json, values
 
 MAX_ROW_BYTES = 16_000_000
-_LISTS_OF_ROWS = {"data", "entries", "examples", "instances", "items", "records", "rows", "samples", "test", "train"}
 _SEPARATORS = ",;\t|"
 _QUOTED = re.compile(rb'"[^"]*"')
 _BOM = b"\xef\xbb\xbf"
@@ -117,61 +116,6 @@ def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any] | Reject]:
     """Place, key and value of each entry of a JSON object or array, or a reject; in an array the keys are None."""
     with open_decompressed(file) as stream:
         yield from entries(file, stream, MAX_ROW_BYTES)
-
-
-def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow | Reject] | None:
-    """The rows of a JSON object that holds them by name, or in a list; None for a file that holds something else.
-
-    An object with one of the columns is a row itself.
-
-    {"7f": {"turns": […]}, "c3": {"turns": […]}}    {"7f": [message, …], "c3": […]}    {"version": 1, "data": [row, …]}
-    """
-    named = _named_entries(file)
-    try:
-        start = list(islice(named, 8))
-    except ValueError:
-        return None  # several values, or a broken one, of which the other readers say the place
-    if any(key in columns for _, key, _ in start):
-        return None
-    first, entries = [(place, value) for place, _, value in start], ((place, value) for place, _, value in named)
-    if len(first) > 1 and all(isinstance(value, dict) for _, value in first):
-        keys = [set(value) for _, value in first]
-        return chain(first, entries) if keys[0] & keys[1] else None
-    if len(first) > 1 and all(_is_list_of_objects(value) for _, value in first):
-        return chain(first, entries)
-    lists = [(place, key, value) for place, key, value in start if _is_list_of_objects(value)]
-    if len(first) < 8 and len(lists) == 1 and (lists[0][1] in _LISTS_OF_ROWS or _has_list(lists[0][2][0])):
-        [(place, _, rows)] = lists
-        return ((f"{place}, entry {number}", row) for number, row in enumerate(rows, start=1))
-    return None
-
-
-def _has_list(row: dict[str, Any]) -> bool:
-    """Whether an object has a list, as a conversation has and a message has not."""
-    return any(isinstance(value, list) for value in row.values()) and not {"role", "from", "speaker"} & row.keys()
-
-
-def _named_entries(file: Path) -> Iterator[tuple[str, str, Any]]:
-    """The entries of a JSON object, and none of JSON lines or of an array."""
-    with open_decompressed(file) as stream:
-        start = stream.read(4096).removeprefix(_BOM).lstrip()
-    lines = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
-    if not start.startswith(b"{") or (len(lines) == 2 and _is_json_object(lines[0][1])):
-        return
-    for entry in json_entries(file):
-        if not isinstance(entry, Reject) and entry[1] is not None:
-            yield entry[0], entry[1], entry[2]
-
-
-def _is_json_object(line: str) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
-        return False
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chatmill.conversation.chatml import ROLES, Message
+from chatmill.datasets.formats.alternating import alternating, are_texts, exchanges, order, split_texts
 from chatmill.datasets.formats.example import (
     Dropped,
     Extent,
@@ -14,15 +15,25 @@ from chatmill.datasets.formats.example import (
     num_bytes,
 )
 from chatmill.datasets.formats.json_document import parse_json
-from chatmill.datasets.formats.mapping import MISSING, OPTIONAL, Columns, Speaker, TableMapping, value_at
+from chatmill.datasets.formats.mapping import (
+    MISSING,
+    OPTIONAL,
+    OPTIONAL_IN_MESSAGES,
+    Columns,
+    Speaker,
+    TableMapping,
+    value_at,
+)
 from chatmill.datasets.formats.message_content import (
-    TRAIN_FIELDS,
+    FIELDS,
+    check_text,
     content_bytes,
     is_trained,
     read_content,
     tool_calls,
     tool_names,
 )
+from chatmill.datasets.formats.trees import best_path, messages_of
 from chatmill.datasets.formats.turns import MAX_TURNS, Step, StepKind, check_turn_count, declare, join_tools
 
 _ABSENT = object()
@@ -37,53 +48,62 @@ class TableReader:
         self._others = {
             key
             for name, column in self._columns.named().items()
-            if name in OPTIONAL and name not in ("tools", "query")
+            if (name in OPTIONAL and name not in ("tools", "query")) or (name == "messages" and self._columns.replies)
             for key in (column, column.partition(".")[0])
         }
-        self._special = {"tool_calls", *TRAIN_FIELDS, *filter(None, [self._columns.train])}  # keys of a message
+        train = self._columns.train or ""
+        self._special = {*FIELDS, train, train.partition(".")[0]}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
-        if self._columns.train is not None:
-            self.unseen["train"] = self._columns.train
+        of_messages = {name: getattr(self._columns, name) for name in OPTIONAL_IN_MESSAGES}
+        self.unseen |= {name: column for name, column in of_messages.items() if column is not None}
 
     def see(self, row: Any) -> None:
         """Take note of the optional columns that a row has, whether it can be converted or not."""
         for name, column in list(self.unseen.items()):
-            if self._has_flag(row) if name == "train" else value_at(row, column, _ABSENT) is not _ABSENT:
+            entries = self._all_messages(row) if name in OPTIONAL_IN_MESSAGES else [row]
+            if any(value_at(entry, column, _ABSENT) is not _ABSENT for entry in entries):
                 del self.unseen[name]
 
-    def _has_flag(self, row: Any) -> bool:
-        """Whether a message of the row says whether it is trained."""
+    def _all_messages(self, row: Any) -> list[Any]:
+        """The messages in a row, as far as it has any."""
+        lists = [_from_json(value) if isinstance(value, str) else value for value in self._values(row)]
+        entries = [entry for value in lists if isinstance(value, list) for entry in value]
+        return [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
+
+    def _values(self, row: Any) -> list[Any]:
+        """What a row has in the columns of messages, of a tree all of its messages; None where it has nothing."""
         columns = self._columns
         names = (columns.messages, columns.prompt, columns.response, columns.chosen)
         values = [value_at(row, name, None) for name in names if name is not None]
-        lists = [_from_json(value) if isinstance(value, str) else value for value in values]
-        entries = [entry for value in lists if isinstance(value, list) for entry in value]
-        messages = [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
-        return any(isinstance(message, dict) and columns.train in message for message in messages)
+        return values if columns.replies is None else [messages_of(values[0], columns.replies)]
 
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
-        if (plain := self._plain_turns(row)) is not None:
-            names = tool_names(self._optional(row, "tools"))
-            return declare(plain, names) if names else plain, [], []
-        columns, dropped = self._columns, list[Dropped]()
+        dropped, notes = list[Dropped](), list[str]()
+        if (turns := self._plain_turns(row)) is None:
+            turns = self._any_turns(row, dropped)
+            notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
+        names = tool_names(self._optional(row, "tools"))
+        return declare(turns, names) if names else turns, dropped, notes
+
+    def _any_turns(self, row: Any, dropped: list[Dropped]) -> list[Turn]:
+        """The turns of a row, whatever its shape; `dropped` gets what is left out."""
+        columns = self._columns
         steps = list(self._opening(row))
         if columns.messages is not None:
             steps += self._conversation(value_at(row, columns.messages), dropped)
         else:
-            steps += self._side(self._question(row), str(columns.prompt), "user", dropped)
-            answer = self._side(value_at(row, columns.answer), columns.answer, "assistant", dropped)
+            question, value = self._question(row), value_at(row, columns.answer)
+            if are_texts(question) or are_texts(value):
+                return join_tools([*steps, *exchanges(question, value, columns)])
+            steps += self._side(question, str(columns.prompt), "user", dropped)
+            answer = self._side(value, columns.answer, "assistant", dropped)
             if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):  # it repeats the prompt
                 steps = [] if answer[0].kind == "system" else [step for step in steps if step.kind == "system"]
             steps += answer
         check_turn_count(len(steps))
-        turns = join_tools(steps)
-        names = tool_names(self._optional(row, "tools"))
-        if names:
-            turns = declare(turns, names)
-        notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
-        return turns, dropped, notes
+        return join_tools(steps)
 
     def _plain_turns(self, row: Any) -> list[Turn] | None:
         """The turns of a row of plain messages, or of a plain pair, and little else, or None; this is only faster."""
@@ -111,9 +131,7 @@ class TableReader:
 
     def extent(self, row: Any) -> Extent:
         """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
-        columns, system = self._columns, self._optional(row, "system")
-        names = [columns.messages] if columns.messages else [columns.prompt, columns.response, columns.chosen]
-        values = [value_at(row, name, None) for name in names if name is not None]
+        columns, system, values = self._columns, self._optional(row, "system"), self._values(row)
         if columns.messages and isinstance(values[0], str):
             values[0] = _from_json(values[0])
         history = self._optional(row, "history")
@@ -131,8 +149,8 @@ class TableReader:
 
     def check_language(self, row: Any) -> None:
         """Raise UnusableRowError for a row in a language that is left out."""
-        found, wanted = self._optional(row, "language"), self._mapping.languages
-        if wanted is not None and found not in wanted:
+        wanted = self._mapping.languages
+        if wanted is not None and (found := self._optional(row, "language")) not in wanted:
             raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
 
     def _optional(self, row: Any, name: str) -> Any:
@@ -143,7 +161,7 @@ class TableReader:
     def _text(self, row: Any, name: str) -> str:
         """The text of an optional column; empty if there is none."""
         value = self._optional(row, name)
-        return "" if value is None else _text(value, name)
+        return "" if value is None else check_text(value, name)
 
     def _opening(self, row: Any) -> Iterator[Step]:
         """The system message of a row, and what was said before the prompt."""
@@ -155,24 +173,27 @@ class TableReader:
         for pair in history or ():
             if not isinstance(pair, list) or len(pair) != 2:
                 raise UnusableRowError("missing_field", f"history: expected pairs of texts, got {describe_value(pair)}")
-            yield Step("user", _text(pair[0], "history"))
-            yield Step("assistant", _text(pair[1], "history"))
+            yield Step("user", check_text(pair[0], "history"))
+            yield Step("assistant", check_text(pair[1], "history"))
 
     def _question(self, row: Any) -> Any:
         """The prompt, with the query after a blank line."""
         column = str(self._columns.prompt)
         prompt, query = value_at(row, column), self._text(row, "query")
-        return f"{_text(prompt, column)}\n\n{query}" if query else prompt
+        return f"{check_text(prompt, column)}\n\n{query}" if query else prompt
 
     def _side(self, value: Any, column: str, speaker: StepKind, dropped: list[Dropped]) -> list[Step]:
         """The steps of a prompt or an answer, which is a text, a message or a list of messages."""
         if isinstance(value, list | dict):
             return list(self._messages(value if isinstance(value, list) else [value], dropped))
-        return [Step(speaker, _text(value, column))]
+        return [Step(speaker, check_text(value, column))]
 
     def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
+        if self._columns.replies is not None:
+            value, others = best_path(value, self._columns)
+            dropped += others
         if isinstance(value, str) and self._mapping.turn_separator:
-            return _alternating(_split(value, self._mapping.turn_separator), self._first)
+            return alternating(split_texts(value, self._mapping.turn_separator), self._first)
         if isinstance(value, str):
             value = _from_json(value)
         if isinstance(value, str):
@@ -181,8 +202,8 @@ class TableReader:
             column = self._columns.messages
             raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
         check_turn_count(len(value))
-        if value and isinstance(value[0], str):
-            return _alternating(value, self._first)
+        if are_texts(value):
+            return alternating(value, self._first)
         if value and all(isinstance(item, list) for item in value):
             value = [message for item in value for message in item]
         return self._messages(value, dropped)
@@ -242,7 +263,7 @@ class TableReader:
                 unnamed.append(name)
             if self._mapping.first is None or len(unnamed) > 2:
                 raise UnknownRoleError(name)
-            return _order(self._first)[unnamed.index(name)]
+            return order(self._first)[unnamed.index(name)]
         return None if speaker == "ignore" else speaker
 
 
@@ -263,32 +284,9 @@ def _from_json(text: str) -> Any:
         return text
 
 
-def _split(text: str, separator: str) -> list[str]:
-    """The texts around a separator, each without the white space around it; an empty one at the end is left out."""
-    check_turn_count(text.count(separator) + 1)
-    turns = [turn.strip() for turn in text.split(separator)]
-    return turns if turns[-1] else turns[:-1]
-
-
-def _order(first: StepKind) -> tuple[StepKind, StepKind]:
-    return ("user", "assistant") if first == "user" else ("assistant", "user")
-
-
-def _alternating(texts: Sequence[Any], first: StepKind) -> Iterator[Step]:
-    for number, text in enumerate(texts):
-        yield Step(_order(first)[number % 2], _text(text, f"text {number + 1}"))
-
-
 def _name(value: Any, column: str) -> str:
     """The name of a speaker, who may have a number instead, or be the one of whom something is true."""
-    return str(value).lower() if isinstance(value, int) else _text(value, column)
-
-
-def _text(value: Any, column: str) -> str:
-    """A text. Raises UnusableRowError for null and all else that is none."""
-    if not isinstance(value, str):
-        raise UnusableRowError("not_text", f"{column}: expected text, got {describe_value(value)}")
-    return value
+    return str(value).lower() if isinstance(value, int) else check_text(value, column)
 
 
 def reader_of(**columns: str) -> TableReader:

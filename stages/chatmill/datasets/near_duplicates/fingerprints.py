@@ -8,13 +8,16 @@ Of each text there are
 - of the first 8, 16, 32 … words from each question on, so that a conversation shares its longest with those that it is
   a part of.
 
-Words are hashed as bytes, in arrays over many texts at a time. System messages are left out.
+Near-duplicates have the same numbers, so that the first two kinds hold a hash of these: of a thousand copies of a
+template with other numbers none shares a key with another. Words are hashed as bytes, in arrays over many texts at a
+time. System messages are left out.
 
 Shapes: B bytes, W words, T texts, K keys.
 """
 
 import hashlib
 import re
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +38,7 @@ _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 2**64)
 
 _USER, _ASSISTANT = b"\1", b"\2"
+_DIGITS = re.compile(rb"\d+")
 _SPACES = re.compile("[\u2000-\u2fff\u3000-\u303f\uff00-\uff0f]")
 _IS_WORD = np.array([byte >= 128 or chr(byte).isalnum() or byte in b"_\1\2" for byte in range(256)])
 _IS_SIGN = np.array(
@@ -64,23 +68,31 @@ class _Words(NamedTuple):
 
 def fingerprints(texts: list[str]) -> Fingerprints:
     """The keys of texts, which are numbered from 0."""
-    words = _words(texts)
+    encoded = [_plain(text) for text in texts]
+    words = _words(encoded)
     lengths = np.diff(words.starts)
     found = [_bands(words, lengths), _without_a_word(words, lengths), *_beginnings(words)]
     hashes, owners, wholes = (np.concatenate(part) for part in zip(*found, strict=True))
+    count = len(found[0][0]) + len(found[1][0])
+    hashes[:count] ^= _numbers(encoded)[owners[:count]]
     is_part = np.ones(len(hashes), np.bool_)
-    is_part[: len(found[0][0]) + len(found[1][0])] = False
+    is_part[:count] = False
     return Fingerprints(hashes, owners, is_part, wholes)
 
 
-def _words(texts: list[str]) -> _Words:
-    encoded = [_plain(text) for text in texts]
-    data = np.frombuffer(b"".join(encoded), np.uint8)
+def _numbers(texts: list[bytes]) -> Hashes:
+    """Hashes of the numbers of texts, in their order."""
+    found = (b"|".join(_DIGITS.findall(text)) for text in texts)
+    return _mixed(np.fromiter(map(zlib.crc32, found), np.uint64, len(texts)))
+
+
+def _words(texts: list[bytes]) -> _Words:
+    data = np.frombuffer(b"".join(texts), np.uint8)
     inside = _IS_WORD[data]
     begins = inside & ~np.concatenate([[False], inside[:-1]])
     begins |= _IS_SIGN[data]
     firsts = np.flatnonzero(begins)
-    offsets = np.cumsum([0, *map(len, encoded)])
+    offsets = np.cumsum([0, *map(len, texts)])
     starts = np.searchsorted(firsts, offsets)
     if not len(firsts):
         return _Words(

@@ -1,6 +1,6 @@
 // @ts-check
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { afterEach, test } from "node:test";
 
 import { axis, formatTick, nearest, toPixels, pointBefore } from "../../../../stages/chatmill/app/server/static/runs/axis.js";
 import {
@@ -10,7 +10,7 @@ import {
   shown,
   sorted,
 } from "../../../../stages/chatmill/app/server/static/runs/columns.js";
-import { chatAddress, reportAddress } from "../../../../stages/chatmill/app/server/static/runs/requests.js";
+import { chatAddress, fetchChangedCurve, reportAddress } from "../../../../stages/chatmill/app/server/static/runs/requests.js";
 import {
   selectionHint,
   canChat,
@@ -22,6 +22,11 @@ import {
 } from "../../../../stages/chatmill/app/server/static/runs/selection.js";
 
 /** @typedef {import("../../../../stages/chatmill/app/server/static/runs/requests.js").Run} Run */
+
+const browsers = globalThis.fetch;
+afterEach(() => {
+  globalThis.fetch = browsers;
+});
 
 /** @param {string} name @param {Record<string, any>} figures @returns {Run} */
 function run(name, figures = {}) {
@@ -222,7 +227,7 @@ test("runs without a curve are told together, by the reason", () => {
   ];
   const read = lines.map(([name, curve]) => lineOf(run(String(name)), Object(curve), "loss", "step"));
   assert.deepEqual(missingCurveNotes(read), [
-    "a, c: the training curve is missing on this machine.",
+    "a, c: the training curve is missing on this machine, or has no values yet.",
     "b: the training curve does not have these values.",
     "d: no file",
   ]);
@@ -239,4 +244,19 @@ test("names stand in addresses whatever they hold", () => {
   assert.equal(reportAddress("a/../b?c", "x&y"), "/runs/a%2F..%2Fb%3Fc/report?ticket=x%26y");
   assert.equal(chatAddress(["a b&c"]), "/?model=a+b%26c");
   assert.equal(chatAddress(["a", "<b>"]), "/?model=a&beside=%3Cb%3E");
+});
+
+test("a curve is fetched again only if it has changed, and remains while the server does not answer", async () => {
+  const [before, after] = [{ loss: [[1, 5]] }, { loss: [[1, 4]] }];
+  const answers = [Response.json(before), Response.json(after), new Response("", { status: 500 })];
+  const asked = /** @type {string[]} */ ([]);
+  globalThis.fetch = async (address) => {
+    asked.push(String(address));
+    return answers.shift() ?? Response.error();
+  };
+  assert.equal(await fetchChangedCurve("a b", before), null);
+  assert.deepEqual(await fetchChangedCurve("a b", before), after);
+  assert.equal(await fetchChangedCurve("a b", after), null);
+  assert.equal(await fetchChangedCurve("a b", after), null);
+  assert.deepEqual(asked, Array(4).fill("/runs/a%20b/curve.json"));
 });

@@ -25,6 +25,16 @@ export function fetchCurve(name) {
   return get(`${path(name)}/curve.json`);
 }
 
+/** The training curve of a run if it is another one than `before`; null if not, or if the server does not answer.
+ * @param {string} name
+ * @param {Curve} before
+ * @returns {Promise<Curve | null>}
+ */
+export async function fetchChangedCurve(name, before) {
+  const curve = await fetchCurve(name).catch(() => null);
+  return JSON.stringify(curve) === JSON.stringify(before) ? null : curve;
+}
+
 /** The URL of a run's report; the ticket is in the listing.
  * @param {string} name
  * @param {string} ticket

@@ -2,7 +2,7 @@
 /** The page of runs: their table and charts, the ticked runs, and the actions on them. */
 
 import { curvesFigure, MAX_CURVES } from "./curves.js";
-import { chatAddress, fetchCurve, fetchRuns } from "./requests.js";
+import { chatAddress, fetchChangedCurve, fetchCurve, fetchRuns } from "./requests.js";
 import { COSTS, kindsOf, scatterFigure } from "./scatter.js";
 import { selectionHint, canChat, missingCurveNotes, lineOf, passes, summary, valuesOf } from "./selection.js";
 import { RunsTable } from "./table.js";
@@ -15,6 +15,7 @@ import { byId, element } from "../shared/dom.js";
 
 const ALL = "";
 const WORKSPACE = "workspace";
+const RELOAD_MS = 3000;
 const [tokenizer, depth, column, along, against] = ["tokenizer", "depth", "column", "along", "against"].map((id) =>
   byId(id, HTMLSelectElement),
 );
@@ -126,6 +127,19 @@ function curveOf(run) {
   return curve;
 }
 
+/** Draw the curve of the workspace anew whenever a run has added to it, but not under the cursor of the keyboard. */
+async function reloadCurve() {
+  const run = tickedRuns().find(({ rev }) => rev === WORKSPACE);
+  if (run && !document.hidden && !byId("curves", HTMLElement).querySelector(":focus-visible")) {
+    const curve = await fetchChangedCurve(run.name, await curveOf(run));
+    if (curve) {
+      curves.set(keyOf(run), Promise.resolve(curve));
+      await drawCurves();
+    }
+  }
+  setTimeout(reloadCurve, RELOAD_MS);
+}
+
 /** @param {Run} run */
 function keyOf(run) {
   return `${run.name}\n${run.rev}`;
@@ -155,3 +169,4 @@ untick.addEventListener("click", untickAll);
 refreshButton.addEventListener("click", () => load(true));
 onKeyNeeded(promptForKey);
 load(false);
+reloadCurve();

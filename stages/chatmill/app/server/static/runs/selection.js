@@ -88,5 +88,5 @@ export function missingCurveNotes(lines) {
 function missingReason(curve) {
   if (curve.problem) return curve.problem;
   if (Object.keys(curve).length) return "the training curve does not have these values.";
-  return "the training curve is missing on this machine.";
+  return "the training curve is missing on this machine, or has no values yet.";
 }

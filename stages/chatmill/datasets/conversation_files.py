@@ -1,0 +1,185 @@
+"""Writes the conversations of a dataset and its rejects, with several processes where the dataset is large.
+
+Each process reads all rows, which takes little of the time, and converts every second stripe of them, or every third or
+fourth. Then the stripes of lines are joined in the order of the rows, so that the number of processes changes nothing.
+"""
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, NamedTuple
+
+from pydantic_core import to_json
+
+from chatmill.conversation.chatml import IM_END, IM_START, Record, declared_tools, parse
+from chatmill.datasets.formats.compression import inner_suffix
+from chatmill.datasets.formats.containers import files_of
+from chatmill.datasets.formats.example import Reject
+from chatmill.datasets.records import dataset_of, entries_of
+from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.tally import Tally
+from chatmill.pipeline.processes import die_with_parent, scripts_on_path
+from chatmill.pipeline.progress import progress
+
+LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
+FIRST_REJECTS = 5  # of each reason, that are kept for messages
+MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
+_MAX_PROCESSES = 4  # more would mostly read
+_STRIPE_ROWS = 256
+_READ_BYTES = 1 << 20
+_ONE_READER = {".parquet", ".arrow", ".feather", ".json"}  # of which each reader may hold over 100 MB
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows that one of several processes converts."""
+
+    process: int = 0
+    processes: int = 1
+
+    def has(self, row: int) -> bool:
+        """Whether a row, counted from 0, belongs to it."""
+        return row // _STRIPE_ROWS % self.processes == self.process
+
+
+@dataclass
+class Written:
+    """The number of records that were written, and what is to be told about the others."""
+
+    records: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)  # of complete entries
+    first: dict[str, list[tuple[int, Reject]]] = field(default_factory=dict)  # rejects by reason, with their rows
+    tools: Counter[str] = field(default_factory=Counter)  # conversations that declare them
+    unknown_roles: Counter[str] = field(default_factory=Counter)  # by what is said of them
+    tally: Tally = field(default_factory=Tally)
+
+    def add_record(self, record: Record) -> None:
+        """Count a record."""
+        self.records += 1
+        for name in tools_of(record):
+            self.tools[name] += 1
+
+    def add_reject(self, row: int, reject: Reject) -> None:
+        """Count a reject."""
+        if not reject.part:
+            self.reasons[reject.reason] += 1
+        if reject.reason == "unknown_role" and len(self.unknown_roles) < MAX_UNKNOWN_ROLES:
+            self.unknown_roles[reject.detail] += 1
+        first = self.first.setdefault(reject.reason, [])
+        if len(first) < FIRST_REJECTS:
+            first.append((row, reject))
+
+    def add(self, other: "Written") -> None:
+        """Count what another process has written."""
+        self.records += other.records
+        self.reasons.update(other.reasons)
+        for reason, rejects in other.first.items():
+            both = sorted([*self.first.get(reason, []), *rejects], key=lambda entry: entry[0])
+            self.first[reason] = both[:FIRST_REJECTS]
+        self.tools.update(other.tools)
+        self.unknown_roles.update(other.unknown_roles)
+        self.tally.add(other.tally)
+
+
+class _Files(NamedTuple):
+    conversations: Path
+    rejects: Path
+
+
+def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
+    """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
+    files, count = _Files(conversations, rejects), _num_processes(parameters)
+    if count == 1:
+        return _write(source, parameters, files, Share())[0]
+    with TemporaryDirectory(dir=conversations.parent) as folder, scripts_on_path():
+        parts = [_Files(*(Path(folder, f"{file.name}.{process}") for file in files)) for process in range(count)]
+        tasks = [(source, parameters, part, Share(process, count)) for process, part in enumerate(parts)]
+        with multiprocessing.get_context("spawn").Pool(count - 1, die_with_parent) as pool:
+            others = pool.starmap_async(_write, tasks[1:])
+            written, starts = zip(*[_write(*tasks[0]), *others.get()], strict=True)
+        _join(
+            [(part.conversations, [start for start, _ in own]) for part, own in zip(parts, starts, strict=True)],
+            conversations,
+        )
+        _join([(part.rejects, [start for _, start in own]) for part, own in zip(parts, starts, strict=True)], rejects)
+    result = Written()
+    for one in written:
+        result.add(one)
+    return result
+
+
+def tools_of(record: Record) -> list[str]:
+    """The names of the tools that a record declares."""
+    first, _, _ = record.text.partition(f"{IM_END}\n")
+    return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
+
+
+def _num_processes(parameters: SourceParameters) -> int:
+    """The number of processes that a dataset is worth: one for what is small, generated, or large in memory."""
+    rows_are_messages = parameters.columns is not None and parameters.columns.parent is not None
+    if rows_are_messages or parameters.format in ("skills", "talk", "hub", "documents"):
+        return 1
+    files = files_of(parameters.path, parameters.patterns)
+    if any(inner_suffix(file) in _ONE_READER for file in files):
+        return 1
+    size = sum(file.stat().st_size for file in files)
+    return min(_MAX_PROCESSES, os.cpu_count() or 1, 1 + size // LARGE_BYTES)
+
+
+def _write(
+    source: str, parameters: SourceParameters, files: _Files, share: Share
+) -> tuple[Written, list[tuple[int, int]]]:
+    """Write the entries of the rows of a share; also returns where each of its stripes starts in the two files."""
+    written, starts, dataset = Written(), list[tuple[int, int]](), dataset_of(parameters)
+    rows = dataset.rows if share.process else progress(dataset.rows, f"prepare {source}")
+    with files.conversations.open("wb") as out, files.rejects.open("wb") as rejected:
+        for number, row in enumerate(rows):
+            if not share.has(number):
+                continue
+            if number % _STRIPE_ROWS == 0:
+                starts.append((out.tell(), rejected.tell()))
+            for entry in entries_of(dataset.item(row), source, parameters, written.tally):
+                if isinstance(entry, Record):
+                    out.write(_line(entry))
+                    written.add_record(entry)
+                else:
+                    rejected.write(to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n")
+                    written.add_reject(number, entry)
+    return written, starts
+
+
+def _line(record: Record) -> bytes:
+    fields = {"source": record.source, "group": record.group, "text": record.text, "skill": record.skill}
+    return to_json(fields | ({"train": record.train} if record.train else {})) + b"\n"
+
+
+def _in_utf8(name: str) -> str:
+    r"""A name in which each byte that is not UTF-8 is written as `\udcff`."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _join(parts: Sequence[tuple[Path, Sequence[int]]], out: Path) -> None:
+    """Write the stripes of several files in turn; each file comes with the places where its stripes start."""
+    with ExitStack() as files, out.open("wb") as target:
+        stripes = [_stripes(files.enter_context(file.open("rb")), starts) for file, starts in parts]
+        for number in range(sum(len(starts) for _, starts in parts)):
+            for data in next(stripes[number % len(parts)]):
+                target.write(data)
+
+
+def _stripes(stream: IO[bytes], starts: Sequence[int]) -> Iterator[Iterator[bytes]]:
+    """The stripes of a file, each in pieces that memory holds."""
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        yield _pieces(stream, None if end is None else end - start)
+
+
+def _pieces(stream: IO[bytes], count: int | None) -> Iterator[bytes]:
+    """The next bytes of a file, or all that are left."""
+    while data := stream.read(_READ_BYTES if count is None else min(count, _READ_BYTES)):
+        count = None if count is None else count - len(data)
+        yield data

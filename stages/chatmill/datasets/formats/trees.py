@@ -1,0 +1,170 @@
+"""Trees of messages, each of which gives one conversation: from its first message along the best ranked replies.
+
+    {"prompt": {"role": "user", "content": "Hi", "replies": [{"role": "assistant", "content": "Hello", "rank": 0}]}}
+    columns: {messages: prompt, replies: replies, rank: rank}
+
+    {"id": "a", "parent": null, "role": "user", "content": "Hi"}
+    {"id": "b", "parent": "a", "role": "assistant", "content": "Hello", "rank": 0}
+    columns: {id: id, parent: parent, rank: rank}
+
+All other replies are counted and left out.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, UnusableRowError, describe_value
+from chatmill.datasets.formats.mapping import REPLIES, Columns, value_at
+from chatmill.datasets.formats.message_content import FIELDS, content_bytes
+
+MAX_TREE = 50_000_000  # bytes of text in the rows of a tree, which memory holds, with 1,000 for each of its messages
+_TOO_LONG = f"in a tree of over {MAX_TREE:,} bytes, with 1,000 for each message"
+_REMEDY = "sort the rows by their trees, and name what is equal in those of one as columns.tree"
+
+
+def best_path(root: Any, columns: Columns) -> tuple[list[Any], list[Dropped]]:
+    """The messages from the first one of a tree along the best replies, and the others, which are left out.
+
+    Raises UnusableRowError where the first one is deleted, or no message, or replies are no list of messages.
+    """
+    if not isinstance(root, dict):
+        raise UnusableRowError("missing_field", f"{columns.messages}: expected a message, got {describe_value(root)}")
+    if _is_deleted(root, columns):
+        raise UnusableRowError("deleted", "the opening message is deleted")
+    column, path = str(columns.replies), [root]
+    while replies := [reply for reply in _replies(path[-1], column) if not _is_deleted(reply, columns)]:
+        path.append(min(replies, key=lambda reply: _rank(reply, columns)))
+    taken = {id(message) for message in path}
+    others: dict[str, list[Any]] = {}
+    for message in messages_of(root, column):
+        if id(message) not in taken:
+            others.setdefault("deleted" if _is_deleted(message, columns) else "other_reply", []).append(message)
+        _replies(message, column)
+    return path, [
+        Dropped(reason, _extent(messages, columns), f"{len(messages)} beside the {len(path)} that are read")
+        for reason, messages in others.items()
+    ]
+
+
+def messages_of(root: Any, column: str) -> list[Any]:
+    """All messages of a tree, the first one first; `column` is that of replies."""
+    found = [root]
+    for message in found:  # which grows
+        replies = value_at(message, column, None)
+        found += replies if isinstance(replies, list) else []
+    return found
+
+
+def _replies(message: Any, column: str) -> list[Any]:
+    replies = value_at(message, column, None)
+    if replies is None:
+        return []
+    others = [reply for reply in replies if not isinstance(reply, dict)] if isinstance(replies, list) else [replies]
+    if others:
+        raise UnusableRowError("missing_field", f"{column}: expected messages, got {describe_value(others[0])}")
+    return list(replies)
+
+
+def _rank(reply: Any, columns: Columns) -> float:
+    """The rank of a reply; those without one are the last."""
+    value: Any = None if columns.rank is None else value_at(reply, columns.rank, None)
+    try:
+        rank = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.inf
+    return math.inf if math.isnan(rank) else rank
+
+
+def _is_deleted(message: Any, columns: Columns) -> bool:
+    value = None if columns.deleted is None else value_at(message, columns.deleted, None)
+    return bool(value) and not (isinstance(value, str) and value.lower() in ("false", "0"))
+
+
+def _extent(messages: Sequence[Any], columns: Columns) -> Extent:
+    return Extent(len(messages), sum(content_bytes(value_at(one, columns.content, None)) for one in messages))
+
+
+class _Row(NamedTuple):
+    """A row that is a message, with the columns that are read."""
+
+    place: str
+    entry: dict[str, Any]
+    id: str
+    parent: str | None  # None: it is the first one of a tree
+    tree: Any
+
+
+def names_of(columns: Columns) -> list[str]:
+    """The columns that are read of a row which is a message."""
+    return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
+
+
+def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The trees whose messages are rows: the first one of each, with all replies nested (`TableMapping.nested`).
+
+    Memory holds all rows, or with `columns.tree` those of one tree. A message to which no first one leads is a reject.
+    """
+    keys = {key for name in names_of(columns) for key in (name, name.partition(".")[0])}
+    tree, size = list[_Row](), 0
+    for row in rows:
+        message = row if isinstance(row, Reject) else _message(*row, columns, keys)
+        if isinstance(message, Reject):
+            yield message
+            continue
+        if tree and message.tree != tree[0].tree:
+            yield from _joined(tree, columns)
+            tree, size = [], 0
+        size += 1000 + _extent([message.entry], columns).bytes
+        if size <= MAX_TREE:
+            tree.append(message)
+        else:
+            yield _reject(message, "too_long", _TOO_LONG if columns.tree else f"{_TOO_LONG}: {_REMEDY}", columns)
+    yield from _joined(tree, columns)
+
+
+def _message(place: str, entry: Any, columns: Columns, keys: set[str]) -> _Row | Reject:
+    name = id_of(entry, columns.id) if isinstance(entry, dict) else None
+    if name is None:
+        return Reject(
+            place, "missing_field", f"no {columns.id!r} in {describe_value(entry)}", *_extent([entry], columns)
+        )
+    tree = None if columns.tree is None else value_at(entry, columns.tree, None)
+    used = {key: value for key, value in entry.items() if key in keys}
+    return _Row(place, used, name, id_of(entry, columns.parent), tree)
+
+
+def id_of(entry: Any, column: str | None) -> str | None:
+    """The id in a column, a text or a number, of which 7.0 equals 7; None where there is none."""
+    value = None if column is None else value_at(entry, column, None)
+    if value is None or value == "" or value != value:
+        return None
+    text = describe_value(value) if isinstance(value, list | dict) else str(value)
+    return text[:-2] if text.endswith(".0") and text[:-2].isdigit() else text
+
+
+def _joined(tree: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The first messages of trees with all replies nested, after a reject for each message that is in none."""
+    by_id: dict[str, _Row] = {}
+    for row in tree:
+        by_id.setdefault(row.id, row)
+    replies = defaultdict[str, list[Any]](list)
+    for row in by_id.values():
+        if row.parent in by_id:
+            replies[row.parent].append(row.entry)
+    for name, entries in replies.items():
+        by_id[name].entry[REPLIES] = entries
+    roots = [row for row in by_id.values() if row.parent is None]
+    reached = {id(message) for root in roots for message in messages_of(root.entry, REPLIES)}
+    for row in tree:
+        if by_id[row.id] is not row:
+            yield _reject(row, "same_id", f"the id {row.id!r:.60} is that of an earlier message", columns)
+        elif id(row.entry) not in reached:
+            why = "leads to no first message" if row.parent in by_id else "is not in the tree"
+            yield _reject(row, "orphan", f"the parent {row.parent!r:.60} {why}", columns)
+    yield from ((root.place, root.entry) for root in roots)
+
+
+def _reject(row: _Row, reason: str, detail: str, columns: Columns) -> Reject:
+    return Reject(row.place, reason, detail, *_extent([row.entry], columns))
