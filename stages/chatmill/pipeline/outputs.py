@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from chatmill.pipeline.processes import is_alive
+
 SCRATCH = ".cache"  # ignored by git and by DVC in any folder
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full disk, quota, limit on the size of files
 
@@ -126,16 +128,6 @@ def _remove_stale(scratch: Path) -> None:
     if not scratch.is_dir():
         return
     for folder in scratch.iterdir():
-        if folder.name.isdigit() and not _alive(int(folder.name)):
-            with suppress(OSError):  # another stage may do the same
+        with suppress(OSError):  # another stage may do the same
+            if folder.name.isdigit() and not is_alive(int(folder.name), folder.stat().st_mtime):
                 discard_scratch(folder)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

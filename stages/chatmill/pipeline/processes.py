@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 SOURCE_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and the package
 _PR_SET_PDEATHSIG = 1
+_CLOCK_STEP = 1  # seconds by which the start of a process is uncertain
 
 
 def die_with_parent() -> None:
@@ -34,6 +37,17 @@ def _watch_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def is_alive(pid: int, since: float) -> bool:
+    """Whether the process that left a file at this time still runs; a later one may have its number."""
+    try:
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= since + _CLOCK_STEP)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 def hide_scripts() -> None:

@@ -7,25 +7,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from chatmill.app.integrity.project import Project
 from chatmill.app.integrity.stores import temporary_files
 from chatmill.pipeline.outputs import SCRATCH
+from chatmill.pipeline.processes import is_alive
 
 RWLOCK = "rwlock"
-_CLOCK_STEP = 1  # seconds by which the start of a process is uncertain
-
-
-def is_alive(pid: int, since: float) -> bool:
-    """Whether the process that left a file at this time still runs; a later one may have its number."""
-    try:
-        process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= since + _CLOCK_STEP)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
 
 
 def scratch_folders(project: Project) -> list[Path]:
