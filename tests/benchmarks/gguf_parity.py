@@ -1,6 +1,6 @@
 """What llama.cpp makes of a model's GGUF files, compared with chatmill: ids, prompts, answers, ends, bits per byte.
 
-    python tests/benchmarks/gguf_parity.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--chats N] [--limit N]
+    python tests/benchmarks/gguf_parity.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--times N] [--chats N] [--limit N]
 
 MODEL is a folder that train_model wrote (default: data/model), CONVERSATIONS a file that mix wrote (default:
 data/chat/test.jsonl). FOLDER has real texts, as those of tests/support/hard_texts.py; without it, the texts are made.
@@ -66,9 +66,10 @@ class LlamaEngine:
         return self.opened.scores[: len(ids)].copy()
 
 
-def compare_ids(tokenizer: ChatTokenizer, llama: LlamaEngine, folder: Path | None) -> None:
+def compare_ids(tokenizer: ChatTokenizer, llama: LlamaEngine, texts_by_name: dict[str, list[str]]) -> None:
     """Print on how many texts of each category the ids are equal, and the shortest others."""
-    for name, texts in (make_texts(folder) | {"own": NAUGHTY}).items():
+    total = right = 0
+    for name, texts in texts_by_name.items():
         given = [text for text in texts if not _is_refused(tokenizer, text)]
         other = [
             text
@@ -76,7 +77,9 @@ def compare_ids(tokenizer: ChatTokenizer, llama: LlamaEngine, folder: Path | Non
             if llama.opened.tokenize(text.encode(), add_bos=False, special=False) != ids
         ]
         shown = ", ".join(ascii(text)[:40] for text in sorted(other, key=len)[:3])
+        total, right = total + len(given), right + len(given) - len(other)
         print(f"| ids, {name} | {len(given) - len(other):,} of {len(given):,} | {shown} |", flush=True)
+    print(f"| ids, all | {right:,} of {total:,} | |", flush=True)
 
 
 def _is_refused(tokenizer: ChatTokenizer, text: str) -> bool:
@@ -142,6 +145,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?", default=Path("data/model"))
     parser.add_argument("conversations", type=Path, nargs="?", default=Path("data/chat/test.jsonl"))
     parser.add_argument("--texts", type=Path, metavar="FOLDER")
+    parser.add_argument("--times", type=int, default=1, metavar="N", help="times 28,000 texts")
     parser.add_argument("--chats", type=int, default=100, metavar="N", help="prompts that are answered")
     parser.add_argument("--limit", type=int, default=200, metavar="N", help="conversations for bits per byte")
     parser.add_argument("--threads", type=int, default=1)
@@ -159,7 +163,7 @@ def main() -> None:
         }
         print("| | llama.cpp as chatmill | |\n|---|---|---|")
         compare_ends(loaded, engines["f32"])
-        compare_ids(loaded.tokenizer, engines["f32"], options.texts)
+        compare_ids(loaded.tokenizer, engines["f32"], make_texts(options.texts, options.times) | {"own": NAUGHTY})
         compare_prompts(loaded, engines["f32"], prompts)
         for kind in ("f32", "q8_0"):
             compare_answers(loaded, engines[kind], prompts)

@@ -98,7 +98,7 @@ def test_a_graph_in_the_hubs_layout_has_its_files_beside_its_folder(external, mo
 def test_of_several_graphs_one_must_be_named(models, tmp_path):
     for name in ("a.onnx", "b.onnx"):
         shutil.copy(models / "onnx" / "model.onnx", tmp_path / name)
-    with pytest.raises(ValueError, match=r"2 graphs: name one of .*a\.onnx, .*b\.onnx"):
+    with pytest.raises(ValueError, match=r"2 models: name one of .*a\.onnx, .*b\.onnx"):
         load_model(tmp_path)
     shutil.copy(models / "model" / "tokenizer.json", tmp_path)
     assert load_model(tmp_path / "a.onnx", threads=1).engine.name == "onnx"

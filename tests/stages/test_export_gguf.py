@@ -93,6 +93,8 @@ def test_the_fields_are_those_of_the_model_and_its_tokenizer(model, exported):
         "tokenizer.chat_template": chat_template("chatml"),
         "chatmill.fingerprint": BPE.fingerprint,
         "chatmill.template": "chatml",
+        "chatmill.tokenizer_type": "bpe",
+        "chatmill.tools": ["calculator"],
     }
 
 

@@ -25,8 +25,11 @@ DIGITS = ["0123456789"] * 6 + ["٠١٢٣٤٥٦٧٨٩", "०१२३४५६७
 
 
 @cache
-def make_texts(folder: Path | None) -> dict[str, list[str]]:
-    """Distinct texts of each category that do not depend on the tokenizer; real ones if their folder is given."""
+def make_texts(folder: Path | None, times: int = 1) -> dict[str, list[str]]:
+    """Distinct texts of each category that do not depend on the tokenizer; real ones if their folder is given.
+
+    `times` as many are made, where there are so many.
+    """
     lines = _real_lines(folder) if folder else {}
     words = [word for line in lines.get("languages", [])[::9] for word in line.split()] or [
         "the",
@@ -48,7 +51,7 @@ def make_texts(folder: Path | None) -> dict[str, list[str]]:
         "digits": (1_000, _digits),
     }
     return {
-        name: list(islice(_distinct(make(random.Random(name))), count))
+        name: list(islice(_distinct(make(random.Random(name))), times * count))
         for name, (count, make) in makers.items()
         if folder or name not in ("languages", "prose", "naughty", "emoji")
     }

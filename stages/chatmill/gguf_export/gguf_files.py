@@ -22,6 +22,7 @@ from chatmill.gguf_export.modelfile import modelfile
 from chatmill.gguf_export.tensors import gguf_tensors, write_tensors
 from chatmill.gguf_export.tokenizer_fields import REMEDY, add_tokenizer
 from chatmill.gguf_export.unsupported import UnsupportedModel
+from chatmill.gguf_import.vocabulary import TOKENIZER_TYPE
 from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
 from chatmill.model.checkpoint_loading import CONFIG, load_chat_model
@@ -114,9 +115,13 @@ def make_writer(source: Source, file: Path, file_type: FileType) -> GGUFWriter:
     _add_special_ids(writer, source)
     if source.metadata.chat_template:
         writer.add_chat_template(source.metadata.chat_template)
+    own = source.content.get("chatmill") or {}
     for key in ("fingerprint", "template"):
-        if key in (own := source.content.get("chatmill") or {}):
+        if key in own:
             writer.add_string(f"chatmill.{key}", own[key])
+    writer.add_string(TOKENIZER_TYPE, source.tokenizer.vocabulary.type)
+    if own.get("tools"):
+        writer.add_array("chatmill.tools", own["tools"])
     return writer
 
 

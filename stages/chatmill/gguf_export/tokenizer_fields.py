@@ -13,27 +13,14 @@ from dataclasses import replace
 from gguf import GGUFWriter, TokenType
 
 from chatmill.gguf_export.unsupported import UnsupportedModel
+from chatmill.gguf_import.pre_tokenizers import LLAMA3, PRE_TOKENIZERS
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import differing_text, make_rank_encoder
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
-from chatmill.tokenizer.vocabulary.patterns import PATTERNS
-from chatmill.tokenizer.vocabulary.preprocessing import from_tokenizers_json
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, unknown_id
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
 
-DIGITS = from_tokenizers_json(
-    {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}]}}
-)
-SHORT_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = "llama-bpe"  # the one that takes a piece that is a token as it is
-PRE_TOKENIZERS = {  # by the pattern, and the steps before it
-    (PATTERNS["qwen2"], None): "qwen2",
-    (PATTERNS["llama3"], None): LLAMA3,
-    (PATTERNS["gpt2"], None): "gpt-2",
-    (SHORT_GPT2, None): "gpt-2",
-    (PATTERNS["gpt2"], DIGITS): "smollm",
-}
 TOKEN_TYPES = {
     Kind.NORMAL: TokenType.NORMAL,
     Kind.FALLBACK: TokenType.BYTE,

@@ -1,7 +1,7 @@
 """Loading a model to chat with: the engine, and the tokenizer and template it was trained with."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error
 from chatmill.engines.onnx import onnx_engine
@@ -15,9 +15,13 @@ from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.added_tokens import flags_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 
+if TYPE_CHECKING:
+    from chatmill.inference.gguf_model import GGUFModel
+
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
 LLAMA_BOS, LLAMA_EOS = "<s>", "</s>"  # of Llama 2 and llama2.c, where no file says otherwise
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+GGUF = ".gguf"
 EXTERNAL_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx", "*.onnx")
 
 
@@ -40,55 +44,58 @@ def load_model(
     template: str | None = None,
     trust_tokenizer: bool = False,
 ) -> LoadedModel:
-    """Load any model: a folder of the pipeline or of Hugging Face, an ONNX graph, or a file of weights.
+    """Load any model: a folder of the pipeline or of Hugging Face, an ONNX graph, a GGUF file, or one of weights.
 
     `tokenizer` and `template` replace those of the model. Raises ValueError where a file is missing or damaged, or the
     tokenizer is not the one the model was trained with, unless `trust_tokenizer` allows that.
     """
     model = find_model(Path(path))
-    folder = _metadata_folder(model)
-    files = read_model_metadata(folder)
-    engine = _open_engine(model, files, device, threads)
-    loaded_tokenizer = _load_tokenizer(tokenizer, folder, engine.vocab_size)
+    folder = model if model.suffix == GGUF else _metadata_folder(model)
+    opened = _open_gguf(model, device, threads) if model.suffix == GGUF else None
+    files = opened.metadata if opened else read_model_metadata(folder)
+    engine = opened.engine if opened else _open_engine(model, files, device, threads)
+    if opened and tokenizer is None:
+        loaded_tokenizer = opened.tokenizer
+    else:
+        loaded_tokenizer = _load_tokenizer(tokenizer, folder, engine.vocab_size)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
             f"{tokenizer or folder}: its tokenizer ({loaded_tokenizer.fingerprint[:12]}) is not the one the model was "
             f"trained with ({engine.fingerprint[:12]}): rebuild the folder (dvc repro), or pass --trust-tokenizer"
         )
     name = template or engine.template or _template_name(folder, files)
-    bos = next((name for name, i in loaded_tokenizer.special.items() if i == files.bos_id), "")
-    stop_ids = files.stop_ids
-    if not (folder / "tokenizer_config.json").exists() and LLAMA_BOS in loaded_tokenizer.special:
-        bos, stop_ids = (
-            LLAMA_BOS,
-            stop_ids
-            | {loaded_tokenizer.special[name] for name in (LLAMA_BOS, LLAMA_EOS) if name in loaded_tokenizer.special},
-        )
+    special = loaded_tokenizer.special
+    if not opened and not (folder / "tokenizer_config.json").exists() and LLAMA_BOS in special:
+        ends = {special[name] for name in (LLAMA_BOS, LLAMA_EOS) if name in special}
+        files = files._replace(bos_id=special[LLAMA_BOS], stop_ids=files.stop_ids | ends)
     chat_template = select_template(
         name,
-        loaded_tokenizer.special,
-        bos=bos,
+        special,
+        bos=next((name for name, i in special.items() if i == files.bos_id), ""),
         leading_space=loaded_tokenizer.leading_space,
         flags=flags_of(loaded_tokenizer.vocabulary.special_handling),
     )
-    return LoadedModel(engine, loaded_tokenizer, chat_template, stop_ids, files.tools)
+    return LoadedModel(engine, loaded_tokenizer, chat_template, files.stop_ids, files.tools)
 
 
 def find_model(path: Path) -> Path:
-    """The path of a file of weights, a folder of them, or a graph. Raises ValueError for none, or several."""
+    """The path of a file of weights or a folder of them, or of a graph or GGUF file.
+
+    Raises ValueError where there is none, or several.
+    """
     if not path.is_dir():
-        if path.exists() and not path.name.endswith((".onnx", ".index.json", *SUFFIXES)):
-            raise ValueError(f"{path}: not a model: expected .onnx or {', '.join(SUFFIXES)}, or a folder")
+        if path.exists() and not path.name.endswith((".onnx", ".index.json", GGUF, *SUFFIXES)):
+            raise ValueError(f"{path}: not a model: expected .onnx, {GGUF} or {', '.join(SUFFIXES)}, or a folder")
         if not path.exists():
             raise ValueError(f"{path}: no such model: expected a folder of the pipeline or of Hugging Face, or a file")
         return path
     if any(file for pattern in WEIGHTS for file in path.glob(pattern)):
         return path
-    for pattern in (*ONNX_FILES.values(), *EXTERNAL_GRAPHS):
-        if graphs := sorted(path.glob(pattern)):
-            if len(graphs) > 1:
-                raise ValueError(f"{path}: {len(graphs)} graphs: name one of {', '.join(map(str, graphs))}")
-            return graphs[0]
+    for pattern in (*ONNX_FILES.values(), *EXTERNAL_GRAPHS, f"*{GGUF}"):
+        if models := sorted(path.glob(pattern)):
+            if len(models) > 1:
+                raise ValueError(f"{path}: {len(models)} models: name one of {', '.join(map(str, models))}")
+            return models[0]
     return path
 
 
@@ -122,6 +129,17 @@ def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
     from chatmill.engines.torch import opening  # exports run where PyTorch is not installed
 
     return opening.open_torch_engine(path, device=device, threads=threads)
+
+
+def _open_gguf(file: Path, device: str, threads: int | None) -> "GGUFModel":
+    from chatmill.inference.gguf_model import open_gguf  # it needs PyTorch
+
+    try:
+        return open_gguf(file, device, threads)
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory := as_memory_error(error, device):
+            raise out_of_memory from error
+        raise
 
 
 def _open_graph(file: Path, name: str, device: str, threads: int | None, context: int | None = None) -> Engine:
