@@ -128,8 +128,8 @@ def compare_answers(loaded: LoadedModel, llama: LlamaEngine, conversations: list
             gaps.append(float(largest[1] - largest[0]))
     count = len(conversations)
     shown = ", ".join(f"{gap:.1e}" for gap in sorted(gaps, reverse=True)[:5])
-    print(f"| answers, {llama.name} | {count - len(gaps)} of {count} | gaps: {shown or '-'} |")
-    print(f"| answers that end, chatmill and {llama.name} | {ended[0]} and {ended[1]} of {count} | |", flush=True)
+    print(f"| answers, {loaded.engine.name} and {llama.name} | {count - len(gaps)} of {count} | gaps: {shown or '-'} |")
+    print(f"| answers that end | {ended[0]} and {ended[1]} of {count} | |", flush=True)
 
 
 def compare_ends(loaded: LoadedModel, llama: LlamaEngine) -> None:
@@ -165,11 +165,13 @@ def main() -> None:
         compare_ends(loaded, engines["f32"])
         compare_ids(loaded.tokenizer, engines["f32"], make_texts(options.texts, options.times) | {"own": NAUGHTY})
         compare_prompts(loaded, engines["f32"], prompts)
-        for kind in ("f32", "q8_0"):
-            compare_answers(loaded, engines[kind], prompts)
+        same_weights = load_model(files / "model-q8_0.gguf", "cpu", options.threads)
+        same_weights.engine.name = "chatmill on q8_0"
+        for ours, kind in ((loaded, "f32"), (loaded, "q8_0"), (same_weights, "q8_0")):
+            compare_answers(ours, engines[kind], prompts)
         corpus = Corpus.from_records(test.records[::step], loaded.tokenizer, loaded.engine.template, options.threads)
         expected = None
-        for engine in (loaded.engine, *engines.values()):
+        for engine in (loaded.engine, same_weights.engine, *engines.values()):
             nats = np.concatenate(token_nats(corpus.documents(), context, make_scorer(engine)))
             bits = corpus.bits_per_byte(nats, trained_only=False)
             expected = expected or bits
