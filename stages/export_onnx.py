@@ -70,7 +70,9 @@ def skip_export(export: Path, config: dict[str, Any]) -> None:
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `shared` one."""
     graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH_FILE)
-    (folder / genai.CONFIG_FILE).write_text(json.dumps(genai.settings(config), indent=1) + "\n", encoding="utf-8")
+    ends = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))  # of answers and of calls
+    settings = genai.settings(config | ends)
+    (folder / genai.CONFIG_FILE).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 @stage

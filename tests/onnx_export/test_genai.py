@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.conversation.chatml import Message
+from chatmill.conversation.chatml import IM_END, Message
 from chatmill.inference.chat_template import CHATML
 from chatmill.inference.model_loading import load_engine
 from chatmill.onnx_export.genai import CONFIG_FILE, GRAPH_FILE
@@ -54,12 +54,14 @@ def test_genai_answers_as_our_engine_does(folder):
     assert list(answer_of_genai(folder, PROMPTS)) == [answer(engine, prompt) for prompt in PROMPTS]
 
 
-def test_genai_stops_where_the_text_ends(folder, tmp_path):
+@pytest.mark.parametrize("place", [0, 1])
+def test_genai_stops_where_the_text_or_a_call_ends(folder, tmp_path, place):
     expected = answer(load_engine(folder, "onnx", threads=1), PROMPTS[3])
     last = expected[len(PROMPTS[3]) + 5]
     model = write_model(tmp_path / "model")
-    config = json.loads((model / "config.json").read_text()) | {"eos_token_id": last}
-    (model / "config.json").write_text(json.dumps(config))
+    file = model / "generation_config.json"
+    ends = [VOCABULARY.special[IM_END]] * place + [last]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": ends}))
     write_manifest(model, kind="model", fingerprint=VOCABULARY.fingerprint)
     main(model, tmp_path / "onnx", quantize=[])
     [found] = answer_of_genai(tmp_path / "onnx", PROMPTS[3:4])

@@ -1,0 +1,86 @@
+/** A runtime of JavaScript: each line of standard input is {messages, tools}, each of standard output
+ * [rendered prompt, its ids, ids of the answer].
+ *
+ * Arguments: the runtime, the folder of an ONNX export, and how many tokens an answer may have. It is run in a folder
+ * where the packages are installed.
+ */
+
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+
+const [name, folder, limit] = process.argv.slice(-3);
+const read = (file) => JSON.parse(readFileSync(`${folder}/${file}`, "utf8"));
+
+/** transformers.js: its tokenizer, template and `generate`. */
+async function transformersJs() {
+  const { AutoModelForCausalLM, AutoTokenizer, Tensor, env } = await import("@huggingface/transformers");
+  Object.assign(env, { allowRemoteModels: false, localModelPath: "" });
+  const tokenizer = await AutoTokenizer.from_pretrained(folder);
+  const model = await AutoModelForCausalLM.from_pretrained(folder, { subfolder: "", dtype: "fp32" });
+  return async ({ messages, tools }) => {
+    const prompt = tokenizer.apply_chat_template(messages, { tools, add_generation_prompt: true, tokenize: false });
+    const ids = tokenizer.encode(prompt, { add_special_tokens: false });
+    const shape = [1, ids.length];
+    const input_ids = new Tensor("int64", BigInt64Array.from(ids, BigInt), shape);
+    const attention_mask = new Tensor("int64", new BigInt64Array(ids.length).fill(1n), shape);
+    const options = { max_new_tokens: Number(limit), do_sample: false };
+    const result = await model.generate({ input_ids, attention_mask, ...options });
+    return [prompt, ids, result.tolist()[0].map(Number).slice(ids.length)];
+  };
+}
+
+/** onnxruntime-node on model.onnx, with the template and the tokenizer of packages of their own. */
+async function onnxRuntimeNode() {
+  const [{ InferenceSession, Tensor }, { Template }, { Tokenizer }] = [
+    (await import("onnxruntime-node")).default,
+    await import("@huggingface/jinja"),
+    await import("@huggingface/tokenizers"),
+  ];
+  const config = read("config.json");
+  const stops = [read("generation_config.json").eos_token_id].flat();
+  const template = new Template(readFileSync(`${folder}/chat_template.jinja`, "utf8"));
+  const tokenizer = new Tokenizer(read("tokenizer.json"), read("tokenizer_config.json"));
+  const { bos_token, eos_token } = read("tokenizer_config.json");
+  const session = await InferenceSession.create(`${folder}/model.onnx`, { intraOpNumThreads: 1 });
+  const int64 = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+  const positions = (start, count) => Array.from({ length: count }, (_, place) => start + place);
+
+  /** Reads ids after those in the cache: the likeliest next id and the new cache. */
+  async function append(ids, cache, start) {
+    const feeds = {
+      ...cache,
+      input_ids: int64(ids),
+      attention_mask: int64(positions(0, start + ids.length).map(() => 1)),
+      position_ids: int64(positions(start, ids.length)),
+    };
+    const found = await session.run(feeds);
+    const last = found.logits.data.subarray(-config.vocab_size);
+    const best = last.reduce((best, value, place) => (value > last[best] ? place : best), 0);
+    const names = Object.keys(found).filter((key) => key.startsWith("present."));
+    return [best, Object.fromEntries(names.map((key) => [key.replace("present", "past_key_values"), found[key]]))];
+  }
+
+  return async ({ messages, tools }) => {
+    const prompt = template.render({ messages, tools, bos_token, eos_token, add_generation_prompt: true });
+    const { ids } = tokenizer.encode(prompt, { add_special_tokens: false });
+    const shape = [1, config.num_key_value_heads, 0, config.head_dim];
+    const kinds = positions(0, config.num_hidden_layers).flatMap((layer) => [`${layer}.key`, `${layer}.value`]);
+    let cache = Object.fromEntries(
+      kinds.map((kind) => [`past_key_values.${kind}`, new Tensor("float32", new Float32Array(0), shape)]),
+    );
+    const answer = [];
+    let [unread, start, best] = [ids, 0];
+    while (answer.length < limit && !stops.includes(answer.at(-1))) {
+      [best, cache] = await append(unread, cache, start);
+      start += unread.length;
+      unread = [best];
+      answer.push(best);
+    }
+    return [prompt, ids, answer];
+  };
+}
+
+const respond = await { "transformers.js": transformersJs, "onnxruntime-node": onnxRuntimeNode }[name]();
+for await (const line of createInterface({ input: process.stdin })) {
+  process.stdout.write(`${JSON.stringify(await respond(JSON.parse(line)))}\n`);
+}
