@@ -1,7 +1,7 @@
 /** A runtime of JavaScript: each line of standard input is {messages, tools}, each of standard output
  * [rendered prompt, its ids, ids of the answer].
  *
- * Arguments: the runtime, the folder of an ONNX export, and how many tokens an answer may have. It is run in a folder
+ * Arguments: the runtime, the folder of an ONNX export or a GGUF file, and how many tokens an answer may have. It is run in a folder
  * where the packages are installed.
  */
 
@@ -80,7 +80,31 @@ async function onnxRuntimeNode() {
   };
 }
 
-const respond = await { "transformers.js": transformersJs, "onnxruntime-node": onnxRuntimeNode }[name]();
+/** node-llama-cpp, the template of the file by @huggingface/jinja, which it is rendered by there, too. */
+async function nodeLlamaCpp() {
+  process.execArgv = []; // it starts a process of its own, which is not to run this program
+  const { getLlama } = await import("node-llama-cpp");
+  const { Template } = await import("@huggingface/jinja");
+  const llama = await getLlama({ gpu: false, build: "never", logLevel: "disabled" });
+  const model = await llama.loadModel({ modelPath: folder });
+  const cache = { experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32" };
+  const context = await model.createContext({ contextSize: 1024, ...cache });
+  const sequence = context.getSequence();
+  const template = new Template(model.fileInfo.metadata.tokenizer.chat_template);
+  return async ({ messages, tools }) => {
+    const prompt = template.render({ messages, tools, bos_token: model.tokens.bosString, add_generation_prompt: true });
+    const ids = model.tokenize(prompt, true);
+    const answer = [];
+    await sequence.clearHistory();
+    for await (const id of sequence.evaluate([...ids], { temperature: 0, yieldEogToken: true })) {
+      answer.push(id);
+      if (model.isEogToken(id) || answer.length === Number(limit)) break;
+    }
+    return [prompt, ids, answer];
+  };
+}
+
+const respond = await { "transformers.js": transformersJs, "onnxruntime-node": onnxRuntimeNode, "node-llama-cpp": nodeLlamaCpp }[name]();
 for await (const line of createInterface({ input: process.stdin })) {
   process.stdout.write(`${JSON.stringify(await respond(JSON.parse(line)))}\n`);
 }

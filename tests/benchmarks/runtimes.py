@@ -6,8 +6,8 @@ Each runtime loads the files of data/model, data/export/onnx or data/export/gguf
 data/raw/prompts/free.txt by its own template engine, encodes them by its own tokenizer and answers greedily; the
 calculator is declared as the template's `tools`. Where an answer ends with a call, its result is a message of the role
 `tool`, and the runtime renders and answers again. FOLDER has the packages of JavaScript, after `npm install
---ignore-scripts @huggingface/transformers @huggingface/jinja @huggingface/tokenizers onnxruntime-node` there. A runtime
-that is absent is named and left out.
+--ignore-scripts @huggingface/transformers @huggingface/jinja @huggingface/tokenizers onnxruntime-node node-llama-cpp`
+there. A runtime that is absent is named and left out.
 """
 
 import argparse
@@ -192,9 +192,9 @@ class LlamaServer:
 class Node:
     """A runtime of JavaScript, by the program beside this one."""
 
-    def __init__(self, name: str, folder: Path, packages: Path, resources: ExitStack) -> None:
+    def __init__(self, name: str, path: Path, packages: Path, resources: ExitStack) -> None:
         program = PROGRAM.read_text(encoding="utf-8")
-        command = ["node", "--input-type=module", "-e", program, name, str(folder.resolve()), str(MAX_TOKENS)]
+        command = ["node", "--input-type=module", "-e", program, name, str(path.resolve()), str(MAX_TOKENS)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, cwd=packages, **pipes)
         resources.callback(self.process.wait)
@@ -274,8 +274,8 @@ def main() -> None:
                 (lambda: LlamaServer(options.llama_server, gguf, resources)) if options.llama_server else None
             ),
         }
-        for name in ("transformers.js", "onnxruntime-node"):
-            start = partial(Node, name, onnx, options.packages, resources)
+        for name, path in {"node-llama-cpp": gguf, "transformers.js": onnx, "onnxruntime-node": onnx}.items():
+            start = partial(Node, name, path, options.packages, resources)
             makers[name] = start if options.packages else None
         print("| of 20 prompts | ids | template | answers | ends | calculator |\n|---|---|---|---|---|---|")
         for name, make in makers.items():
