@@ -1,8 +1,8 @@
 /** A runtime of JavaScript: each line of standard input is {messages, tools}, each of standard output
  * [rendered prompt, its ids, ids of the answer].
  *
- * Arguments: the runtime, the folder of an ONNX export or a GGUF file, and how many tokens an answer may have. It is run in a folder
- * where the packages are installed.
+ * Arguments: the runtime, the folder of an ONNX export or a GGUF file, and how many tokens an answer may have. It is
+ * run in a folder where the packages are installed.
  */
 
 import { readFileSync } from "node:fs";
@@ -29,51 +29,46 @@ async function transformersJs() {
   };
 }
 
-/** onnxruntime-node on model.onnx, with the template and the tokenizer of packages of their own. */
-async function onnxRuntimeNode() {
-  const [{ InferenceSession, Tensor }, { Template }, { Tokenizer }] = [
-    (await import("onnxruntime-node")).default,
-    await import("@huggingface/jinja"),
-    await import("@huggingface/tokenizers"),
-  ];
+const positions = (start, count) => Array.from({ length: count }, (_, place) => start + place);
+
+/** model.onnx in onnxruntime-node: an empty cache, and a function that reads ids after those in a cache. */
+async function openGraph() {
+  const { InferenceSession, Tensor } = (await import("onnxruntime-node")).default;
   const config = read("config.json");
+  const session = await InferenceSession.create(`${folder}/model.onnx`, { intraOpNumThreads: 1 });
+  const int64 = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+  const kinds = positions(0, config.num_hidden_layers).flatMap((layer) => [`${layer}.key`, `${layer}.value`]);
+  const nothing = new Tensor("float32", new Float32Array(0), [1, config.num_key_value_heads, 0, config.head_dim]);
+  const empty = Object.fromEntries(kinds.map((kind) => [`past_key_values.${kind}`, nothing]));
+  const append = async (ids, cache, start) => {
+    const mask = int64(positions(0, start + ids.length).map(() => 1));
+    const feeds = { input_ids: int64(ids), attention_mask: mask, position_ids: int64(positions(start, ids.length)) };
+    const found = await session.run({ ...cache, ...feeds });
+    const last = found.logits.data.subarray(-config.vocab_size);
+    const best = last.reduce((best, value, place) => (value > last[best] ? place : best), 0);
+    return [best, Object.fromEntries(kinds.map((kind) => [`past_key_values.${kind}`, found[`present.${kind}`]]))];
+  };
+  return { empty, append };
+}
+
+/** onnxruntime-node, with the template and the tokenizer of packages of their own. */
+async function onnxRuntimeNode() {
+  const { Template } = await import("@huggingface/jinja");
+  const { Tokenizer } = await import("@huggingface/tokenizers");
   const stops = [read("generation_config.json").eos_token_id].flat();
   const template = new Template(readFileSync(`${folder}/chat_template.jinja`, "utf8"));
   const tokenizer = new Tokenizer(read("tokenizer.json"), read("tokenizer_config.json"));
-  const { bos_token, eos_token } = read("tokenizer_config.json");
-  const session = await InferenceSession.create(`${folder}/model.onnx`, { intraOpNumThreads: 1 });
-  const int64 = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
-  const positions = (start, count) => Array.from({ length: count }, (_, place) => start + place);
-
-  /** Reads ids after those in the cache: the likeliest next id and the new cache. */
-  async function append(ids, cache, start) {
-    const feeds = {
-      ...cache,
-      input_ids: int64(ids),
-      attention_mask: int64(positions(0, start + ids.length).map(() => 1)),
-      position_ids: int64(positions(start, ids.length)),
-    };
-    const found = await session.run(feeds);
-    const last = found.logits.data.subarray(-config.vocab_size);
-    const best = last.reduce((best, value, place) => (value > last[best] ? place : best), 0);
-    const names = Object.keys(found).filter((key) => key.startsWith("present."));
-    return [best, Object.fromEntries(names.map((key) => [key.replace("present", "past_key_values"), found[key]]))];
-  }
-
+  const { bos_token } = read("tokenizer_config.json");
+  const { empty, append } = await openGraph();
   return async ({ messages, tools }) => {
-    const prompt = template.render({ messages, tools, bos_token, eos_token, add_generation_prompt: true });
+    const prompt = template.render({ messages, tools, bos_token, add_generation_prompt: true });
     const { ids } = tokenizer.encode(prompt, { add_special_tokens: false });
-    const shape = [1, config.num_key_value_heads, 0, config.head_dim];
-    const kinds = positions(0, config.num_hidden_layers).flatMap((layer) => [`${layer}.key`, `${layer}.value`]);
-    let cache = Object.fromEntries(
-      kinds.map((kind) => [`past_key_values.${kind}`, new Tensor("float32", new Float32Array(0), shape)]),
-    );
     const answer = [];
-    let [unread, start, best] = [ids, 0];
-    while (answer.length < limit && !stops.includes(answer.at(-1))) {
-      [best, cache] = await append(unread, cache, start);
-      start += unread.length;
-      unread = [best];
+    let [cache, start] = [empty, 0];
+    while (answer.length < Number(limit) && !stops.includes(answer.at(-1))) {
+      const unread = answer.length ? answer.slice(-1) : ids;
+      const [best, next] = await append(unread, cache, start);
+      [cache, start] = [next, start + unread.length];
       answer.push(best);
     }
     return [prompt, ids, answer];
@@ -104,7 +99,12 @@ async function nodeLlamaCpp() {
   };
 }
 
-const respond = await { "transformers.js": transformersJs, "onnxruntime-node": onnxRuntimeNode, "node-llama-cpp": nodeLlamaCpp }[name]();
+const runtimes = {
+  "transformers.js": transformersJs,
+  "onnxruntime-node": onnxRuntimeNode,
+  "node-llama-cpp": nodeLlamaCpp,
+};
+const respond = await runtimes[name]();
 for await (const line of createInterface({ input: process.stdin })) {
   process.stdout.write(`${JSON.stringify(await respond(JSON.parse(line)))}\n`);
 }
