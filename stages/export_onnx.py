@@ -70,7 +70,8 @@ def skip_export(export: Path, config: dict[str, Any]) -> None:
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `shared` one."""
     graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH_FILE)
-    ends = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))  # of answers and of calls
+    generation = folder / "generation_config.json"  # it has the ends of answers and of calls
+    ends = json.loads(generation.read_text(encoding="utf-8")) if generation.exists() else {}
     settings = genai.settings(config | ends)
     (folder / genai.CONFIG_FILE).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
