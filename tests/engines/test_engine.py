@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from chatmill.benchmarking.peak_memory import peak_memory_mb
 from chatmill.engines.engine import default_threads
-from chatmill.inference.model_loading import ONNX_FILES, engine_names, load_engine, load_model
+from chatmill.inference.model_loading import ONNX_FILES, engine_names, load_engine, load_model, threads_for_chat
 from chatmill.onnx_export import decoder_graph
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.types.byte import Settings, train
@@ -252,3 +252,11 @@ def test_peak_memory_is_that_of_another_process(folders):
 
 def test_one_core_is_left_to_others():
     assert 1 <= default_threads() <= max(1, (os.cpu_count() or 1) - 1)
+
+
+def test_a_chat_with_a_small_graph_takes_fewer_threads(folders, tmp_path):
+    assert threads_for_chat(folders["onnx"]) == 1
+    large = tmp_path / "large.onnx"
+    with large.open("wb") as stream:
+        stream.truncate(1 << 40)
+    assert threads_for_chat(large) == default_threads()

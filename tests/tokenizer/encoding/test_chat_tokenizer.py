@@ -1,6 +1,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import regex
 import tokenizers
@@ -356,6 +357,22 @@ def test_a_token_that_merging_cannot_give_is_found_as_a_whole_piece():
         assert other.encode(text).ids == ids
 
 
+def check_flat(tokenizer, texts, expected):
+    ids, offsets = tokenizer.encode_flat(texts)
+    assert ids.tolist() == [i for each in expected for i in each]
+    assert np.diff(offsets.astype(np.int64)).tolist() == [len(each) for each in expected]
+
+
+def test_the_ids_of_many_texts_as_one_array(trained):
+    texts = [PATTERN_SAMPLE, "", *NAUGHTY, "<|im_end|>"]
+    for tokenizer in trained.values():
+        check_flat(tokenizer, texts, tokenizer.encode(texts))
+        check_flat(tokenizer, [], [])
+        for bad in ("a\ud800", "x" * 200_000):
+            with pytest.raises(ValueError, match=r"half of a surrogate pair|a run of over"):
+                tokenizer.encode_flat(["fine", bad])
+
+
 def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
     pytest.importorskip("fastokens")
     monkeypatch.setattr(backends, "BEFORE_TRIAL", 100)
@@ -367,6 +384,7 @@ def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
     for _ in range(4):
         assert tokenizer.encode(texts) == expected
         assert [tokenizer.encode(text) for text in texts] == expected
+        check_flat(tokenizer, texts, expected)
     assert "_fastokens" in vars(fast)
     monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is no longer used
     rendered = [conversation_segments([Message.from_text("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]

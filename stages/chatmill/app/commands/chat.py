@@ -17,7 +17,7 @@ from chatmill.app.terminal.settings import MAX_THREADS, check_positive, unescape
 from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, notify
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.model_loading import load_model
+from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
 
 STDIN_WAIT_SECONDS = 1  # after which waiting for a silent pipe is reported
@@ -43,7 +43,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--template", metavar="NAME", help="chat template: chatml, markers, llama3 … (default: the model's own)")
     add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: auto, the fastest available)")
-    add("--threads", type=int, metavar="N", help="processor threads (default: one less than the number of cores)")
+    add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="processor threads (default: the cores but one, fewer for small models)",
+    )
     add = command.add_argument_group("sampling").add_argument
     add("--max-tokens", type=int, default=256, metavar="N", help="maximum tokens of an answer (default: %(default)s)")
     add("--temperature", type=float, default=0.0, metavar="T", help="0 (default): always the likeliest token")
@@ -98,7 +103,8 @@ def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: 
         status_line(f"loading {model} …") if show_notices and sys.stderr.isatty() else nullcontext(),
         fetch_model(model) as path,
     ):
-        loaded = load_model(path, options.device, options.threads, trust_tokenizer=options.trust_tokenizer, **overrides)
+        threads = options.threads or threads_for_chat(path)
+        loaded = load_model(path, options.device, threads, trust_tokenizer=options.trust_tokenizer, **overrides)
     session = ChatSession(
         *loaded,
         system=options.system,

@@ -28,7 +28,8 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 Array = NDArray[np.integer[Any]]
-Ids = TypeVar("Ids", Array, list[list[int]])
+Flat = tuple[Array, NDArray[np.integer[Any]]]  # the ids of texts in a row, and where each text begins and the last ends
+Ids = TypeVar("Ids", Array, list[list[int]], Flat)
 FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # with others fastokens splits a few texts differently
 BYTE_RANKS = {bytes([byte]): byte for byte in range(256)}
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters encoded by tiktoken alone, and by both
@@ -43,6 +44,12 @@ class Backend(ABC):
     @abstractmethod
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         """The ids of each text."""
+
+    def encode_flat(self, texts: list[str], threads: int) -> Flat:
+        """The ids of the texts in a row, and the offset of each text, with one more at the end."""
+        encoded = self.encode_batch(texts, threads)
+        offsets = np.cumsum([0, *map(len, encoded)])
+        return np.fromiter(chain.from_iterable(encoded), np.int64, int(offsets[-1])), offsets
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         """The ids of a text in which the names are control tokens; each text between them is encoded by itself."""
@@ -77,6 +84,10 @@ class _Bytes(Backend):
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
 
+    def encode_flat(self, texts: list[str], threads: int) -> Flat:
+        data = [text.encode() for text in texts]
+        return np.frombuffer(b"".join(data), np.uint8), np.cumsum([0, *map(len, data)])
+
     def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
@@ -110,6 +121,10 @@ class _Fastokens(_Tiktoken):
         slow = partial(super().encode_batch, texts, threads)
         return self._either(sum(map(len, texts)), slow, partial(self._fast_batch, texts))
 
+    def encode_flat(self, texts: list[str], threads: int) -> Flat:
+        slow = partial(super().encode_flat, texts, threads)
+        return self._either(sum(map(len, texts)), slow, partial(self._fast_flat, texts))
+
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         slow = partial(super().encode_with_special, text, allowed_special)
         return self._either(len(text), slow, partial(self._fast_with_special, text))
@@ -123,7 +138,7 @@ class _Fastokens(_Tiktoken):
         if start >= BEFORE_TRIAL + TRIAL:
             return fast()
         expected = slow()
-        if not np.array_equal(_flat(expected), _flat(fast())):
+        if not np.array_equal(_ids_of(expected), _ids_of(fast())):
             self.equal = False
         return expected
 
@@ -131,17 +146,24 @@ class _Fastokens(_Tiktoken):
     def _fastokens(self) -> Any:
         return importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(self._vocabulary))
 
-    def _fast_batch(self, texts: list[str]) -> list[list[int]]:
+    def _fast_flat(self, texts: list[str]) -> Flat:
         ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
-        array, borders = np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
-        return [array[start:stop].tolist() for start, stop in pairwise(borders)]
+        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)
+
+    def _fast_batch(self, texts: list[str]) -> list[list[int]]:
+        ids, offsets = self._fast_flat(texts)
+        flat = ids.tolist()
+        return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
 
     def _fast_with_special(self, text: str) -> Array:
         return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)
 
 
-def _flat(ids: Array | list[list[int]]) -> Array:
-    return ids if isinstance(ids, np.ndarray) else np.array([*chain.from_iterable(ids)])
+def _ids_of(encoded: Array | list[list[int]] | Flat) -> Array:
+    """The ids alone: offsets follow from them, as tokens are the bytes of the texts."""
+    if isinstance(encoded, tuple):
+        return encoded[0]
+    return encoded if isinstance(encoded, np.ndarray) else np.array([*chain.from_iterable(encoded)])
 
 
 class _Tokenizers(Backend):

@@ -22,6 +22,13 @@ CONTROL_PREFIX = "<|"  # begins every control token's name, and nothing else in 
 CHUNK_CHARACTERS = 250_000  # encoded at once
 
 
+class EncodedTexts(NamedTuple):
+    """Texts in a row: text i is [offsets[i], offsets[i + 1])."""
+
+    ids: NDArray[np.integer[Any]]
+    offsets: NDArray[np.integer[Any]]
+
+
 class EncodedConversations(NamedTuple):
     """Conversations in a row: conversation i is [offsets[i], offsets[i + 1])."""
 
@@ -98,13 +105,17 @@ class ChatTokenizer:
         """
         if isinstance(text, str):
             return self.encode([text], prepend=prepend, append=append)[0]
-        for one in text:
-            check_text(one)
+        _check_texts(text)
         encoded = self._backend.encode_batch(text, threads)
         for ids in encoded:
             ids[:0] = [] if prepend is None else [prepend]
             ids += [] if append is None else [append]
         return encoded
+
+    def encode_flat(self, texts: list[str], threads: int = 1) -> EncodedTexts:
+        """The ids that `encode` gives, as one array: several times as fast where fastokens is installed."""
+        _check_texts(texts)
+        return EncodedTexts(*self._backend.encode_flat(texts, threads))
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
@@ -195,6 +206,13 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    """Raise ValueError for a text that `check_text` refuses."""
+    for text in texts:
+        if len(text) > MAX_RUN or not text.isascii():
+            check_text(text)
 
 
 def check_text(text: str) -> None:
