@@ -12,7 +12,7 @@ import { newConversation, titleOf } from "./conversation.js";
 /** @typedef {{ id?: string, deleted?: boolean }} Change a change that another tab has made */
 /** @typedef {StoredHistory | MemoryHistory} History */
 
-const NAME = "chatmill";
+const NAME = document.documentElement.dataset.history ?? "chatmill"; // pages from disk share one store
 const CONVERSATIONS = "conversations";
 const TITLES = "titles";
 
