@@ -17,8 +17,8 @@ PAGE = files("chatmill.app.page").joinpath("static")
 VENDORED = "vendor/markdown-it.esm.min.mjs"
 LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES")
 START = """
-if (typeof document === "undefined") load("page/worker.js");
-else load("page/page.js").then(() => load("chat/chat.js"));"""
+if (typeof document === "undefined") $load("page/worker.js");
+else $load("page/page.js").then(() => $load("chat/chat.js"));"""
 FROM_SERVER, IN_FILE = "all of which comes from this server", "all of which is in this file"
 
 

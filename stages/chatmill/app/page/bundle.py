@@ -1,8 +1,8 @@
 """Modules of JavaScript as one script, which loads them by their names.
 
-Each module becomes a function, its imports calls of `load`, and its exports what it returns:
+Each module becomes a function, its imports calls of `$load`, and its exports what it returns:
 
-    import { a } from "./x.js";      const { a } = await load("shared/x.js");
+    import { a } from "./x.js";      const { a } = await $load("shared/x.js");
     export function b() {}           function b() {}  …  return { b };
 """
 
@@ -21,12 +21,12 @@ LOADER = """"use strict";
 (() => {
 const modules = {};
 const loaded = {};
-const load = (name) => (loaded[name] ??= modules[name]());
+const $load = (name) => (loaded[name] ??= modules[name]());
 """
 
 
 def bundle(modules: Mapping[str, str], replaced: Mapping[str, str], start: str) -> str:
-    """One script of the modules by name; `replaced` names others in their place; `start` runs with `load`.
+    """One script of the modules by name; `replaced` names others in their place; `start` runs with `$load`.
 
     Raises ValueError for a missing module, and for imports and exports of other forms.
     """
@@ -45,7 +45,7 @@ def _function(name: str, source: str, modules: Mapping[str, str], replaced: Mapp
         if target not in modules:
             raise ValueError(f"{name}: imports {target}, which is not among the modules")
         bound = f"{{ default: {default} }}" if default else f"{{{(names or '').replace(' as ', ': ')}}}"
-        return f'const {bound} = await load("{target}");'
+        return f'const {bound} = await $load("{target}");'
 
     exported: list[str] = [match[2] for match in _EXPORT.finditer(source)]
     for match in _EXPORT_LIST.finditer(source):
