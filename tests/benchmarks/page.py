@@ -1,20 +1,22 @@
 """A page of `chatmill page` in Chromium: its size, when it is ready, its speed, and how equal it is to chatmill.
 
-    python tests/benchmarks/page.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--prompts N] [--limit N] [--other FOLDER]
+    python tests/benchmarks/page.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--prompts N] [--limit N] [--tokenizers FILE ...]
 
 MODEL is a folder of a model (default: data/model), CONVERSATIONS a file that mix wrote (default: data/chat/test.jsonl).
-FOLDER has real texts, as those of tests/support/hard_texts.py; without it, the texts are made. `--other` measures the
-speed and the ids of another model, and its answers to a few prompts. Answers are compared with PyTorch's on the
+FOLDER has real texts, as those of tests/support/hard_texts.py; without it, the texts are made. `--tokenizers`
+compares the ids of external ones, too. The speed of 30 million weights is that of random ones. Answers are compared with PyTorch's on the
 weights of the page, int8 and scales multiplied in float32. Where they differ, the row has the gap between the two
 largest logits at the first other token.
 """
 
 import argparse
+import json
+import shutil
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,15 +24,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 from playwright.sync_api import Page
+from safetensors.torch import save_file
 
 from chatmill.app.page.builder import build_page
 from chatmill.app.page.content import PageContent, read_content, tokenizer_content
-from chatmill.conversation.chatml import Conversation, parse, read_records
+from chatmill.checkpoints.architectures import to_hugging_face
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.conversation.chatml import Conversation, is_document, parse, read_records
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
-from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.chat_session import ChatSession, common_prefix_length
 from chatmill.inference.model_loading import load_model
 from chatmill.inference.prompt_builder import PromptBuilder
+from chatmill.model.chat_model import ChatModel
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from support.chromium import chromium
 from support.exported import TYPES, export
 from support.hard_texts import make_texts
@@ -48,7 +55,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--prompts", type=int, default=500)
     parser.add_argument("--limit", type=int, default=10_000, help="texts for each tokenizer")
-    parser.add_argument("--other", type=Path)
+    parser.add_argument("--tokenizers", type=Path, nargs="+", default=[])
     options = parser.parse_args()
     torch.set_num_threads(1)
     print("| what | page | |\n|---|---|---|")
@@ -59,10 +66,14 @@ def main() -> None:
         engine.goto(write_engine(Path(scratch) / "engine.html"))
         compare_ids(engine, Path(scratch), options.texts, options.limit)
         compare_answers(engine, options.model, options.conversations, options.prompts)
-        if options.other:
-            measure_page(context.new_page(), options.other, Path(scratch) / "other.html")
-            compare_tokenizer(engine, str(options.other), load_model(options.other).tokenizer, texts_of(options.texts))
-            compare_answers(engine, options.other, options.conversations, 5)
+        large = write_random(options.model, Path(scratch) / "random-30M")
+        measure_page(context.new_page(), large, Path(scratch) / "large.html")
+        for path in options.tokenizers:
+            try:
+                tokenizer = load_tokenizer(path)
+                compare_tokenizer(engine, path.name, tokenizer, texts_of(options.texts, options.limit))
+            except ValueError as error:
+                print(f"| ids, {path.name} | refused | {error} |")
 
 
 def measure_page(page: Page, model: Path, file: Path) -> None:
@@ -71,7 +82,7 @@ def measure_page(page: Page, model: Path, file: Path) -> None:
     file.write_bytes(build_page(model, model.name))
     size, weights = file.stat().st_size, sum(one["rows"] * one["columns"] for one in content.description["tensors"])
     share = (size - 400_000) / weights
-    print(f"| bytes, {model} | {size:,} | {weights:,} weights: {share:.3f} times and 400 kB |", flush=True)
+    print(f"| bytes, {model.name} | {size:,} | {weights:,} weights: {share:.3f} times and 400 kB |", flush=True)
     page.goto(f"file://{file}")
     page.wait_for_selector("html[data-ready]", timeout=60_000)
     print(f"| ready, ms after the page was opened | {float(page.get_attribute('html', 'data-ready')):.0f} | |")
@@ -131,8 +142,7 @@ def compare_answers(page: Page, model: Path, conversations: Path, limit: int) ->
     others, started = [], time.perf_counter()
     for conversation in prompts_of(conversations, limit):
         session.greedy_reply(prompts.declare(conversation), MAX_TOKENS)
-        messages = [{"role": one.role, "content": one.text} for one in conversation]
-        found = page.evaluate(ANSWER, [messages, MAX_TOKENS])
+        found = page.evaluate(ANSWER, [messages_of(conversation), MAX_TOKENS])
         count += 1
         equal_prompts += found["prompt"] == session.prompt_ids
         if found["ids"] == session.answer_ids:
@@ -142,9 +152,9 @@ def compare_answers(page: Page, model: Path, conversations: Path, limit: int) ->
         near += gap <= NEAR_TIE
         others.append(f"{gap:.1e}")
     seconds = time.perf_counter() - started
-    print(f"| prompts with equal ids, {model} | {equal_prompts} of {count} | |")
+    print(f"| prompts with equal ids | {equal_prompts} of {count} | |")
     note = f"{near} others near ties; gaps {', '.join(others)}" if others else ""
-    print(f"| greedy answers equal to PyTorch's, {model} | {equal} of {count} | {note} ({seconds:.0f} s) |", flush=True)
+    print(f"| greedy answers equal to PyTorch's | {equal} of {count} | {note} ({seconds:.0f} s) |", flush=True)
 
 
 def replace_weights(engine: PyTorchEngine, content: PageContent) -> None:
@@ -153,26 +163,56 @@ def replace_weights(engine: PyTorchEngine, content: PageContent) -> None:
 
 
 def prompts_of(file: Path, limit: int) -> list[Conversation]:
-    """Conversations up to the last question, of which only texts remain."""
+    """Conversations up to their last question."""
     found: list[Conversation] = []
     for record in read_records(file):
-        conversation = parse(record.text)
+        conversation = [] if is_document(record.text) else parse(record.text)
         turns = [index for index, message in enumerate(conversation) if message.role == "user"]
-        plain = all(part.kind == "text" for message in conversation[: turns[-1]] for part in message.parts) if turns else 0
-        declares = conversation and conversation[0].text.startswith("Tools: ")
-        if plain and not (declares and conversation[0].role != "system"):
-            found.append([replace(message) for message in conversation[: turns[-1] + 1]])
+        if turns:
+            found.append(conversation[: turns[-1] + 1])
         if len(found) == limit:
             break
     return found
 
 
+def messages_of(conversation: Conversation) -> list[dict[str, Any]]:
+    """The messages of a request, as the page sends them."""
+    messages: list[dict[str, Any]] = []
+    for message in conversation:
+        for part in message.parts:
+            if part.kind == "call":
+                call = {"name": "calculator", "arguments": json.dumps({"expression": part.text})}
+                messages.append({"role": "assistant", "content": "", "tool_calls": [{"function": call}]})
+            else:
+                messages.append({"role": "tool" if part.kind == "output" else message.role, "content": part.text})
+    return messages
+
+
 def gap_at_difference(engine: PyTorchEngine, prompt: list[int], own: list[int], other: list[int]) -> float:
     """The gap between the two largest logits where two answers part."""
-    same = next((i for i, (one, two) in enumerate(zip(own, other, strict=False)) if one != two), min(len(own), len(other)))
     engine.rewind(0)
-    logits = np.sort(engine.append([*prompt, *own[:same]]))
+    logits = np.sort(engine.append([*prompt, *own[: common_prefix_length(own, other)]]))
     return float(logits[-1] - logits[-2])
+
+
+def write_random(model: Path, folder: Path) -> Path:
+    """Write a model of 30 million random weights with the tokenizer of another."""
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json", "manifest.json"))
+    config = ModelConfig.from_depth(8, vocab_size=8192, context=1024, width=512)
+    torch.manual_seed(0)
+    weights = {
+        name: torch.ones(weight.shape) if weight.ndim == 1 else torch.randn(weight.shape) / weight.shape[1] ** 0.5
+        for name, weight in meta_model(config).state_dict().items()
+    }
+    save_file(weights, folder / "model.safetensors")
+    own = json.loads((model / "config.json").read_text())["chatmill"]
+    (folder / "config.json").write_text(json.dumps(to_hugging_face(config) | {"chatmill": own}))
+    return folder
+
+
+def meta_model(config: ModelConfig) -> ChatModel:
+    with torch.device("meta"):
+        return ChatModel(config)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ import { declareTools, outputSegments, promptSegments, unescape } from "./templa
 /** @typedef {import("./template.js").Description} Description */
 /** @typedef {import("./template.js").Message} Message */
 /** @typedef {{ role: string, content: string | null, tool_calls?: any[] }} RequestMessage */
-/** @typedef {{ messages: RequestMessage[], max_tokens?: number, stop?: string[], [name: string]: unknown }} Request */
+/** @typedef {{ messages: RequestMessage[], max_tokens?: number, stop?: string[],
+ *   continue_final_message?: boolean, [name: string]: unknown }} Request */
+/** @typedef {import("./template.js").Part} Part */
+/** @typedef {() => Promise<boolean>} Pause gives the browser its turn, and tells whether the answer is still wanted */
 /** @typedef {{ start: number, end: number }} Tool the ids around a call */
 
 export const MAX_TOKENS = 256; // of an answer, if a request does not say
@@ -27,6 +30,8 @@ export class RequestError extends Error {}
 export class Answering {
   /** @type {number[]} */
   #ids = []; // read by the model; its cache holds them
+  #chosen = -1; // the latest id of the model
+  #paused = 0;
 
   /** @param {Model} model @param {Tokenizer} tokenizer @param {Description} template @param {number[]} stopIds
    * @param {string[]} tools
@@ -49,61 +54,62 @@ export class Answering {
 
   /** The chunks of an answer. `pause` gives the browser its turn, and tells whether the answer is still wanted.
    * @param {Request} request
-   * @param {() => Promise<boolean>} pause
+   * @param {Pause} pause
    * @returns {AsyncGenerator<Chunk>}
    */
   async *answer(request, pause) {
     const started = performance.now();
     const most = request.max_tokens ?? MAX_TOKENS;
-    const continues = request.continue_final_message === true;
     const conversation = declareTools(toConversation(request.messages), this.tools);
     const { ids, dropped } = this.truncated(conversation, most);
-    const prefix = continues ? "" : this.template.answer_prefix;
-    const stops = [...this.template.stop, .../** @type {string[]} */ (request.stop ?? [])];
-    const detokenizer = new Detokenizer(this.tokenizer, this.template.escapes, prefix, stops);
-    const sampler = new Sampler(this.allowed, samplingOf(request));
+    const detokenizer = this.#detokenizer(request);
+    const room = Math.min(most, this.model.shape.context - ids.length);
     yield { prompt_token_ids: ids };
+    let [count, first, flushed] = [0, 0, started];
+    let waiting = /** @type {{ parts: Part[], ids: number[] }} */ ({ parts: [], ids: [] });
+    for await (const next of this.#generate(ids, new Sampler(this.allowed, samplingOf(request)), room, pause)) {
+      first ||= performance.now();
+      count += next.length;
+      waiting.ids.push(...next);
+      waiting.parts.push(...next.flatMap((id) => detokenizer.push(id)));
+      if (detokenizer.stopped) break;
+      if (performance.now() - flushed < FLUSH) continue;
+      yield chunkOf(waiting);
+      waiting = { parts: [], ids: [] };
+      flushed = performance.now();
+    }
+    waiting.parts.push(...detokenizer.finish());
+    yield chunkOf(waiting);
+    const ended = detokenizer.stopped || this.stopIds.has(this.#chosen);
+    const rate = count > 1 ? (1000 * (count - 1)) / Math.max(0.001, performance.now() - first) : 0;
+    const speed = { tokens_per_second: rate, first_token_ms: first - started, context: this.model.shape.context };
+    const timings = { ...speed, prompt_tokens: ids.length, completion_tokens: count, dropped_messages: dropped };
+    yield { choices: [{ delta: {}, finish_reason: ended ? "stop" : "length" }], timings };
+  }
+
+  /** @param {Request} request */
+  #detokenizer(request) {
+    const { escapes, answer_prefix: prefix, stop } = this.template;
+    const stops = [...stop, ...(request.stop ?? [])];
+    return new Detokenizer(this.tokenizer, escapes, request.continue_final_message ? "" : prefix, stops);
+  }
+
+  /** The ids that follow a prompt, up to a stop id: at each step one, and after a call the calculator's output.
+   * @param {number[]} ids @param {Sampler} sampler @param {number} room tokens that may follow @param {Pause} pause
+   */
+  async *#generate(ids, sampler, room, pause) {
     /** @type {number[]} */
     const generated = [];
     let pending = this.#rewind(ids);
-    const room = Math.min(most, this.model.shape.context - ids.length);
-    let finish = "length";
-    let first = 0;
-    let flushed = started;
-    /** @type {import("./template.js").Part[]} */
-    let parts = [];
-    let sent = 0;
     while (generated.length < room) {
       const logits = await this.#read(pending, pause);
       if (!logits) return;
-      const next = this.#step(sampler.sample(logits, generated), generated, room);
-      first ||= performance.now();
-      for (const id of next) {
-        generated.push(id);
-        parts.push(...detokenizer.push(id));
-      }
-      pending = next;
-      if (detokenizer.stopped || this.stopIds.has(next[0])) {
-        finish = "stop";
-        break;
-      }
-      if (performance.now() - flushed < FLUSH) continue;
-      yield chunkOf(parts, generated.slice(sent));
-      parts = [];
-      sent = generated.length;
-      flushed = performance.now();
+      this.#chosen = sampler.sample(logits, generated);
+      pending = [this.#chosen, ...this.#output(this.#chosen, generated, room)];
+      generated.push(...pending);
+      yield pending;
+      if (this.stopIds.has(this.#chosen)) return;
     }
-    yield chunkOf([...parts, ...detokenizer.finish()], generated.slice(sent));
-    const seconds = (performance.now() - first) / 1000;
-    const timings = {
-      prompt_tokens: ids.length,
-      completion_tokens: generated.length,
-      first_token_ms: first - started,
-      tokens_per_second: seconds > 0 && generated.length > 1 ? (generated.length - 1) / seconds : 0,
-      context: this.model.shape.context,
-      dropped_messages: dropped,
-    };
-    yield { choices: [{ delta: {}, finish_reason: finish }], timings };
   }
 
   /** The ids of a prompt, without the oldest turns where it is too long, and how many messages were dropped.
@@ -126,11 +132,12 @@ export class Answering {
 
   /** @param {Message[]} conversation */
   promptIds(conversation) {
-    return this.tokenizer.encodeSegments(promptSegments(this.template, [...this.tokenizer.special.keys()], conversation));
+    const controls = [...this.tokenizer.special.keys()];
+    return this.tokenizer.encodeSegments(promptSegments(this.template, controls, conversation));
   }
 
   /** Each token of `ids`, its log probability, and the likeliest tokens at its position.
-   * @param {number[]} ids @param {() => Promise<boolean>} pause
+   * @param {number[]} ids @param {Pause} pause
    */
   async tokens(ids, pause) {
     /** @type {Token[]} */
@@ -157,10 +164,8 @@ export class Answering {
     return ids.slice(cached);
   }
 
-  #paused = 0;
-
   /** The logits after ids; null if they are no longer wanted.
-   * @param {number[]} ids @param {() => Promise<boolean>} pause
+   * @param {number[]} ids @param {Pause} pause
    */
   async #read(ids, pause) {
     /** @type {Float32Array | null} */
@@ -176,16 +181,16 @@ export class Answering {
     return logits;
   }
 
-  /** The chosen id, and after a call the ids of the calculator's output if they fit.
-   * @param {number} chosen @param {number[]} generated @param {number} room
+  /** The ids of the calculator's output after a call that has just ended, if they fit.
+   * @param {number} chosen @param {number[]} generated the ids before it @param {number} room
    */
-  #step(chosen, generated, room) {
-    if (chosen !== this.tool?.end) return [chosen];
+  #output(chosen, generated, room) {
+    if (chosen !== this.tool?.end) return [];
     const start = generated.lastIndexOf(this.tool.start);
     const call = generated.slice(start + 1);
-    if (start < 0 || call.includes(chosen)) return [chosen];
+    if (start < 0 || call.includes(chosen)) return [];
     const output = this.tokenizer.encodeSegments(outputSegments(calculate(unescape(this.tokenizer.decode(call)))));
-    return generated.length + 1 + output.length > room ? [chosen] : [chosen, ...output];
+    return generated.length + 1 + output.length > room ? [] : output;
   }
 
   /** @param {number} id */
@@ -227,8 +232,8 @@ function samplingOf(request) {
   return { ...DEFAULTS, ...Object.fromEntries(given), seed };
 }
 
-/** @param {import("./template.js").Part[]} parts @param {number[]} ids @returns {Chunk} */
-function chunkOf(parts, ids) {
+/** @param {{ parts: Part[], ids: number[] }} added @returns {Chunk} */
+function chunkOf({ parts, ids }) {
   return { choices: [{ delta: { parts }, token_ids: ids }] };
 }
 

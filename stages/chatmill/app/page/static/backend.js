@@ -1,7 +1,7 @@
 // @ts-check
 /** The model of the page, in a worker or beside the page: it answers one request after another.
  *
- * A message is {call, type, …}; each reply is {call, chunk}, {call, result} or {call, error}, and {call, done} the last.
+ * A message is {call, type, …}; a reply is {call, chunk}, {call, result} or {call, error}, the last {call, done}.
  */
 
 import { Answering, RequestError } from "./answering.js";

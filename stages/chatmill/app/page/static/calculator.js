@@ -4,7 +4,9 @@
 const MAX_LENGTH = 200; // characters
 const MAX_DEPTH = 20; // nested parentheses
 const SCALE = 1_000_000n; // six decimals
-const TOKEN = /[\p{White_Space}\x1c-\x1f]*(?:([0-9]+\.?[0-9]*|\.[0-9]+)|([-+*/()]))/uy;
+const BLANKS = "[\\p{White_Space}\u001c-\u001f]"; // Python's `\s`
+const TOKEN = new RegExp(`${BLANKS}*(?:([0-9]+\\.?[0-9]*|\\.[0-9]+)|([-+*/()]))`, "uy");
+const END = new RegExp(`${BLANKS}+$`, "u");
 
 /** @typedef {{ top: bigint, bottom: bigint }} Fraction the bottom is positive */
 
@@ -30,7 +32,7 @@ class Parser {
 
   /** @param {string} expression */
   constructor(expression) {
-    this.tokens = split(expression.replace(/[\p{White_Space}\x1c-\x1f]+$/u, ""));
+    this.tokens = split(expression.replace(END, ""));
     this.at = 0;
   }
 

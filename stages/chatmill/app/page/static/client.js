@@ -33,7 +33,8 @@ export async function fetchModels() {
   await opened;
   const { name, size, shape, template, tools } = content;
   const defaults = { ...DEFAULTS, max_tokens: MAX_TOKENS };
-  return [{ id: name, loaded: true, engine, size, max_model_len: shape.context, template: template.name, tools, defaults }];
+  const facts = { engine, size, max_model_len: shape.context, template: template.name, tools, defaults };
+  return [{ id: name, loaded: true, ...facts }];
 }
 
 export async function findRuns() {}

@@ -31,7 +31,7 @@ export class Model {
     const matrices = tensors.filter(({ rows }) => rows > 0);
     const sizes = matrices.map(({ rows, columns }) => rows * (padded(columns) + 4));
     const room = 4 * padded(widest); // of an input or an output
-    this.products = createProducts(2 * room + sizes.reduce((sum, size) => sum + size, 0) + LANES * matrices.length, wasm);
+    this.products = createProducts(2 * room + sizes.reduce((sum, size) => sum + size, 0), wasm);
     const { buffer } = this.products;
     this.input = new Float32Array(buffer, 0, padded(widest));
     this.output = new Float32Array(buffer, room, padded(widest));
@@ -180,28 +180,38 @@ export class Model {
     this.#prepareHeads(queries, layer.queryNorm);
     this.#prepareHeads(key, layer.keyNorm);
     const result = new Float32Array(heads * size);
-    const { scores } = this;
-    const root = 1 / Math.sqrt(size);
     for (let head = 0; head < heads; head += 1) {
+      const query = queries.subarray(head * size, (head + 1) * size);
       const offset = Math.floor((head * groups) / heads) * size;
-      const first = head * size;
-      let highest = -Infinity;
+      this.#score(query, keys, offset, start);
+      const mixed = result.subarray(head * size, (head + 1) * size);
       for (let token = start; token <= end; token += 1) {
         const at = token * width + offset;
-        let sum = 0;
-        for (let i = 0; i < size; i += 1) sum += queries[first + i] * keys[at + i];
-        scores[token] = sum * root;
-        if (scores[token] > highest) highest = scores[token];
-      }
-      let total = 0;
-      for (let token = start; token <= end; token += 1) total += scores[token] = Math.exp(scores[token] - highest);
-      for (let token = start; token <= end; token += 1) {
-        const at = token * width + offset;
-        const share = scores[token] / total;
-        for (let i = 0; i < size; i += 1) result[first + i] += share * values[at + i];
+        const share = this.scores[token];
+        for (let i = 0; i < size; i += 1) mixed[i] += share * values[at + i];
       }
     }
     return result;
+  }
+
+  /** Write the shares of attention that a query pays to the tokens from `start` on, the last one included.
+   * @param {Float32Array} query @param {Float32Array} keys @param {number} offset @param {number} start
+   */
+  #score(query, keys, offset, start) {
+    const { scores, length: end } = this;
+    const { num_key_value_heads: groups, head_dim: size } = this.shape;
+    const root = 1 / Math.sqrt(size);
+    let highest = -Infinity;
+    for (let token = start; token <= end; token += 1) {
+      const at = token * groups * size + offset;
+      let sum = 0;
+      for (let i = 0; i < size; i += 1) sum += query[i] * keys[at + i];
+      scores[token] = sum * root;
+      if (scores[token] > highest) highest = scores[token];
+    }
+    let total = 0;
+    for (let token = start; token <= end; token += 1) total += scores[token] = Math.exp(scores[token] - highest);
+    for (let token = start; token <= end; token += 1) scores[token] /= total;
   }
 
   /** Normalise each head, if the model does that, and rotate it to its position.

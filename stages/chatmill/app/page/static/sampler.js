@@ -28,7 +28,6 @@ export class Sampler {
    * @param {Float32Array} logits @param {number[]} generated the ids of the reply so far
    */
   sample(logits, generated) {
-    const { temperature, top_k: most, top_p: share, min_p: least } = this.sampling;
     this.#penalise(logits, generated);
     let likeliest = -1;
     for (let id = 0; id < logits.length; id += 1) {
@@ -36,8 +35,12 @@ export class Sampler {
       else if (likeliest < 0 || logits[id] > logits[likeliest]) likeliest = id;
     }
     if (!Number.isFinite(logits[likeliest])) throw new Error(`the model's largest logit is ${logits[likeliest]}`);
-    if (!temperature) return likeliest;
-    const highest = logits[likeliest];
+    return this.sampling.temperature ? this.#draw(logits, logits[likeliest]) : likeliest;
+  }
+
+  /** @param {Float32Array} logits @param {number} highest */
+  #draw(logits, highest) {
+    const { temperature, top_k: most, top_p: share, min_p: least } = this.sampling;
     const scale = Math.max(temperature, MIN_TEMPERATURE);
     const weights = logits.map((logit) => Math.exp((logit - highest) / scale));
     let ids = [...weights.keys()].filter((id) => weights[id] > 0 && weights[id] >= least);

@@ -89,7 +89,9 @@ function bracketed(kind, text) {
 
 /** @param {Message} message @param {string} name @returns {Segment[]} */
 function ownMessage({ role, parts }, name) {
-  const content = parts.flatMap(({ kind, text }) => (kind === "text" ? [{ text: escape(text) }] : bracketed(kind, text)));
+  const content = parts.flatMap(({ kind, text }) => {
+    return kind === "text" ? [{ text: escape(text) }] : bracketed(kind, text);
+  });
   const isMarkers = name === "markers";
   const ends = !isMarkers || role === "assistant" ? [control("<|im_end|>")] : [];
   const space = isMarkers && parts.length ? [{ text: " " }] : [];

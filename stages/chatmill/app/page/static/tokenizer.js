@@ -12,7 +12,6 @@
  *   special: Record<string, number> }} Vocabulary `exact` scores are added as float64 */
 /** @typedef {{ text: string, control?: boolean }} Segment */
 
-const METASPACE = "\u2581";
 const UNKNOWN_PENALTY = 10; // a character without a token scores so much less than any token
 const SMALLEST = 2 ** -126;
 const MOST_CACHED = 1 << 16;
@@ -43,7 +42,8 @@ export class Tokenizer {
     this.late = scored ? null : search(late);
     this.pattern = vocabulary.pattern === null ? null : new RegExp(vocabulary.pattern, "gu");
     this.splits = vocabulary.splits.map((split) => new RegExp(split, "gu"));
-    this.algorithm = { lookup: this.#lookup, merge: this.#merge, wordpiece: this.#wordpiece, viterbi: this.#viterbi }[algorithm];
+    const [lookup, merge, wordpiece, viterbi] = [this.#lookup, this.#merge, this.#wordpiece, this.#viterbi];
+    this.algorithm = { lookup, merge, wordpiece, viterbi }[algorithm];
     if (algorithm === "merge") this.merges = mergeTable(vocabulary, this.normal);
     if (algorithm === "wordpiece") this.#prepareWords();
     if (algorithm === "viterbi") this.#prepareScores(scored);
@@ -201,8 +201,7 @@ export class Tokenizer {
     const from = new Int32Array(data.length + 1);
     const last = new Int32Array(data.length + 1); // the id that ends here; -1 for a character without a token
     sums[0] = 0;
-    for (let start = 0, next = 0; start < data.length; start = next) {
-      next = start + 1;
+    for (let start = 0, next = 1; start < data.length; start = next, next = start + 1) {
       while (next < data.length && (data.charCodeAt(next) & 0xc0) === 0x80) next += 1;
       const most = Math.min(start + this.longest, data.length);
       let isCovered = false;
@@ -252,7 +251,7 @@ function mergeTable({ merges, tokens }, normal) {
   return table;
 }
 
-/** The ids after all merges, lowest rank first, of equal ranks the first. Ids are in a linked list, and pairs in a heap.
+/** The ids after all merges, lowest rank first, of equal ranks the first: ids in a linked list, and pairs in a heap.
  * @param {number[]} ids @param {Map<number, [number, number]>} merges @param {number} size
  */
 function mergePairs(ids, merges, size) {
@@ -344,12 +343,17 @@ function found(text, added) {
   for (const match of added ? text.matchAll(added.expression) : []) {
     const token = added?.byText.get(match[0]);
     const stop = match.index + match[0].length;
-    const isInWord = () => WORD.test([...text.slice(0, match.index)].at(-1) ?? "") || WORD.test([...text.slice(stop)][0] ?? "");
-    if (!token || (token.single_word && isInWord())) continue;
+    if (!token || (token.single_word && isInWord(text, match.index, stop))) continue;
     if (end < match.index) parts.push(text.slice(end, match.index));
     parts.push(token.id);
     end = stop;
   }
   if (end < text.length) parts.push(text.slice(end));
   return parts;
+}
+
+/** @param {string} text @param {number} start @param {number} stop */
+function isInWord(text, start, stop) {
+  const before = [...text.slice(Math.max(0, start - 2), start)].at(-1) ?? "";
+  return WORD.test(before) || WORD.test(String.fromCodePoint(text.codePointAt(stop) ?? 0));
 }
