@@ -1,12 +1,12 @@
 """A page of `chatmill page` in Chromium: its size, when it is ready, its speed, and how equal it is to chatmill.
 
-    python tests/benchmarks/page.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--prompts N] [--limit N] [--tokenizers FILE ...]
+    python tests/benchmarks/page.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--limit N] [--tokenizers FILE ...]
 
 MODEL is a folder of a model (default: data/model), CONVERSATIONS a file that mix wrote (default: data/chat/test.jsonl).
-FOLDER has real texts, as those of tests/support/hard_texts.py; without it, the texts are made. `--tokenizers`
-compares the ids of external ones, too. The speed of 30 million weights is that of random ones. Answers are compared with PyTorch's on the
-weights of the page, int8 and scales multiplied in float32. Where they differ, the row has the gap between the two
-largest logits at the first other token.
+FOLDER has real texts, as those of tests/support/hard_texts.py; without it, the texts are made. `--tokenizers` compares
+the ids of external ones, too. The speed of 30 million weights is that of random ones. Answers are compared with
+PyTorch's on the weights of the page, int8 and scales multiplied in float32. Where they differ, the row has the gaps
+between the two largest logits at the first other token.
 """
 
 import argparse
@@ -71,9 +71,11 @@ def main() -> None:
         for path in options.tokenizers:
             try:
                 tokenizer = load_tokenizer(path)
-                compare_tokenizer(engine, path.name, tokenizer, texts_of(options.texts, options.limit))
+                compare_tokenizer(
+                    engine, f"{path.parent.name}/{path.name}", tokenizer, texts_of(options.texts, options.limit)
+                )
             except ValueError as error:
-                print(f"| ids, {path.name} | refused | {error} |")
+                print(f"| ids, {path.parent.name}/{path.name} | refused | {error} |")
 
 
 def measure_page(page: Page, model: Path, file: Path) -> None:
@@ -198,7 +200,7 @@ def gap_at_difference(engine: PyTorchEngine, prompt: list[int], own: list[int], 
 def write_random(model: Path, folder: Path) -> Path:
     """Write a model of 30 million random weights with the tokenizer of another."""
     shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json", "manifest.json"))
-    config = ModelConfig.from_depth(8, vocab_size=8192, context=1024, width=512)
+    config = ModelConfig.from_depth(8, vocab_size=16384, context=1024, width=512)
     torch.manual_seed(0)
     weights = {
         name: torch.ones(weight.shape) if weight.ndim == 1 else torch.randn(weight.shape) / weight.shape[1] ** 0.5

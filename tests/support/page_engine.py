@@ -29,6 +29,10 @@ ANSWER = """async ([messages, most]) => {
   }
   return { prompt, ids, timings };
 }"""
+PROMPT = """async (messages) => {
+  const { toConversation } = await load("page/answering.js");
+  return answering.promptIds(toConversation(messages));
+}"""
 CALCULATE = """async (texts) => {
   const { calculate } = await load("page/calculator.js");
   return texts.map(calculate);

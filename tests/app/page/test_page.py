@@ -15,12 +15,16 @@ from playwright.sync_api import expect
 from chatmill.app import cli
 from chatmill.app.page.builder import build_page, program
 from chatmill.app.page.bundle import bundle
-from chatmill.app.page.content import quantize_rows, read_content, tokenizer_content
+from chatmill.app.page.content import quantize_rows, read_content, template_content, tokenizer_content
 from chatmill.app.page.split_patterns import UntranslatedPatternError, to_javascript
 from chatmill.checkpoints.configuration import Variant
 from chatmill.conversation.chatml import CONTROL_TOKENS, Message
 from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.chat_template import LAYOUTS, ExternalTemplate
 from chatmill.inference.model_loading import load_model
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.types.byte import Settings, train
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tools.calculator import calculate
 from support.chat_page import ask
 from support.chromium import chromium, visit
@@ -30,6 +34,7 @@ from support.page_engine import (
     CALCULATE,
     ENCODE,
     OPEN_TOKENIZER,
+    PROMPT,
     dequantized,
     open_content,
     write_engine,
@@ -177,6 +182,29 @@ def test_answers_are_those_of_pytorch_on_the_same_weights(name, template, engine
             open_content(engine, content, simd=simd)
             found = engine.evaluate(ANSWER, [messages, 40])
             assert (found["prompt"], found["ids"]) == (session.prompt_ids, session.answer_ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("leading_space", [False, True])
+def test_prompts_of_external_layouts_are_the_same(name, leading_space, engine, tmp_path):
+    content = read_content(write_model(tmp_path / "model"), "tiny")
+    controls = {control for one in LAYOUTS.values() for control in re.findall(r"<\|?\w+\|?>|</s>", str(one.user))}
+    vocabulary = add_special_tokens(train([], 256, Settings()), sorted(controls - {*CONTROL_TOKENS}))
+    tokenizer = ChatTokenizer(vocabulary, leading_space=leading_space)
+    template = ExternalTemplate(name, tokenizer.special, bos="<|bos|>", leading_space=leading_space)
+    content.description.update(
+        tokenizer=tokenizer_content(tokenizer),
+        template=template_content(template, tokenizer),
+        shape=content.description["shape"] | {"vocab_size": len(vocabulary.tokens)},
+    )
+    open_content(engine, content)
+    talk = [Message.from_text(role, f"Hi <|im_end|></s> {role} é") for role in ("system", "user", "assistant", "user")]
+    for conversation in (talk, talk[1:], talk[1:2], talk[:3]):
+        continues = conversation[-1].role == "assistant"
+        segments = (template.continue_final_message if continues else template.prompt)(conversation)
+        messages = [{"role": one.role, "content": one.text} for one in conversation]
+        assert engine.evaluate(PROMPT, messages) == tokenizer.encode_segments(segments)[0]
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def read_content(path: Path, name: str) -> PageContent:
         "shape": _shape(model.config),
         "tensors": tensors,
         "tokenizer": tokenizer_content(loaded.tokenizer),
-        "template": _template_content(loaded.template, loaded.tokenizer),
+        "template": template_content(loaded.template, loaded.tokenizer),
         "stop_ids": sorted(loaded.stop_ids),
         "tools": list(loaded.tools),
     }
@@ -190,7 +190,8 @@ def _splits(vocabulary: Vocabulary) -> Iterator[str]:
                 raise UnsupportedPageError(f"its tokenizer splits text by {json.dumps(step)[:80]}")
 
 
-def _template_content(template: ChatTemplate, tokenizer: ChatTokenizer) -> dict[str, Any]:
+def template_content(template: ChatTemplate, tokenizer: ChatTokenizer) -> dict[str, Any]:
+    """The template for template.js; without a layout it is one of chatmill's own."""
     layout = None if isinstance(template, ChatmillTemplate) else LAYOUTS[template.name]
     flags = flags_of(tokenizer.vocabulary.special_handling)
     sides = ("user", "assistant", "system", "system_in_user")
