@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from chatmill.app.experiments import fetch_model
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 EXAMPLES = """examples:
@@ -19,7 +20,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill page`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
-    add("--model", type=Path, default=Path("data/export/onnx"), help="folder of a model (default: %(default)s)")
+    add("--model", default="data/export/onnx", help="folder of a model, or an experiment (default: %(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write; an older one is replaced")
     add("--name", help="the model's name on the page (default: that of its folder)")
 
@@ -32,7 +33,8 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")
     if not options.output.absolute().parent.is_dir():
         raise ValueError(f"{options.output.parent}: no such folder")
-    page = build_page(options.model, options.name or options.model.absolute().name)
+    with fetch_model(options.model) as model:
+        page = build_page(model, options.name or Path(options.model).absolute().name)
     with atomic_output(options.output) as place, explain_full_disk([options.output]):
         place.write_bytes(page)
     print(f"{options.output}: {len(page) / 1e6:,.1f} MB")
