@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from chatmill.app.experiments import fetch_model
+from chatmill.app.experiments import MODEL_FOLDERS, fetch_model
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 EXAMPLES = """examples:
@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", default="data/export/onnx", help="folder of a model, or an experiment (default: %(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write; an older one is replaced")
-    add("--name", help="the model's name on the page (default: that of its folder)")
+    add("--name", help="the model's name on the page (default: that of its folder, or chatmill)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -34,7 +34,8 @@ def run(options: argparse.Namespace) -> None:
     if not options.output.absolute().parent.is_dir():
         raise ValueError(f"{options.output.parent}: no such folder")
     with fetch_model(options.model) as model:
-        page = build_page(model, options.name or Path(options.model).absolute().name)
+        own = Path(options.model) in MODEL_FOLDERS
+        page = build_page(model, options.name or ("chatmill" if own else Path(options.model).absolute().name))
     with atomic_output(options.output) as place, explain_full_disk([options.output]):
         place.write_bytes(page)
     print(f"{options.output}: {len(page) / 1e6:,.1f} MB")
