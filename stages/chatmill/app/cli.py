@@ -18,6 +18,7 @@ COMMANDS = {
     "pack": "pack a model for others: one folder for all runtimes, with a model card",
     "page": "write a page that is one file: a model to chat with in a browser, without a server",
     "prepare": "look at a dataset, and propose its section for params.yaml",
+    "qwen3c": "convert a model to the Q8_0 files of qwen3.c",
     "repair": "remove what is damaged or was left by killed commands, so that `dvc repro` restores it",
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",
     "soft-tokenizer": "compute embeddings from the bytes of tokens, and replace a model's tokenizer",
