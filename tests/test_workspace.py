@@ -29,6 +29,7 @@ RUNS = [
     ["pack", "data/export/packed"],
     ["page", "-o", "data/export/chat.html"],
     ["prepare", "--look", "data/raw/talk.jsonl"],
+    ["qwen3c", "data/model", "data/export/qwen3c"],
     ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],
     ["soft-tokenizer", "--model", "data/model", "--steps", "2", "--features", "32"],

@@ -79,6 +79,8 @@ def test_each_runtime_finds_its_files(packed, data):
     for name in ("model_genai.onnx", "model_shared.onnx", "genai_config.json", "tokenizer.json"):
         assert (packed / "genai" / name).read_bytes() == (data / "export/onnx" / name).read_bytes()
     assert (packed / "tokenizer/tokenizer.bin").is_file()
+    assert (packed / "qwen3c/model.bin").read_bytes()[:4] == b"1cja"
+    assert "\nrunq ./qwen3c/model.bin -t 0\n" in (packed / "README.md").read_text()
     assert (packed / "chat.html").read_bytes().startswith(b"<!doctype html>")
     assert json.loads((packed / "config.json").read_text())["transformers.js_config"] == {"dtype": "fp32"}
     assert not [file for file in packed.rglob("*") if file.is_symlink() or file.name == "manifest.json"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from chatmill.app.cli import main
+from chatmill.app.qwen3c.export import export_qwen3c
 from chatmill.app.qwen3c.model_file import write_model_file
 from chatmill.checkpoints.configuration import RopeScaling, Variant
 from chatmill.tokenizer.formats.binary import read_binary
@@ -128,6 +129,13 @@ def test_a_refused_model_leaves_no_folder(tmp_path, capsys):
     assert main(["qwen3c", str(tmp_path / "model"), str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+def test_nothing_is_written_of_a_refused_model(tmp_path):
+    write_model(tmp_path / "model", replace(CONFIG, rope_theta=5e5))
+    with pytest.raises(ValueError, match="no wider head"):
+        export_qwen3c(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_window_that_is_shorter_is_the_context(tmp_path):

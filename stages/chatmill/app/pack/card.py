@@ -46,6 +46,7 @@ RUN = {  # title and code for each part; OUT is the folder
         "sh",
         "llama-server -m OUT/gguf/model-f32.gguf --jinja\nollama create NAME -f OUT/gguf/Modelfile && ollama run NAME",
     ),
+    "qwen3c": ("qwen3.c", "sh", "runq OUT/qwen3c/model.bin -t 0"),
     "page": ("a browser, without a server or a network", "sh", "xdg-open OUT/chat.html"),
 }
 FIGURES = {  # of evaluate.json, by their places

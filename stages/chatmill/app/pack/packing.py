@@ -5,6 +5,7 @@ config.json, model.safetensors, tokenizer.json …      transformers
 onnx/                         transformers.js, beside the files above
 genai/                        ONNX Runtime GenAI, and `chatmill chat` without PyTorch
 gguf/                         llama.cpp, ollama
+qwen3c/                       qwen3.c
 tokenizer/                    the tokenizer in other formats
 chat.html                     a page to chat with it
 SHA256SUMS
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from chatmill.app.pack.card import model_card
 from chatmill.app.page.builder import build_page
+from chatmill.app.qwen3c.export import export_qwen3c
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 
 CARD, SUMS, PAGE = "README.md", "SHA256SUMS", "chat.html"
@@ -55,6 +57,11 @@ def pack(data: Path, out: Path, name: str) -> Pack:
     if "onnx" in packed.parts:  # transformers.js finds its settings in this file
         shutil.copyfile(data / "export/onnx/config.json", out / "config.json")
     try:
+        export_qwen3c(data / "model", out / "qwen3c")
+        packed.parts.append("qwen3c")
+    except ValueError as error:
+        packed.missing["qwen3c"] = _reason(error, data)
+    try:
         (out / PAGE).write_bytes(build_page(data / "model", name))
         packed.parts.append("page")
     except ValueError as error:
@@ -62,6 +69,11 @@ def pack(data: Path, out: Path, name: str) -> Pack:
     (out / CARD).write_text(model_card(data, name, packed.parts, packed.missing), encoding="utf-8")
     (out / SUMS).write_text("".join(_sums(out)), encoding="utf-8")
     return packed
+
+
+def _reason(error: ValueError, data: Path) -> str:
+    """The text of an error, without the place of the model, which is the same for every pack."""
+    return str(error).removeprefix(f"{data / 'model'}: ")
 
 
 def is_pack(folder: Path) -> bool:

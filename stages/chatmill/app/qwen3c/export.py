@@ -9,7 +9,7 @@ model.bin.template.with-thinking, model.bin.template.with-system-and-thinking   
 
 from pathlib import Path
 
-from chatmill.app.qwen3c.model_file import unsupported, write_model_file
+from chatmill.app.qwen3c.model_file import engine_config, unsupported, write_model_file
 from chatmill.conversation.chatml import Message
 from chatmill.gguf_export.gguf_files import Source, read_source
 from chatmill.gguf_export.unsupported import UnsupportedModel
@@ -36,6 +36,7 @@ def export_qwen3c(model: Path, out: Path) -> str | None:
         raise ValueError(f"{model}: its chat template is not known, and qwen3.c needs prompts: use transformers")
     if len(tokenizer.tokens) > source.config.vocab_size:
         raise ValueError(f"{model}: {len(tokenizer.tokens):,} tokens, but rows for {source.config.vocab_size:,}")
+    engine_config(source.config)  # raises before anything is written
     templates = {"": _prompt(source.template, []), ".with-system": _prompt(source.template, [_SYSTEM])}
     out.mkdir()
     write_model_file(out / MODEL, source.config, source.weights, len(tokenizer.tokens))

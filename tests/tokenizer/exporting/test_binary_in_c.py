@@ -1,0 +1,126 @@
+"""A program in C, written by the page on tokenizer.bin, checks the file and gives text the same ids, for every type."""
+
+import random
+import shutil
+import struct
+import subprocess
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
+
+from chatmill.tokenizer.formats.binary import write_binary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from support.exported import TYPES
+from support.paths import ROOT
+from support.texts import NAUGHTY, REAL, SAMPLE, WORDS, real_lines
+
+FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
+SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def build(program, *flags):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    command = ["cc", *FLAGS, *flags, ROOT / "tests/support/binary_reader.c", "-o", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory):
+    """The program, compiled without a warning."""
+    program = tmp_path_factory.mktemp("binary") / "reader"
+    built = build(program)
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory):
+    """The program, which stops at the first access outside of its memory."""
+    program = tmp_path_factory.mktemp("sanitized-binary") / "reader"
+    if build(program, *SANITIZED).returncode:
+        pytest.skip("this C compiler has no sanitizers")
+    return program
+
+
+def run(program, file, data=b""):
+    environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the end of the process frees its memory
+    return subprocess.run([program, file], input=data, env=environment, capture_output=True, timeout=60, check=False)
+
+
+def encode(program, file, pattern, texts):
+    """The ids of each text; it is cut here if there is a pattern, and by the program if there is none."""
+    split = Split(Regex(pattern), "removed", invert=True) if pattern else None
+    cuts = [[piece for piece, _ in split.pre_tokenize_str(text)] if split else [text] for text in texts]
+    pieces = [piece.encode() for cut in cuts for piece in cut]
+    result = run(program, file, b"".join(struct.pack("<I", len(piece)) + piece for piece in pieces))
+    assert (result.returncode, result.stderr) == (0, b"")
+    numbers = iter(np.frombuffer(result.stdout, "<u4").tolist())
+    ids = [[i for _ in cut for i in islice(numbers, next(numbers))] for cut in cuts]
+    assert next(numbers, None) is None
+    return ids
+
+
+def hard_texts(count):
+    """Any characters, words and hostile strings run together, in turn, and the naughty texts."""
+    pick = random.Random(2)
+    planes = [(0, 0x80), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x110000)]
+    parts = [*WORDS, *(text for text in NAUGHTY if len(text) < 100), " ", "  ", "\n", "\u2581"]
+    for _ in range(count // 2):
+        yield "".join(chr(pick.randrange(*pick.choice(planes))) for _ in range(pick.randint(1, 40)))
+        yield "".join(pick.choices(parts, k=pick.randint(1, 40)))
+    yield from NAUGHTY
+
+
+@pytest.mark.parametrize("exported", TYPES, indirect=True)
+def test_every_type_gets_the_same_ids(exported, reader):
+    texts, vocabulary = list(hard_texts(4000)), exported.original.vocabulary
+    found = encode(reader, exported.out / "tokenizer.bin", vocabulary.pattern, texts)
+    expected = exported.original.encode(texts, threads=2)
+    assert [row for row in zip(texts, expected, found, strict=True) if row[1] != row[2]][:3] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
+@pytest.mark.parametrize("exported", TYPES, indirect=True)
+def test_real_texts_get_the_same_ids(exported, reader):
+    texts = real_lines(sample=SAMPLE)
+    found = encode(reader, exported.out / "tokenizer.bin", exported.original.vocabulary.pattern, texts)
+    expected = exported.original.encode(texts, threads=2)
+    assert [row for row in zip(texts, expected, found, strict=True) if row[1] != row[2]][:3] == []
+
+
+@pytest.mark.parametrize("exported", ["unigram", "bpe"], indirect=True)
+def test_any_changed_bit_is_noticed(exported, sanitized, tmp_path):
+    whole, file, pick = (exported.out / "tokenizer.bin").read_bytes(), tmp_path / "tokenizer.bin", random.Random(1)
+    places = [*pick.sample(range(len(whole)), 40), 0, *range(len(whole) - 48, len(whole), 5)]
+    for place in places:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << pick.randrange(8)
+        file.write_bytes(changed)
+        result = run(sanitized, file)
+        assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (2, b"", 1), (place, result.stderr)
+
+
+@pytest.mark.parametrize("exported", ["unigram"], indirect=True)
+def test_a_file_that_is_cut_is_refused(exported, sanitized, tmp_path):
+    whole, file, pick = (exported.out / "tokenizer.bin").read_bytes(), tmp_path / "tokenizer.bin", random.Random(1)
+    for length in (0, 1, 59, 60, len(whole) - 1, *pick.sample(range(len(whole)), 20)):
+        file.write_bytes(whole[:length])
+        result = run(sanitized, file)
+        assert (result.returncode, result.stderr.count(b"\n")) == (2, 1), length
+
+
+@pytest.mark.parametrize("exported", ["bpe"], indirect=True)
+def test_what_the_page_leaves_to_external_tokenizers_is_refused(exported, reader, tmp_path):
+    vocabulary, file = exported.original.vocabulary, tmp_path / "tokenizer.bin"
+    changes_text = replace(vocabulary, steps='{"sentencepiece": {"dummy_prefix": true}}')
+    finds_tokens = replace(vocabulary, kinds=(*vocabulary.kinds[:-1], Kind.ADDED))
+    for changed, reason in [(changes_text, b"steps, which change text"), (finds_tokens, b"has the kind 6")]:
+        write_binary(changed, file)
+        result = run(reader, file)
+        assert result.returncode == 2 and reason in result.stderr
