@@ -21,7 +21,7 @@ from export_onnx import main as export
 from support.tiny import write_model
 
 TIMEOUT_SECONDS = 60  # after which a silent server is considered hung
-OPTIONS = ServingOptions("cpu", 4, 8, Sampling(), 32, 60)
+OPTIONS = ServingOptions("cpu", 4, 8, Sampling(), 32, 60, strict=True)
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}  # of `request`
