@@ -7,6 +7,7 @@ from chatmill.tools.calculator import calculate
 from support.api_client import (
     HELLO,
     TOKENIZER,
+    answer_ids,
     chat,
     content,
     refused,

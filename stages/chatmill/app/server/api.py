@@ -1,15 +1,13 @@
-"""The endpoints of OpenAI's API, and the routes of all endpoints."""
+"""The endpoints of OpenAI's API for answers and models."""
 
 import secrets
-from functools import partial
 from time import time
 from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from chatmill.app.server import prometheus, request_models, responses, tokens_api
+from chatmill.app.server import prometheus, request_models, responses
 from chatmill.app.server.answers import Answer, answer_response, start_answers
 from chatmill.app.server.client_tools import ClientFunction, client_function
 from chatmill.app.server.jobs import GenerationConfig
@@ -18,27 +16,6 @@ from chatmill.app.server.models import Model, Models, model_not_found
 from chatmill.app.server.prompts import chat_prompt, text_prompts
 from chatmill.app.server.request_body import encode_without_blocking, parse
 from chatmill.app.server.streaming import CompletionWriter
-
-
-def routes(models: Models) -> list[Route]:
-    """One route for each endpoint."""
-    posts = {
-        "/v1/chat/completions": create_chat_completion,
-        "/v1/completions": create_completion,
-        "/tokenize": tokens_api.tokenize,
-        "/detokenize": tokens_api.detokenize,
-        "/tokens": tokens_api.token_logprobs,
-    }
-    gets = {
-        "/health": health,
-        "/metrics": show_metrics,
-        "/v1/models": list_models,
-        "/v1/models/{name:path}": show_model,
-    }
-    return [
-        *(Route(path, partial(handle, models), methods=["POST"]) for path, handle in posts.items()),
-        *(Route(path, partial(handle, models)) for path, handle in gets.items()),
-    ]
 
 
 class Chat(NamedTuple):

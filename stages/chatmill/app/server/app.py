@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from chatmill.app.server import api, assets, runs
+from chatmill.app.server import assets, routes, runs
 from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
 from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.ignored_parameters import IgnoredParametersMiddleware
@@ -33,7 +33,7 @@ def create_app(
     models: Models, known_runs: runs.Runs, hosts: list[str], origins: list[str], api_key: str | None
 ) -> ASGIApp:
     """The ASGI application: API, runs and pages behind the security middleware."""
-    api_routes = api.routes(models)
+    api_routes = routes.routes(models)
     app = Starlette(
         routes=[*api_routes, *runs.routes(known_runs), *assets.routes()],
         exception_handlers={

@@ -55,6 +55,7 @@ class Models:
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
         self.parsing = asyncio.Semaphore(1)  # of large requests
+        self.embedding, self.num_embedding = asyncio.Semaphore(1), 0  # requests for embeddings, waiting ones too
         self.metrics = Metrics()
 
     def load_all(self) -> list[Model]:

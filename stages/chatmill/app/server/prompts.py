@@ -66,16 +66,16 @@ def text_prompts(model: Model, parameters: request_models.CompletionRequest) -> 
     return [text_prompt(model, given, echo=bool(parameters.echo)) for given in parameters.prompts]
 
 
-def text_prompt(model: Model, given: str | list[int], *, echo: bool = False) -> Prompt:
+def text_prompt(model: Model, given: str | list[int], *, echo: bool = False, param: str = "prompt") -> Prompt:
     """The prompt of a text or of given ids. Raises ApiError if it is invalid or too long."""
     tokenizer = model.loaded.tokenizer
     if isinstance(given, str):
-        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, "prompt")))
+        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, param)))
     else:
-        check_ids(model, given, tokenizer.vocab_size, "prompt")
+        check_ids(model, given, tokenizer.vocab_size, param)
         text, ids = tokenizer.decode(given) if echo else "", given
     if not 0 < len(ids) < model.context:
-        raise too_long(len(ids), model.context, "prompt")
+        raise too_long(len(ids), model.context, param)
     return Prompt(ids, answer_prefix="", echo=text if echo else "")
 
 
