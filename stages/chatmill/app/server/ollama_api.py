@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
-from chatmill.app.server import request_models, responses
+from chatmill.app.server import ollama_requests, request_models, responses
 from chatmill.app.server.answers import Answer, answer_response, start_answers
 from chatmill.app.server.api import generation_config, start_chat
 from chatmill.app.server.api_errors import ApiError, to_api_error
@@ -28,7 +28,7 @@ TAG = ":latest"  # which clients add to a name
 
 async def chat(models: Models, request: Request) -> Response:
     """Answer a conversation; a last message of the assistant is continued."""
-    parameters, num_bytes = await parse(models, request, request_models.OllamaChatRequest)
+    parameters, num_bytes = await parse(models, request, ollama_requests.OllamaChatRequest)
     name = model_name(models, parameters.model)
     if not parameters.messages:
         return await load(models, name, {"message": {"role": "assistant", "content": ""}})
@@ -49,7 +49,7 @@ async def chat(models: Models, request: Request) -> Response:
 
 async def generate(models: Models, request: Request) -> Response:
     """Answer a text, or with `raw` continue it."""
-    parameters, num_bytes = await parse(models, request, request_models.OllamaGenerateRequest)
+    parameters, num_bytes = await parse(models, request, ollama_requests.OllamaGenerateRequest)
     name = model_name(models, parameters.model)
     if not parameters.prompt:
         return await load(models, name, {"response": ""})
@@ -70,7 +70,7 @@ async def generate(models: Models, request: Request) -> Response:
 
 async def embed(models: Models, request: Request) -> Response:
     """The embeddings of one or more texts."""
-    parameters, num_bytes = await parse(models, request, request_models.OllamaEmbedRequest)
+    parameters, num_bytes = await parse(models, request, ollama_requests.OllamaEmbedRequest)
     model = await models.get(model_name(models, parameters.model))
     texts = [parameters.input] if isinstance(parameters.input, str) else list(parameters.input)
     ids = await encode_without_blocking(num_bytes, text_ids, model, texts)
@@ -93,7 +93,7 @@ async def list_loaded(models: Models, _: Request) -> Response:
 
 async def show_model(models: Models, request: Request) -> Response:
     """One model."""
-    parameters, _ = await parse(models, request, request_models.OllamaShowRequest)
+    parameters, _ = await parse(models, request, ollama_requests.OllamaShowRequest)
     name = model_name(models, parameters.model or parameters.name)
     entry = next((model for model in models.listing() if model["id"] == name), None)
     if entry is None:
@@ -147,10 +147,10 @@ async def load(models: Models, name: str, empty: dict[str, Any]) -> Response:
 
 
 def chat_request(
-    name: str, parameters: request_models.OllamaRequest, values: dict[str, Any]
+    name: str, parameters: ollama_requests.OllamaRequest, values: dict[str, Any]
 ) -> request_models.ChatRequest:
     """The same request for /v1/chat/completions. Raises ApiError."""
-    given, names = parameters.options or {}, request_models.OLLAMA_OPTIONS
+    given, names = parameters.options or {}, ollama_requests.OPTIONS
     options = {names[key]: value for key, value in given.items() if key in names and value is not None}
     if options.get("max_tokens") in (-1, -2):  # without a limit
         options["max_tokens"] = 1 << 30

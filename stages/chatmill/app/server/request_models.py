@@ -46,18 +46,6 @@ UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or
 )
 MAX_N = 128  # answers to one prompt
 MAX_PROMPTS = 2048  # in one list
-OLLAMA_OPTIONS = {  # names in OpenAI's API by those in ollama's
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "num_predict": "max_tokens",
-    "stop": "stop",
-}
 Text = Annotated[str, Field(max_length=1 << 20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17, fail_fast=True)]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
@@ -229,52 +217,6 @@ class CompletionRequest(GenerationRequest):
         return as_list(self.prompt)
 
 
-class ResponsesTool(BaseModel):
-    """A tool of the client in a request of /v1/responses."""
-
-    type: Literal["function"]
-    name: Annotated[str, Field(max_length=64)]
-    parameters: dict[str, Any] | None = None
-
-
-class ResponsesToolChoice(BaseModel):
-    """The choice of one function in a request of /v1/responses."""
-
-    type: Literal["function"]
-    name: Annotated[str, Field(max_length=64)]
-
-
-class TextFormat(JsonSchema):
-    """The format of an answer in a request of /v1/responses."""
-
-    type: Literal["text", "json_object", "json_schema"] = "text"
-
-
-class TextOptions(BaseModel):
-    """The options of an answer's text in a request of /v1/responses."""
-
-    format: TextFormat | None = None
-
-
-class ResponsesRequest(ModelRequest):
-    """The request of /v1/responses; nothing is stored, so no earlier response can be referred to."""
-
-    input: Text | Annotated[list[Any], Field(min_length=1, max_length=10_000)]
-    instructions: Text | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    truncation: Literal["auto", "disabled"] = "disabled"
-    stream: bool | None = None
-    text: TextOptions | None = None
-    tools: Annotated[list[ResponsesTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
-    previous_response_id: None = None
-    conversation: None = None
-    background: Literal[False] | None = None
-    prompt: None = None
-
-
 class EmbeddingRequest(ModelRequest):
     """The request of /v1/embeddings."""
 
@@ -286,50 +228,6 @@ class EmbeddingRequest(ModelRequest):
     def inputs(self) -> list[str | list[int]]:
         """The inputs, each a text or ids."""
         return as_list(self.input)
-
-
-class OllamaRequest(ModelRequest):
-    """The parameters of ollama's requests for an answer; unknown `options` are ignored as other parameters are."""
-
-    options: dict[str, Any] | None = None
-    format: Literal["", "json"] | dict[str, Any] | None = None
-    stream: bool | None = None
-    keep_alive: Any = None  # models stay loaded
-    suffix: Literal[""] | None = None
-    template: Literal[""] | None = None
-    context: Annotated[list[int], Field(max_length=0)] | None = None
-
-    @property
-    def ignored(self) -> list[str]:
-        """The names of the parameters that were given and have no effect."""
-        return [*super().ignored, *(f"options.{name}" for name in self.options or () if name not in OLLAMA_OPTIONS)]
-
-
-class OllamaChatRequest(OllamaRequest):
-    """The request of /api/chat; without messages it only loads the model."""
-
-    messages: Annotated[list[Any], Field(max_length=10_000)] | None = None
-    tools: Annotated[list[Any], Field(max_length=128)] | None = None
-
-
-class OllamaGenerateRequest(OllamaRequest):
-    """The request of /api/generate; without a prompt it only loads the model."""
-
-    prompt: Text | None = None
-    system: Text | None = None
-    raw: bool | None = None
-
-
-class OllamaEmbedRequest(ModelRequest):
-    """The request of /api/embed."""
-
-    input: Text | Texts
-
-
-class OllamaShowRequest(ModelRequest):
-    """The request of /api/show; `name` is an older name of `model`."""
-
-    name: str | None = None
 
 
 class TokenizeRequest(ModelRequest):

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from chatmill.app.server import request_models, responses
+from chatmill.app.server import request_models, responses, responses_request
 from chatmill.app.server.answers import answer_response
 from chatmill.app.server.api import Chat, start_chat
 from chatmill.app.server.api_errors import ApiError, to_api_error
@@ -26,13 +26,13 @@ TEXT_TYPES = ("input_text", "output_text", "text")
 
 async def create_response(models: Models, request: Request) -> Response:
     """Answer a text or a conversation."""
-    parameters, num_bytes = await parse(models, request, request_models.ResponsesRequest)
+    parameters, num_bytes = await parse(models, request, responses_request.ResponsesRequest)
     chat = await start_chat(models, chat_request(parameters), num_bytes)
     writer = ResponseWriter(chat, parameters)
     return answer_response(models, chat.answers, writer.stream if parameters.stream else writer.send_full)
 
 
-def chat_request(parameters: request_models.ResponsesRequest) -> request_models.ChatRequest:
+def chat_request(parameters: responses_request.ResponsesRequest) -> request_models.ChatRequest:
     """The same request for /v1/chat/completions. Raises ApiError."""
     given = parameters.input
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -51,7 +51,7 @@ def chat_request(parameters: request_models.ResponsesRequest) -> request_models.
         ]
     choice = parameters.tool_choice
     if choice is not None:
-        named = isinstance(choice, request_models.ResponsesToolChoice)
+        named = isinstance(choice, responses_request.ResponsesToolChoice)
         values["tool_choice"] = {"type": "function", "function": {"name": choice.name}} if named else choice  # type: ignore[union-attr]
     if wanted := parameters.text and parameters.text.format:
         values["response_format"] = {"type": wanted.type, "json_schema": {"schema": wanted.value}}
@@ -88,7 +88,7 @@ def as_text(part: Any) -> Any:
 class ResponseWriter:
     """Sends one answer as a response object or as its events."""
 
-    def __init__(self, chat: Chat, parameters: request_models.ResponsesRequest) -> None:
+    def __init__(self, chat: Chat, parameters: responses_request.ResponsesRequest) -> None:
         self._answer, self._model, self._function = chat.answers[0], chat.model, chat.function
         self._call = ClientCall(chat.function) if chat.function else None
         self._number = 0  # of the next event
