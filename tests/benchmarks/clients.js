@@ -1,5 +1,7 @@
-// What npm's clients can do with a server; run by clients.py in the folder of the clients. It reads {"address", "model",
-// "embedder"} from stdin and prints one JSON object for each client and feature.
+/** What npm's clients can do with a server; run by clients.py in the folder of the clients.
+ *
+ * Standard input is {address, model, embedder}; standard output has one JSON object for each client and feature.
+ */
 
 import { readFileSync } from "node:fs";
 

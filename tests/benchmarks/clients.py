@@ -24,7 +24,7 @@ PYTHON = (
     "openai",
     "langchain-openai",
     "litellm",
-    "mcp",
+    "mcp",  # for litellm's tools
     "llm",
     "ollama",
     "openapi-spec-validator",

@@ -29,7 +29,7 @@ def check(client: str, features: Features) -> None:
             result, message = "works" if run() else "FAILS", ""
         except Exception as error:  # noqa: BLE001: any error is a result
             message = " ".join(str(error).split())
-            told = any(code in message for code in CODES) or ("(status code: 4" in message)
+            told = any(words in message for words in (*CODES, "tools: ", "response_format: "))
             result = "refused" if told else "FAILS"
             message = f"{type(error).__name__}: {message}"[:300]
         print(json.dumps({"client": client, "feature": feature, "result": result, "message": message}), flush=True)
@@ -58,10 +58,14 @@ def openai_features(address: str, model: str, embedder: str) -> Features:
             return False
         (made,) = choice.message.tool_calls
         results = {"role": "tool", "tool_call_id": made.id, "content": "336"}
-        answer = create(model=model, messages=[*MESSAGES, choice.message, results], tools=[tool]) if not more else None
-        return bool(json.loads(made.function.arguments)) and (
-            answer is None or "336" in answer.choices[0].message.content
-        )
+        if more:
+            return bool(json.loads(made.function.arguments))
+        answer = create(model=model, messages=[*MESSAGES, choice.message, results], tools=[tool])
+        return "336" in answer.choices[0].message.content
+
+    def usage() -> Any:
+        chunks = list(create(model=model, messages=MESSAGES, stream=True, stream_options={"include_usage": True}))
+        return chunks[-1].usage
 
     def responses() -> bool:
         whole = client.responses.create(model=model, input=QUESTION)
@@ -71,9 +75,7 @@ def openai_features(address: str, model: str, embedder: str) -> Features:
     return {
         "models": lambda: client.models.list().data,
         "chat": lambda: create(model=model, messages=MESSAGES).choices[0].message.content,
-        "stream": lambda: (
-            [*create(model=model, messages=MESSAGES, stream=True, stream_options={"include_usage": True})][-1].usage
-        ),
+        "stream": usage,
         "unknown parameter": unknown,
         "n": lambda: len(create(model=model, messages=MESSAGES, n=3, temperature=1, seed=1).choices) == 3,
         "prompts": lambda: len(client.completions.create(model=model, prompt=["A", "B"], max_tokens=4).choices) == 2,
@@ -104,9 +106,8 @@ def langchain_features(address: str, model: str, embedder: str) -> Features:
         return "336" in str(bound.invoke(history).content)
 
     def structured(**more: Any) -> Any:
-        return chat.with_structured_output({"title": "place", "description": "a place", **CITY}, **more).invoke(
-            QUESTION
-        )
+        schema = {"title": "place", "description": "a place", **CITY}
+        return chat.with_structured_output(schema, **more).invoke(QUESTION)
 
     return {
         "chat": lambda: chat.invoke(QUESTION).content,

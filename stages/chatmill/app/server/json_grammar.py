@@ -2,6 +2,8 @@
 
 import json
 from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,7 @@ import numpy as np
 from chatmill.app.server.api_errors import ApiError
 from chatmill.inference.prompt_builder import PromptBuilder
 
-try:
-    import llguidance
-except ImportError:
-    llguidance = None
-
+llguidance: Any = import_module("llguidance") if find_spec("llguidance") else None  # an extra
 MAX_SCHEMA_BYTES = 65_536
 
 
