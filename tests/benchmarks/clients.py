@@ -88,7 +88,7 @@ def run_clients(folder: Path, python: Path, address: str, models: list[str]) -> 
 
 def table(cells: list[Cell]) -> str:
     """A table of clients and features, and the errors below it."""
-    clients = list(dict.fromkeys(cell.client for cell in cells))
+    clients = list(dict.fromkeys(cell.client for cell in cells if cell.feature in FEATURES))
     results = {(cell.client, cell.feature): cell.result for cell in cells}
     lines = ["| | " + " | ".join(clients) + " |", "|---|" + "---|" * len(clients)]
     for feature in FEATURES:
