@@ -22,6 +22,7 @@ from chatmill.report.token_view import conversation_tokens, loss_mask_view, text
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
+PAGE_COMMAND = "chatmill page --model data/export/onnx -o chat.html"
 MASK_EXAMPLE = [  # the conversation whose loss mask is shown
     Message.from_text("user", "What is 12 times 3?"),
     Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))),
@@ -120,6 +121,7 @@ def main(
     page = document(
         "chatmill report",
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
+        tag("p", "To chat with the model in a browser, without a server: ", tag("code", PAGE_COMMAND), class_="note"),
         sections.summary(measured, timed),
         sections.checks(measured),
         answers.chats(chats),

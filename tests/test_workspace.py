@@ -26,6 +26,8 @@ RUNS = [
     ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
     ["export-tokenizer", "data/tokenizer", "data/export/again"],
     ["gguf", "data/model", "data/export/gguf-again", "--quantize", "q4_0"],
+    ["pack", "data/export/packed"],
+    ["page", "-o", "data/export/chat.html"],
     ["prepare", "--look", "data/raw/talk.jsonl"],
     ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],

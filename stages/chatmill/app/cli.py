@@ -15,6 +15,8 @@ COMMANDS = {
     "evaluate": "measure models on conversations, texts or minimal pairs",
     "export-tokenizer": "convert a tokenizer to every format that can express it",
     "gguf": "convert a model to GGUF, for llama.cpp and ollama",
+    "pack": "pack a model for others: one folder for all runtimes, with a model card",
+    "page": "write a page that is one file: a model to chat with in a browser, without a server",
     "prepare": "look at a dataset, and propose its section for params.yaml",
     "repair": "remove what is damaged or was left by killed commands, so that `dvc repro` restores it",
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",

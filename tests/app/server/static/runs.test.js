@@ -197,6 +197,7 @@ test("one or two ticked runs with models can chat, and others are told why not",
     false,
     false,
   ]);
+  assert.match(selectionHint([one]), /^`chatmill page --model \S+ -o chat.html` makes a page/);
   assert.equal(selectionHint([one, one, one]), "3 runs ticked; one or two can chat.");
   assert.match(selectionHint([one, gone]), /^The model of b is not on this machine: `dvc pull`/);
   assert.equal(selectionHint([failed]), "c has no model to chat with.");

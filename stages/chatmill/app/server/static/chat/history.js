@@ -12,7 +12,7 @@ import { newConversation, titleOf } from "./conversation.js";
 /** @typedef {{ id?: string, deleted?: boolean }} Change a change that another tab has made */
 /** @typedef {StoredHistory | MemoryHistory} History */
 
-const NAME = "chatmill";
+const NAME = globalThis.document?.documentElement.dataset.history ?? "chatmill"; // pages from disk may share a store
 const CONVERSATIONS = "conversations";
 const TITLES = "titles";
 

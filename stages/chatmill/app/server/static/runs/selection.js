@@ -44,6 +44,9 @@ export function summary({ runs, problem, read }) {
 export function selectionHint(ticked) {
   const without = ticked.find((run) => !run.model);
   if (!ticked.length) return "Tick runs to see their curves, and two of them to chat side by side.";
+  const [{ name }] = ticked;
+  const command = `\`chatmill page --model ${name} -o chat.html\``;
+  if (!without && ticked.length === 1) return `${command} makes a page of its model.`;
   if (!without) return `${pluralize(ticked.length, "run")} ticked${ticked.length > 2 ? "; one or two can chat" : ""}.`;
   if (without.state !== "done") return `${without.name} has no model to chat with.`;
   const remedy = "`dvc pull` or `dvc exp pull` fetches it, if it was pushed";

@@ -1,0 +1,106 @@
+"""A page that is one file: a model, the chat page of the server, and the program that runs the model in a browser."""
+
+import base64
+import hashlib
+import json
+import re
+from html import escape
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from chatmill.app.page.bundle import bundle
+from chatmill.app.page.content import read_content
+
+SERVER = files("chatmill.app.server").joinpath("static")
+PAGE = files("chatmill.app.page").joinpath("static")
+VENDORED = "vendor/markdown-it.esm.min.mjs"
+LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES")
+START = """
+if (typeof document === "undefined") $load("page/worker.js");
+else $load("page/page.js").then(() => $load("chat/chat.js"));"""
+FROM_SERVER, IN_FILE = "all of which comes from this server", "all of which is in this file"
+
+
+def build_page(model: Path, name: str) -> bytes:
+    """The page of a model, the same bytes each time.
+
+    Raises ValueError for a model that is damaged, or that a page cannot run.
+    """
+    content = read_content(model, name)
+    scripts = [_asset("shared/theme.js"), program()]
+    style = _asset("shared/style.css") + _asset("chat/chat.css")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(map(_hash, scripts))} 'wasm-unsafe-eval'",
+            f"style-src {_hash(style)}",
+            "worker-src blob:",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    data = {
+        "content": _json(content.description),
+        "kernel": base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
+        "weights": base64.b64encode(content.weights).decode(),
+    }
+    theme, main = scripts
+    head = [
+        "<!doctype html>",
+        f'<html lang="en" data-history="chatmill {content.fingerprint[:16]}">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="referrer" content="no-referrer">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(name)} · chatmill</title>",
+        '<link rel="icon" href="data:,">',
+        f"<!--\n{_licences()}-->",
+        f"<script>{theme}</script>",
+        f"<style>{style}</style>",
+        "</head>",
+    ]
+    blocks = [f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items()]
+    page = [*head, _body(), *blocks, f'<script id="program">{main}</script>', "</body>", "</html>", ""]
+    return "\n".join(page).encode()
+
+
+def program() -> str:
+    """The script of the page, which is also that of its worker."""
+    modules = {f"{name}/{file.name}": file.read_text("utf-8") for name, file in _modules()}
+    modules[VENDORED] = _asset(VENDORED)
+    del modules["shared/api.js"], modules["shared/theme.js"], modules["shared/events.js"]
+    return bundle(modules, {"shared/api.js": "page/client.js"}, START)
+
+
+def _modules() -> list[tuple[str, Traversable]]:
+    folders = {"chat": SERVER.joinpath("chat"), "page": PAGE, "shared": SERVER.joinpath("shared")}
+    found = [(name, file) for name, folder in folders.items() for file in folder.iterdir() if file.name.endswith(".js")]
+    return sorted(found, key=lambda one: (one[0], one[1].name))
+
+
+def _asset(name: str) -> str:
+    return SERVER.joinpath(name).read_text("utf-8")
+
+
+def _body() -> str:
+    html = _asset("chat/chat.html")
+    body = re.search(r"<body.*(?=</body>)", html, re.DOTALL)
+    assert body and FROM_SERVER in html, "chat.html has changed"
+    return body[0].replace(FROM_SERVER, IN_FILE)
+
+
+def _licences() -> str:
+    text = "".join(map(_asset, LICENCES))
+    return text.replace("--", "- -")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(content: object) -> str:
+    r"""JSON in which no text ends or begins markup, as `<` is written `\u003c`."""
+    return json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

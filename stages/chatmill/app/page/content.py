@@ -1,0 +1,208 @@
+"""What the page has of a model: its shape, weights, tokenizer and template, as page/static/backend.js reads them."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import ArrayLike, NDArray
+from onnx import numpy_helper
+
+from chatmill.app.page.split_patterns import UntranslatedPatternError, to_javascript
+from chatmill.checkpoints.architectures import read_config
+from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.weights import Weights, read_weights, weight_files
+from chatmill.inference.chat_template import LAYOUTS, ChatmillTemplate, ChatTemplate
+from chatmill.inference.model_loading import find_model, load_model
+from chatmill.model.chat_model import ChatModel, scale_rope_frequencies
+from chatmill.model.checkpoint_loading import CONFIG, model_from_weights
+from chatmill.pipeline.manifest import read_json
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.vocabulary.added_tokens import flags_of
+from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor
+from chatmill.tokenizer.vocabulary.steps import flat, library_of
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+MOST_WEIGHTS = 375_000_000  # as base64 they are 500 MB, and Chromium's longest text has 536 million characters
+OTHERS = "`chatmill chat` and `chatmill serve` run it, and `chatmill gguf` may convert it for llama.cpp"
+_PUNCTUATION = r"[\p{P}\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e]"
+
+
+class UnsupportedPageError(ValueError):
+    """A model that the page cannot run: the reason, and what runs it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a page cannot have it: {reason}: {OTHERS}")
+
+
+class PageContent(NamedTuple):
+    """A model for the page."""
+
+    description: dict[str, Any]  # for JSON
+    weights: bytes  # the vectors and scales in float32, then the matrices in int8
+    fingerprint: str
+
+
+def read_content(path: Path, name: str) -> PageContent:
+    """Read a model. Raises UnsupportedPageError for one that the page cannot run, and ValueError for a damaged one."""
+    folder = find_model(path)
+    folder = folder if folder.is_dir() else folder.parent
+    content = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else None
+    if not isinstance(content, dict):
+        raise ValueError(f"{folder}: no {CONFIG}: expected a folder of the pipeline or of Hugging Face")
+    config = read_config(content)
+    if config.chunking or config.byte_head:
+        raise UnsupportedPageError("it has neither chunks of tokens, nor a head that spells")
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in ChatModel(config).parameters())
+    if size > MOST_WEIGHTS:
+        reason = f"{size / 1e6:,.0f} million weights are more than the {MOST_WEIGHTS / 1e6:,.0f} that browsers open"
+        raise UnsupportedPageError(reason)
+    loaded = load_model(path, device="cpu")
+    model = model_from_weights(config, _weights(path, config), torch.device("cpu"), path)
+    tensors, data = quantize(model.state_dict())
+    description = {
+        "name": name,
+        "size": len(data),
+        "shape": _shape(model.config),
+        "tensors": tensors,
+        "tokenizer": tokenizer_content(loaded.tokenizer),
+        "template": template_content(loaded.template, loaded.tokenizer),
+        "stop_ids": sorted(loaded.stop_ids),
+        "tools": list(loaded.tools),
+    }
+    return PageContent(description, data, loaded.tokenizer.fingerprint)
+
+
+def _weights(path: Path, config: ModelConfig) -> Weights:
+    model = find_model(path)
+    if model.suffix != ".onnx":
+        return read_weights(weight_files(model))
+    named = {one.name: numpy_helper.to_array(one) for one in onnx.load(model).graph.initializer if "." in one.name}
+    weights = {name: array for name, array in named.items() if name.endswith((".weight", ".bias"))}
+    if "model.norm.weight" not in weights:
+        raise ValueError(f"{model}: not a float32 graph of `export_onnx`: name the folder of its weights")
+    matrices = ("_proj.weight", "lm_head.weight")  # are transposed in graphs
+    return {
+        name: torch.from_numpy(np.array(array.T if name.endswith(matrices) else array, np.float32))
+        for name, array in weights.items()
+    }
+
+
+def quantize(weights: Weights) -> tuple[list[dict[str, Any]], bytes]:
+    """The names and sizes of all tensors, and their data: each row of a matrix is int8 with a float32 scale."""
+    tensors, floats, matrices = [], [], []
+    for name, weight in weights.items():
+        values: NDArray[np.float32] = weight.to(torch.float32).numpy()
+        rows, columns = values.shape if values.ndim == 2 else (0, len(values))
+        tensors.append({"name": name, "rows": rows, "columns": columns})
+        if not rows:
+            floats.append(values.astype("<f4").tobytes())
+            continue
+        scales, rounded = quantize_rows(values)
+        floats.append(scales.astype("<f4").tobytes())
+        matrices.append(rounded.tobytes())
+    return tensors, b"".join([*floats, *matrices])
+
+
+def quantize_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    """(N, C) -> (N,) scales and (N, C) int8, whose product is nearest to the values."""
+    scales = (np.abs(values).max(axis=1) / np.float32(127)).astype(np.float32)
+    divisors = np.where(scales == 0, np.float32(1), scales)[:, None]
+    return scales, np.rint(values / divisors).astype(np.int8)
+
+
+def _shape(config: ModelConfig) -> dict[str, Any]:
+    frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
+    if config.variant.rope_scaling:
+        frequencies = scale_rope_frequencies(frequencies, config.variant.rope_scaling)
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    more = ("num_key_value_heads", "head_dim", "rms_norm_eps")
+    return {name: getattr(config, name) for name in (*names, *more)} | {
+        "context": config.max_position_embeddings,
+        "sliding_window": config.variant.sliding_window,
+        "frequencies": frequencies.tolist(),
+    }
+
+
+def tokenizer_content(tokenizer: ChatTokenizer) -> dict[str, Any]:
+    """The vocabulary for tokenizer.js. Raises UnsupportedPageError where JavaScript lacks its way to split text."""
+    vocabulary = tokenizer.vocabulary
+    scored = vocabulary.algorithm == "viterbi"
+    marked, stepped = vocabulary.spelling == "marked", vocabulary.steps is not None
+    if marked and stepped:
+        raise UnsupportedPageError("its tokenizer marks spaces by U+2581, and splits text in several steps")
+    scores = vocabulary.scores if vocabulary.steps is None else Preprocessor(vocabulary.steps).scores(vocabulary.scores)
+    try:
+        pattern = None if vocabulary.pattern is None else to_javascript(vocabulary.pattern)
+        splits = [*map(to_javascript, _splits(vocabulary))]
+    except UntranslatedPatternError as error:
+        raise UnsupportedPageError(f"its tokenizer splits text by what JavaScript lacks, {error}") from error
+    return {
+        "algorithm": vocabulary.algorithm,
+        "pattern": pattern,
+        "splits": splits,
+        "marked": marked,
+        "plain": vocabulary.spelling == "plain",
+        "exact": stepped,
+        "tokens": base64.b64encode(b"".join(vocabulary.tokens)).decode(),
+        "lengths": _packed(list(map(len, vocabulary.tokens)), "<u2"),
+        "kinds": _packed(vocabulary.kinds, "u1"),
+        "scores": _packed(scores if scored else [], "<f8"),
+        "merges": _packed(vocabulary.merges, "<u4"),
+        "added": [
+            {
+                "content": token.content,
+                "id": token.id,
+                "single_word": token.single_word,
+                "late": stepped and token.normalized,
+            }
+            for token in vocabulary.added_tokens
+        ],
+        "special": vocabulary.special,
+    }
+
+
+def _packed(numbers: ArrayLike, dtype: str) -> str:
+    return base64.b64encode(np.array(numbers, dtype).tobytes()).decode()
+
+
+def _splits(vocabulary: Vocabulary) -> Iterator[str]:
+    """The expressions of the steps that split text, whose matches and the texts between them are separate."""
+    if vocabulary.steps is None:
+        return
+    _, content = library_of(vocabulary.steps)
+    for step in flat("pre_tokenizer", content["pre_tokenizer"]):
+        match step:
+            case {"type": "Digits", "individual_digits": individual}:
+                yield r"\p{N}" if individual else r"\p{N}+"
+            case {"type": "Punctuation", "behavior": "Isolated" | "isolated"}:
+                yield _PUNCTUATION
+            case {"type": "Split", "behavior": "Isolated" | "isolated", "pattern": {"Regex": expression}}:
+                yield expression
+            case {"type": "Split", "behavior": "Isolated" | "isolated", "pattern": {"String": text}}:
+                yield "".join(f"\\x{{{ord(letter):x}}}" for letter in text)
+            case _:
+                raise UnsupportedPageError(f"its tokenizer splits text by {json.dumps(step)[:80]}")
+
+
+def template_content(template: ChatTemplate, tokenizer: ChatTokenizer) -> dict[str, Any]:
+    """The template for template.js; without a layout it is one of chatmill's own."""
+    layout = None if isinstance(template, ChatmillTemplate) else LAYOUTS[template.name]
+    flags = flags_of(tokenizer.vocabulary.special_handling)
+    sides = ("user", "assistant", "system", "system_in_user")
+    return {
+        "name": template.name,
+        "escapes": template.escapes,
+        "answer_prefix": template.answer_prefix,
+        "end_token": template.end_token,
+        "stop": list(template.stop),
+        "layout": layout and {side: getattr(layout, side) for side in sides},
+        "bos": next((segment.text for segment in template.text("x") if segment.control), ""),
+        "leading_space": tokenizer.leading_space,
+        **{side: [name for name, flag in flags.items() if flag.get(side)] for side in ("lstrip", "rstrip")},
+    }

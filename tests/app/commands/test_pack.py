@@ -1,0 +1,175 @@
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+
+import export_gguf
+import export_onnx
+import export_tokenizer
+from chatmill.app.cli import main
+from chatmill.tokenizer.types import bpe, wordpiece
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.training.model_folder import write_model
+from support.texts import SAMPLE_TEXT
+from support.tiny import CONFIG, random_model
+
+BPE = add_special_tokens(bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings()), [])
+WORDPIECE = add_special_tokens(wordpiece.train([SAMPLE_TEXT * 2], 500, wordpiece.Settings()), [])
+PARTS = ["onnx", "genai", "gguf", "tokenizer"]
+
+
+def make_data(folder, vocabulary=BPE):
+    """A small model, its exports and metrics, as the pipeline leaves them."""
+    write_folder(vocabulary, folder / "tokenizer")
+    model = random_model(replace(CONFIG, vocab_size=len(vocabulary.tokens)))
+    metadata = {"template": "chatml", "tools": ["calculator"], "steps": 1150}
+    write_model(folder / "model", model, folder / "tokenizer", vocabulary, metadata)
+    (folder / "export").mkdir()
+    export_onnx.main(folder / "model", folder / "export/onnx", quantize=["int8"])
+    export_gguf.main(folder / "model", folder / "export/gguf", quantize=["q8_0"])
+    formats = ["binary", "tiktoken_pickle", "huggingface"]
+    export_tokenizer.main(folder / "tokenizer", folder / "export/tokenizer", formats=formats)
+    (folder / "metrics").mkdir()
+    counts = {"messages": {"kept": 1200}, "bytes": {"kept": 34_000}}
+    (folder / "metrics/mix.json").write_text(json.dumps({"read": {"talk": counts, "a|b": counts}}))
+    found = {
+        "bits_per_byte": {"all": 0.75, "baselines": {"xz": 1.5}},
+        "tokenizer": {"fingerprint": vocabulary.fingerprint},
+    }
+    found |= {"intervals": {"bits_per_byte": {"all": [0.7, 0.8]}}, "counts": {"bits_per_byte": {"all": 2000}}}
+    (folder / "metrics/evaluate.json").write_text(json.dumps(found))
+    (folder / "raw").mkdir()
+    (folder / "raw/licenses.yaml").write_text("talk: CC-BY-4.0\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("pack") / "data")
+
+
+@pytest.fixture(scope="module")
+def packed(data):
+    out = data.with_name("packed")
+    assert main(["pack", str(out), "--data", str(data), "--name", "Mill"]) == 0
+    return out
+
+
+@pytest.fixture
+def copy(data, tmp_path):
+    """The data, to be changed."""
+    shutil.copytree(data, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_each_runtime_finds_its_files(packed, data):
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "onnx/model.onnx", "onnx/model_quantized.onnx"):
+        assert (packed / name).is_file()
+    assert sorted(file.name for file in (packed / "gguf").iterdir()) == [
+        "Modelfile",
+        "model-f32.gguf",
+        "model-q8_0.gguf",
+    ]
+    for name in ("model_genai.onnx", "model_shared.onnx", "genai_config.json", "tokenizer.json"):
+        assert (packed / "genai" / name).read_bytes() == (data / "export/onnx" / name).read_bytes()
+    assert (packed / "tokenizer/tokenizer.bin").is_file()
+    assert (packed / "chat.html").read_bytes().startswith(b"<!doctype html>")
+    assert json.loads((packed / "config.json").read_text())["transformers.js_config"] == {"dtype": "fp32"}
+    assert not [file for file in packed.rglob("*") if file.is_symlink() or file.name == "manifest.json"]
+
+
+def test_all_files_are_in_the_checksums(packed):
+    lines = [line.split("  ") for line in (packed / "SHA256SUMS").read_text().splitlines()]
+    files = {str(file.relative_to(packed)) for file in packed.rglob("*") if file.is_file()} - {"SHA256SUMS"}
+    assert {name for _, name in lines} == files
+    for digest, name in lines:
+        assert hashlib.sha256((packed / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_card_has_the_data_and_the_figures(packed):
+    card = (packed / "README.md").read_text()
+    _, fields, text = card.split("---\n", 2)
+    assert yaml.safe_load(fields) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["chatmill", "gguf", "onnx"],
+    }
+    assert text.startswith("\n# Mill\n")
+    assert "| talk | 1,200 | 34,000 | CC-BY-4.0 |\n| a\\|b | 1,200 | 34,000 | not stated |" in text
+    assert "| bits per byte, all text | 0.750 | 0.700 to 0.800 | 2000 |" in text
+    assert "skills" not in text and "sensible" not in text  # which was not measured
+
+
+def test_two_packs_are_equal(packed, data):
+    again = data.with_name("again")
+    assert main(["pack", str(again), "--data", str(data), "--name", "Mill"]) == 0
+    assert (again / "SHA256SUMS").read_bytes() == (packed / "SHA256SUMS").read_bytes()
+
+
+def test_only_a_pack_is_replaced(packed, data, tmp_path, capsys):
+    arguments = ["--data", str(data), "--name", "Other"]
+    assert main(["pack", str(tmp_path), *arguments, "--force"]) == 1
+    assert "was not packed by chatmill" in capsys.readouterr().err
+    shutil.copytree(packed, tmp_path / "packed")
+    assert main(["pack", str(tmp_path / "packed"), *arguments]) == 1
+    assert "already exists: name a new folder, or pass --force" in capsys.readouterr().err
+    assert main(["pack", str(tmp_path / "packed"), *arguments, "--force"]) == 0
+    assert "# Other" in (tmp_path / "packed/README.md").read_text()
+
+
+def test_what_gguf_cannot_express_is_told(tmp_path, capsys):
+    folder = make_data(tmp_path / "data", WORDPIECE)
+    assert main(["pack", str(tmp_path / "out"), "--data", str(folder)]) == 0
+    reason = "llama.cpp's WordPiece is BERT's, which drops blanks"
+    assert f"left out: gguf: {reason}" in capsys.readouterr().out
+    assert f"There is nothing for llama.cpp, ollama: {reason}." in (tmp_path / "out/README.md").read_text()
+    assert not (tmp_path / "out/gguf").exists()
+
+
+def test_a_part_that_is_not_exported_yet_is_told(copy, capsys):
+    shutil.rmtree(copy / "export/gguf")
+    assert main(["pack", str(copy.parent / "out"), "--data", str(copy)]) == 0
+    assert "export/gguf: no such folder: run `dvc repro`" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: shutil.rmtree(data / "model"), "model: no such folder: run `dvc repro` first"),
+        (lambda data: (data / "model/manifest.json").unlink(), "manifest.json is missing"),
+        (lambda data: (data / "model/model.safetensors").write_bytes(b"x"), "model.safetensors"),
+        (lambda data: (data / "export/onnx/model.onnx").write_bytes(b"x"), "model.onnx"),
+        (lambda data: (data / "metrics/evaluate.json").unlink(), "evaluate.json: no such file: the card needs it"),
+        (lambda data: (data / "metrics/evaluate.json").write_text("{}"), "of another tokenizer than the model's"),
+    ],
+)
+def test_a_state_that_is_incomplete_or_mixed_is_refused(copy, damage, message, capsys):
+    damage(copy)
+    assert main(["pack", str(copy.parent / "out"), "--data", str(copy)]) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (copy.parent / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_card_work(packed):
+    """Those of Python; benchmarks run the others."""
+    pytest.importorskip("onnxruntime_genai")
+    card = (packed / "README.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        found = subprocess.run([sys.executable, "-c", program], cwd=packed, check=True, capture_output=True, text=True)
+        assert found.stdout
+    [command] = re.findall(r"```sh\nchatmill (chat .*?)\n```", card)
+    arguments = [argument.strip("'") for argument in re.findall(r"'[^']*'|\S+", command)]
+    found = subprocess.run(
+        [sys.executable, "-m", "chatmill.app.cli", *arguments], cwd=packed, check=True, capture_output=True
+    )
+    assert found.stdout

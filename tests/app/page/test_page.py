@@ -1,0 +1,240 @@
+"""The page that is one file, and its engine in Chromium."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import expect
+
+from chatmill.app import cli
+from chatmill.app.page.builder import build_page, program
+from chatmill.app.page.bundle import bundle
+from chatmill.app.page.content import quantize_rows, read_content, template_content, tokenizer_content
+from chatmill.app.page.split_patterns import UntranslatedPatternError, to_javascript
+from chatmill.checkpoints.configuration import Variant
+from chatmill.conversation.chatml import CONTROL_TOKENS, Message
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.chat_template import LAYOUTS, ExternalTemplate
+from chatmill.inference.model_loading import load_model
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.types.byte import Settings, train
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
+from chatmill.tools.calculator import calculate
+from support.chat_page import ask
+from support.chromium import chromium, visit
+from support.exported import TYPES, export
+from support.page_engine import (
+    ANSWER,
+    CALCULATE,
+    ENCODE,
+    OPEN_TOKENIZER,
+    PROMPT,
+    dequantized,
+    open_content,
+    write_engine,
+)
+from support.texts import NAUGHTY, WORDS
+from support.tiny import CONFIG, write_model
+
+HOSTILE = '</script><script>alert(1)</script><!--"&'
+VARIANTS = {
+    "qwen3": Variant(),
+    "qwen2": Variant(qk_norm=False, qkv_bias=True),
+    "llama": Variant(qk_norm=False),
+    "windowed": Variant(qk_norm=False, sliding_window=24),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def engine(browser, tmp_path):
+    """A page with the engine alone."""
+    page = browser.new_context(offline=True).new_page()
+    page.goto(write_engine(tmp_path / "engine.html"))
+    yield page
+    page.context.close()
+
+
+def test_a_page_has_the_same_bytes_each_time(model):
+    assert build_page(model, "tiny") == build_page(model, "tiny")
+
+
+def test_only_the_two_scripts_of_the_page_may_run_and_nothing_may_connect(model):
+    page = build_page(model, HOSTILE).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    hashes = set(re.findall(r"'sha256-([^']+)'", policy))
+    scripts = re.findall(r'<script(?: id="program")?>(.*?)</script>', page, re.DOTALL)
+    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digests = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts + styles}
+    assert (len(scripts), digests) == (2, hashes)
+    assert policy.startswith("default-src 'none'; ") and "connect-src" not in policy and "unsafe-inline" not in policy
+
+
+def test_a_name_is_text_wherever_it_stands(model):
+    page = build_page(model, HOSTILE).decode()
+    assert page.count("alert(1)") == 2
+    assert "<script>alert" not in page and '--"' not in page.split("<body")[0]
+
+
+def test_no_module_of_the_page_has_what_would_end_its_script():
+    assert not re.search(r"<(/?script|!--)", program(), re.IGNORECASE)
+
+
+def test_a_module_that_cannot_be_bundled_is_refused():
+    with pytest.raises(ValueError, match=r"imports x\.js, which is not among the modules"):
+        bundle({"a.js": 'import { x } from "./x.js";'}, {}, "")
+    with pytest.raises(ValueError, match="unknown form of import or export: export default 3;"):
+        bundle({"a.js": "export default 3;"}, {}, "")
+
+
+def test_int8_rows_are_within_half_a_step_of_the_weights():
+    values = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    values[3] = 0
+    scales, rounded = quantize_rows(values)
+    assert np.allclose(scales, np.abs(values).max(axis=1) / 127)
+    assert (np.abs(values - scales[:, None] * rounded) <= 0.5001 * scales[:, None]).all()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (r"(?i:'s|k)", "(?:'[sSſ]|[kK\u212a])"),
+        (r"\s++$", r"(?=(?<p0>\p{White_Space}+))\k<p0>(?![\s\S])"),
+        (r"[^\s\p{L}]?+.", r"(?=(?<p0>[^\p{White_Space}\p{L}]?))\k<p0>[^\n]"),
+        (r"\p{Han}{1,3}|\P{N}\-", r"\p{Script=Han}{1,3}|\P{N}\x2d"),
+    ],
+)
+def test_patterns_are_translated(pattern, expected):
+    assert to_javascript(pattern) == expected
+
+
+@pytest.mark.parametrize("pattern", [r"\bword", r"[a&&b]", r"^a", r"\p{Emoji}", r"[[:alpha:]]", r"a\1", "(?i:é)"])
+def test_patterns_that_javascript_lacks_are_refused(pattern):
+    with pytest.raises(UntranslatedPatternError):
+        to_javascript(pattern)
+
+
+def test_a_model_of_another_shape_is_one_line_and_writes_nothing(tmp_path, capsys, model):
+    folder = shutil.copytree(model, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))
+    assert cli.main(["page", "--model", str(folder), "-o", str(tmp_path / "chat.html")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "chat.html").exists()
+
+
+def test_a_model_that_browsers_do_not_open_is_one_line(tmp_path, capsys, model):
+    folder = shutil.copytree(model, tmp_path / "large")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 1 << 24}))
+    assert cli.main(["page", "--model", str(folder), "-o", str(tmp_path / "chat.html")]) == 1
+    error = capsys.readouterr().err
+    assert "million weights are more than the 375 that browsers open" in error and error.count("\n") == 1
+    assert not (tmp_path / "chat.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TYPES)
+def test_each_type_gives_the_same_ids(name, engine, tmp_path):
+    tokenizer = export(name, tmp_path).original
+    texts = [
+        *NAUGHTY,
+        *WORDS,
+        " ".join(WORDS),
+        *CONTROL_TOKENS,
+        "don't ſ'ſ DON'T\r\n\r\n  12345٣Ⅷ",
+        "é\u0301\u2581 \u2581",
+    ]
+    engine.evaluate(OPEN_TOKENIZER, tokenizer_content(tokenizer))
+    assert engine.evaluate(ENCODE, texts) == tokenizer.encode(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+def test_answers_are_those_of_pytorch_on_the_same_weights(name, template, engine, tmp_path):
+    folder = write_model(tmp_path / "model", replace(CONFIG, variant=VARIANTS[name], hidden_size=40), template)
+    content, loaded = read_content(folder, "tiny"), load_model(folder, device="cpu", threads=1)
+    loaded.engine.model.load_state_dict(dequantized(content))
+    session = ChatSession(loaded.engine, loaded.tokenizer, loaded.template, loaded.stop_ids)
+    talk = [Message.from_text(role, f"Hi <|im_end|> {role} é") for role in ("system", "user", "assistant", "user")]
+    long = [Message.from_text(role, f"{role} {'word ' * 20}") for role in ("user", "assistant") * 5]
+    for conversation in (talk, talk[:2], [*long, talk[-1]]):
+        messages = [{"role": one.role, "content": one.text} for one in conversation]
+        session.greedy_reply(conversation, 40)
+        for simd in (True, False):
+            open_content(engine, content, simd=simd)
+            found = engine.evaluate(ANSWER, [messages, 40])
+            assert (found["prompt"], found["ids"]) == (session.prompt_ids, session.answer_ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("leading_space", [False, True])
+def test_prompts_of_external_layouts_are_the_same(name, leading_space, engine, tmp_path):
+    content = read_content(write_model(tmp_path / "model"), "tiny")
+    controls = {control for one in LAYOUTS.values() for control in re.findall(r"<\|?\w+\|?>|</s>", str(one.user))}
+    vocabulary = add_special_tokens(train([], 256, Settings()), sorted(controls - {*CONTROL_TOKENS}))
+    tokenizer = ChatTokenizer(vocabulary, leading_space=leading_space)
+    template = ExternalTemplate(name, tokenizer.special, bos="<|bos|>", leading_space=leading_space)
+    content.description.update(
+        tokenizer=tokenizer_content(tokenizer),
+        template=template_content(template, tokenizer),
+        shape=content.description["shape"] | {"vocab_size": len(vocabulary.tokens)},
+    )
+    open_content(engine, content)
+    talk = [Message.from_text(role, f"Hi <|im_end|></s> {role} é") for role in ("system", "user", "assistant", "user")]
+    for conversation in (talk, talk[1:], talk[1:2], talk[:3]):
+        continues = conversation[-1].role == "assistant"
+        segments = (template.continue_final_message if continues else template.prompt)(conversation)
+        messages = [{"role": one.role, "content": one.text} for one in conversation]
+        assert engine.evaluate(PROMPT, messages) == tokenizer.encode_segments(segments)[0]
+
+
+@pytest.mark.slow
+def test_the_calculator_gives_the_same_results(engine):
+    generator = np.random.default_rng(3)
+    symbols = list("0123456789..++--**//() ")
+    texts = ["".join(generator.choice(symbols, generator.integers(1, 24))) for _ in range(2000)]
+    texts += [f"{a}/{b}" for a in range(-9, 10) for b in range(-9, 10)]
+    assert engine.evaluate(CALCULATE, texts) == [calculate(text) for text in texts]
+
+
+@pytest.mark.slow
+def test_a_page_from_disk_chats_without_a_network(browser, tmp_path, model):
+    file = tmp_path / "chat.html"
+    assert cli.main(["page", "--model", str(model), "-o", str(file), "--name", HOSTILE]) == 0
+    with visit(browser, f"file://{file}", offline=True) as page:
+        requests = []
+        page.on("request", lambda request: requests.append(request.url))
+        expect(page.locator("#model")).to_have_value(HOSTILE)
+        answer = ask(page, "Hi")
+        answer.get_by_role("button", name="Tokens").click()
+        expect(answer.locator(".tokens .token").first).to_have_text("<|bos|>")
+        page.reload()
+        expect(page.locator(".exchange .words")).to_have_text("Hi")
+        assert all(url.startswith(("file:", "blob:")) for url in requests)
+
+
+def test_the_scales_and_numbers_of_a_page_are_its_weights(model):
+    content = read_content(model, "tiny")
+    original = load_model(model, device="cpu").engine.model.state_dict()
+    for name, weight in dequantized(content).items():
+        step = original[name].abs().amax(-1, keepdim=True) / 127 if weight.ndim == 2 else torch.tensor(0.0)
+        assert ((weight - original[name]).abs() <= 0.501 * step).all(), name
