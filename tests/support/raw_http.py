@@ -21,7 +21,7 @@ from export_onnx import main as export
 from support.tiny import write_model
 
 TIMEOUT_SECONDS = 60  # after which a silent server is considered hung
-OPTIONS = ServingOptions("cpu", 4, 8, Sampling(), 32, 60)
+OPTIONS = ServingOptions("cpu", 4, 8, Sampling(), 32, 60, strict=True)
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}  # of `request`
@@ -41,8 +41,10 @@ class Response(NamedTuple):
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error; asserts that it has the fields of an OpenAI error."""
+        """The error; asserts that it has the fields of an OpenAI error, or is a text as in ollama's API."""
         error = self.json["error"]
+        if isinstance(error, str):
+            return {"message": error, "type": "invalid_request_error"}
         assert set(error) == {"message", "type", "param", "code"}, error
         assert isinstance(error["message"], str) and error["message"], error
         return error
@@ -51,7 +53,9 @@ class Response(NamedTuple):
     def events(self) -> list[Any]:
         """The events of a complete stream."""
         *events, end = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
-        assert end == "[DONE]", end
+        if end != "[DONE]":  # of /v1/responses
+            assert json.loads(end)["type"] in ("response.completed", "response.incomplete"), end
+            events.append(end)
         return [json.loads(event) for event in events]
 
 

@@ -1,60 +1,36 @@
-import asyncio
 import json
 import shutil
 import signal
 import socket
 import subprocess
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import numpy as np
 import openai
 import pytest
-from starlette.testclient import TestClient
 
-from chatmill.app.server.app import create_app
-from chatmill.app.server.models import Models, ServingOptions
-from chatmill.app.server.runs import Runs
-from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END, Message, escape
+from chatmill.app.server.models import Models
+from chatmill.conversation.chatml import IM_END, Message
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.chat_template import CHATML
-from chatmill.inference.model_loading import LoadedModel, load_model
-from chatmill.inference.sampler import Sampling
+from chatmill.inference.model_loading import load_model
 from chatmill.tools.calculator import calculate
 from export_onnx import main as export
-from support.scripted import ScriptedEngine
+from support.api_client import (
+    HELLO,
+    OPTIONS,
+    SPECIAL,
+    TOKENIZER,
+    answer_ids,
+    chat,
+    client_of,
+    content,
+    events,
+    refused,
+    scripted,
+    stream,
+)
 from support.serving import process, serving
-from support.tiny import byte_tokenizer, write_model
-
-TOKENIZER = byte_tokenizer()
-SPECIAL = TOKENIZER.special
-OPTIONS = ServingOptions({}, 4, 4, Sampling(), 16, 60)
-HELLO = [{"role": "user", "content": "Hello"}]
-
-
-def answer_ids(text):
-    """The ids of a text as a model generates it; `[` and `]` enclose a call."""
-    calls = {ord("["): SPECIAL[CALL_START], ord("]"): SPECIAL[CALL_END]}
-    return [*(calls.get(byte, byte) for byte in escape(text).encode()), SPECIAL[IM_END]]
-
-
-@contextmanager
-def client_of(models, **options):
-    app = create_app(models, Runs(None), ["127.0.0.1"], [], None)
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, **options) as client:
-        yield client
-    asyncio.run(models.drain(0))
-
-
-@contextmanager
-def scripted(*replies, context=1000, **options):
-    """A client of a server whose model generates these replies, each a text or ids."""
-    script = [token for text in replies for token in (answer_ids(text) if isinstance(text, str) else text)]
-    engine = ScriptedEngine(script, vocab_size=TOKENIZER.vocab_size, context=context)
-    models = Models(["scripted"], OPTIONS._replace(**options))
-    models.add("scripted", LoadedModel(engine, TOKENIZER, CHATML, frozenset()))
-    with client_of(models) as client:
-        client.engine = engine
-        yield client
+from support.tiny import write_model
 
 
 @pytest.fixture(scope="module")
@@ -77,37 +53,6 @@ def client(loaded):
     models.add("tiny", loaded)
     with client_of(models) as client:
         yield client
-
-
-def chat(client, messages=HELLO, **parameters):
-    response = client.post("/v1/chat/completions", json={"messages": messages, **parameters})
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def events(text):
-    """The objects of server-sent events; the last event must be [DONE]."""
-    *data, done = [line.removeprefix("data: ") for line in text.split("\n\n") if line and not line.startswith(":")]
-    assert done == "[DONE]"
-    return [json.loads(event) for event in data]
-
-
-def stream(client, path="/v1/chat/completions", **parameters):
-    response = client.post(path, json={"stream": True, **parameters})
-    assert response.headers["content-type"].startswith("text/event-stream")
-    return events(response.text)
-
-
-def content(chunks):
-    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"])
-
-
-def refused(client, path="/v1/chat/completions", **parameters):
-    """Status, parameter and code of an error."""
-    response = client.post(path, json=parameters)
-    error = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    return response.status_code, error["param"], error["code"]
 
 
 def test_an_answer_is_that_of_a_chat_in_the_terminal(client, loaded):
@@ -284,15 +229,20 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
         ({"max_tokens": 0}, (400, "max_tokens", "invalid_value")),
         ({"max_tokens": True}, (400, "max_tokens", "invalid_value")),
         ({"stop": [""]}, (400, "stop", "invalid_value")),
-        ({"n": 2}, (400, "n", "invalid_value")),
+        ({"n": 0}, (400, "n", "invalid_value")),
+        ({"n": 9}, (400, "n", "invalid_value")),
+        ({"n": 10**30}, (400, "n", "invalid_value")),
         ({"logit_bias": {"5": 1}}, (400, "logit_bias", "invalid_value")),
         ({"tools": [{}]}, (400, "tools", "invalid_value")),
-        ({"response_format": {"type": "json_object"}}, (400, "response_format", "invalid_value")),
-        ({"temprature": 1}, (400, "temprature", "unknown_parameter")),
+        ({"tool_choice": "required"}, (400, "tool_choice", "invalid_value")),
+        ({"response_format": {"type": "xml"}}, (400, "response_format", "invalid_value")),
+        ({"guided_regex": "a+"}, (400, "guided_regex", "unsupported_parameter")),
+        ({"functions": [{"name": "f"}]}, (400, "functions", "unsupported_parameter")),
+        ({"stream_options": 1}, (400, "stream_options", "invalid_value")),
         ({"messages": []}, (400, "messages", "invalid_value")),
         ({"messages": [{"role": "robot", "content": "x"}]}, (400, "messages", "invalid_value")),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, (400, "messages", "invalid_value")),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, (400, "messages", None)),
+        ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, (400, "messages", None)),
         ({"continue_final_message": True}, (400, "messages", None)),
     ],
 )

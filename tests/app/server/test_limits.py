@@ -7,7 +7,7 @@ from time import sleep
 import pytest
 from uvicorn.protocols.http import h11_impl
 
-from chatmill.app.server import api, http_protocol
+from chatmill.app.server import http_protocol, request_body
 from chatmill.app.server.security import MAX_BODY_BYTES, client_network
 from chatmill.inference.model_loading import load_model
 from support.raw_http import CHAT, CHUNKED, HELLO, Connection, ask, request, serving_in_thread, wait_until, write_served
@@ -44,7 +44,7 @@ def test_a_body_of_the_longest_is_read(port):
 
 
 def test_a_body_that_does_not_come_is_waited_for_some_time(port, monkeypatch):
-    monkeypatch.setattr(api, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(request_body, "BODY_SECONDS", 0.2)
     for length in ({"Content_Length": "10"}, CHUNKED):
         with Connection(port) as line:
             line.send(request(port, "POST", CHAT, **length))
@@ -55,8 +55,8 @@ def test_a_body_that_does_not_come_is_waited_for_some_time(port, monkeypatch):
 
 @pytest.mark.parametrize(("rate", "status"), [(1, 200), (1 << 30, 408)])
 def test_a_body_that_comes_slowly_may_take_longer_the_longer_it_is(port, monkeypatch, rate, status):
-    monkeypatch.setattr(api, "BODY_SECONDS", 0.3)
-    monkeypatch.setattr(api, "BODY_RATE", rate)
+    monkeypatch.setattr(request_body, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(request_body, "BODY_RATE", rate)
     whole = request(port, "POST", "/tokenize", body={"prompt": "Hello"})
     with Connection(port) as line:
         for start in range(0, len(whole), 2):

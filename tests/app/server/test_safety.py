@@ -304,7 +304,7 @@ def test_nothing_that_is_said_stands_in_the_terminal(folder, more):
         statuses = [reply.status for reply in say_a_secret(int(address.rpartition(":")[2]))]
         server.terminate()
         output = "".join(server.communicate())
-    assert statuses.count(200) == 6
+    assert statuses.count(200) == 7
     assert SECRET not in output
     assert ("POST" in output) == bool(more)
 

@@ -89,6 +89,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if field.name != "seed":
             option = f"--{field.name.replace('_', '-')}"
             add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
+    command.add_argument("--strict", action="store_true", help="refuse unknown parameters instead of ignoring them")
     command.add_argument("-v", "--verbose", action="store_true", help="log every request, but not its content")
 
 
@@ -141,6 +142,7 @@ def serving_options(options: argparse.Namespace) -> ServingOptions:
         sampling,
         options.max_tokens,
         options.time_limit,
+        options.strict,
     )
 
 

@@ -1,114 +1,68 @@
-"""The endpoints: those of OpenAI's API, and some of our own."""
+"""The endpoints of OpenAI's API for answers and models."""
 
-import asyncio
 import secrets
-from collections.abc import Callable
-from functools import partial
 from time import time
-from typing import TypeVar
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Send
 
-from chatmill.app.server import request_models, responses
-from chatmill.app.server.api_errors import ApiError, QueueFull, SchedulerStopped, to_api_error
-from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableResponse, send_response
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob, TokenLogprob
+from chatmill.app.server import prometheus, request_models, responses
+from chatmill.app.server.answers import Answer, answer_response, start_answers
+from chatmill.app.server.client_tools import ClientFunction, client_function
+from chatmill.app.server.jobs import GenerationConfig
+from chatmill.app.server.json_grammar import JsonGrammar
 from chatmill.app.server.models import Model, Models, model_not_found
-from chatmill.app.server.prompts import Prompt, chat_prompt, check_ids, text_prompt, tokenize_prompt, too_long
-from chatmill.app.server.security import BODY_RATE, BODY_SECONDS, MAX_BODY_BYTES, too_large
-from chatmill.app.server.streaming import CompletionWriter, json_response
-
-TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
-MAX_INLINE_BYTES = 4096  # of a body; a longer one is encoded in a thread
-MAX_INLINE_JSON = 65_536  # bytes of a body; a longer one is parsed in a thread
-Result = TypeVar("Result")
+from chatmill.app.server.prompts import chat_prompt, text_prompts
+from chatmill.app.server.request_body import encode_without_blocking, parse
+from chatmill.app.server.streaming import CompletionWriter
 
 
-def routes(models: Models) -> list[Route]:
-    """One route for each endpoint."""
-    posts = {
-        "/v1/chat/completions": create_chat_completion,
-        "/v1/completions": create_completion,
-        "/tokenize": tokenize,
-        "/detokenize": detokenize,
-        "/tokens": token_logprobs,
-    }
-    gets = {"/health": health, "/v1/models": list_models, "/v1/models/{name:path}": show_model}
-    return [
-        *(Route(path, partial(handle, models), methods=["POST"]) for path, handle in posts.items()),
-        *(Route(path, partial(handle, models)) for path, handle in gets.items()),
-    ]
+class Chat(NamedTuple):
+    """The answers to a conversation, and the function of the client that they may call."""
+
+    model: Model
+    answers: list[Answer]
+    function: ClientFunction | None
+
+
+async def start_chat(models: Models, parameters: request_models.ChatRequest, num_bytes: int) -> Chat:
+    """Start the answers to a conversation, whose request has so many bytes. Raises ApiError."""
+    model = await models.get(parameters.model)
+    function = client_function(model, parameters)
+    config = generation_config(
+        models, parameters, parameters.max_completion_tokens or parameters.max_tokens, parameters.num_logprobs
+    )
+    schema, param = function and function.schema, "tools"
+    if schema is None and parameters.response_format:
+        schema, param = parameters.response_format.json_grammar, "response_format"
+    if schema is not None:  # in a thread, as a large schema takes long
+        grammar = await encode_without_blocking(1 << 30, JsonGrammar, model.prompt_builder, schema, param)
+        config = config._replace(grammar=grammar)
+    config = config._replace(ends_at_call=function is not None)
+    prompt = await encode_without_blocking(num_bytes, chat_prompt, model, parameters, config.max_tokens, function)
+    return Chat(model, start_answers(models, model, [prompt], config, parameters.n or 1), function)
 
 
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
-    body = await read_body(request)
-    parameters = await parse(models, request_models.ChatRequest, body)
-    model = await models.get(parameters.model)
-    config = generation_config(
-        models, parameters, parameters.max_completion_tokens or parameters.max_tokens, parameters.num_logprobs
-    )
-    prompt = await encode_without_blocking(body, chat_prompt, model, parameters, config.max_tokens)
+    parameters, num_bytes = await parse(models, request, request_models.ChatRequest)
+    model, answers, function = await start_chat(models, parameters, num_bytes)
     builder = responses.CompletionBuilder("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
-    return completion_response(
-        models, model, parameters, prompt, config._replace(answer_prefix=prompt.answer_prefix), builder
-    )
+    writer = CompletionWriter(answers, parameters, builder, function)
+    return answer_response(models, answers, writer.stream if parameters.stream else writer.send_full)
 
 
 async def create_completion(models: Models, request: Request) -> Response:
-    """Continue a text."""
-    body = await read_body(request)
-    parameters = await parse(models, request_models.CompletionRequest, body)
+    """Continue a text, or several."""
+    parameters, num_bytes = await parse(models, request, request_models.CompletionRequest)
     model = await models.get(parameters.model)
     config = generation_config(models, parameters, parameters.max_tokens, parameters.logprobs)
-    prompt = await encode_without_blocking(body, text_prompt, model, parameters)
+    prompts = await encode_without_blocking(num_bytes, text_prompts, model, parameters)
+    answers = start_answers(models, model, prompts, config, parameters.n or 1)
     builder = responses.CompletionBuilder("text", f"cmpl-{secrets.token_hex(12)}", model.name, int(time()))
-    return completion_response(models, model, parameters, prompt, config._replace(answer_prefix=""), builder)
-
-
-async def tokenize(models: Models, request: Request) -> Response:
-    """The ids of a text or of a conversation."""
-    body = await read_body(request)
-    parameters = await parse(models, request_models.TokenizeRequest, body)
-    model = await models.get(parameters.model)
-    ids = await encode_without_blocking(body, tokenize_prompt, model, parameters)
-    return json_response({"tokens": ids, "count": len(ids), "max_model_len": model.context})
-
-
-async def detokenize(models: Models, request: Request) -> Response:
-    """The text of ids."""
-    parameters = await parse(models, request_models.DetokenizeRequest, await read_body(request))
-    model = await models.get(parameters.model)
-    check_ids(model, parameters.tokens, model.loaded.tokenizer.vocab_size, "tokens")
-    return json_response({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
-
-
-async def token_logprobs(models: Models, request: Request) -> Response:
-    """Each token of a text, its log probability and the likeliest tokens at its position."""
-    parameters = await parse(models, request_models.TokensRequest, await read_body(request))
-    model = await models.get(parameters.model)
-    check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
-    if len(parameters.ids) > model.context:
-        raise too_long(len(parameters.ids), model.context, "ids")
-    job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
-    submit(model, job)
-
-    async def respond(send: Send) -> None:
-        logprobs: list[TokenLogprob] = []
-        try:
-            while latest := await job.results.get_all():
-                logprobs += latest
-                await job.results.wait_closed(PING_SECONDS)
-        finally:
-            model.scheduler.cancel(job)
-        if job.error:
-            raise to_api_error(job.error)
-        await send_response(send, json_response({"tokens": token_entries(parameters.ids, logprobs, model)}))
-
-    return CancellableResponse(respond)
+    writer = CompletionWriter(answers, parameters, builder)
+    return answer_response(models, answers, writer.stream if parameters.stream else writer.send_full)
 
 
 async def health(_: Models, __: Request) -> Response:
@@ -130,37 +84,13 @@ async def show_model(models: Models, request: Request) -> Response:
     return JSONResponse(description)
 
 
-async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises ApiError if it is too long or arrives too slowly."""
-    body, started = bytearray(), asyncio.get_running_loop().time()
-    try:
-        async with asyncio.timeout(BODY_SECONDS) as limit:
-            async for chunk in request.stream():
-                body += chunk
-                limit.reschedule(started + BODY_SECONDS + len(body) / BODY_RATE)
-                if len(body) > MAX_BODY_BYTES:
-                    raise too_large()
-    except TimeoutError as error:
-        message = f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds, or {BODY_RATE:,} bytes/s"
-        raise ApiError(408, message) from error
-    return bytes(body)
-
-
-async def parse(
-    models: Models, request_type: type[request_models.RequestType], body: bytes
-) -> request_models.RequestType:
-    """Parse a request; large ones one at a time in a thread, as parsing blocks all threads."""
-    if len(body) < MAX_INLINE_JSON:
-        return request_models.parse_request(request_type, body)
-    async with models.parsing:
-        return await asyncio.to_thread(request_models.parse_request, request_type, body)
-
-
-async def encode_without_blocking(body: bytes, encode: Callable[..., Result], *arguments: object) -> Result:
-    """Call `encode`, in a thread unless the body is so short that a thread would take longer."""
-    if len(body) < MAX_INLINE_BYTES:
-        return encode(*arguments)
-    return await asyncio.to_thread(encode, *arguments)
+async def show_metrics(models: Models, _: Request) -> Response:
+    """The metrics, with the numbers of running and waiting answers."""
+    schedulers = {model.name: model.scheduler for model in models.loaded()}
+    running = {name: scheduler.num_running for name, scheduler in schedulers.items()}
+    waiting = {name: scheduler.num_waiting for name, scheduler in schedulers.items()}
+    text = models.metrics.text({"chatmill_running_answers": running, "chatmill_waiting_answers": waiting})
+    return Response(text, media_type=prometheus.CONTENT_TYPE)
 
 
 def generation_config(
@@ -169,45 +99,3 @@ def generation_config(
     """The parameters of a request, with the server's defaults for those that it leaves out."""
     sampling = parameters.sampling(models.options.sampling, secrets.randbits(32))
     return GenerationConfig(sampling, max_tokens or models.options.max_tokens, parameters.stops, num_logprobs)
-
-
-def submit(model: Model, job: CompletionJob | LogprobsJob) -> None:
-    """Give a job to the model's scheduler. Raises ApiError if it is refused."""
-    try:
-        model.scheduler.submit(job)
-    except ValueError as error:
-        raise ApiError(400, str(error), code="invalid_value") from error
-    except (QueueFull, SchedulerStopped) as error:
-        raise to_api_error(error) from error
-
-
-def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) -> list[responses.JsonObject]:
-    """The entries of /tokens; the first token has no probability, as nothing precedes it."""
-    tokenizer = model.loaded.tokenizer
-    result = [{**responses.token_entry(ids[0], None, tokenizer), "top": []}]
-    for token, logprob, top_logprobs in logprobs:
-        top = [responses.token_entry(i, value, tokenizer) for i, value in top_logprobs]
-        result.append({**responses.token_entry(token, logprob, tokenizer), "top": top})
-    return result
-
-
-def completion_response(
-    models: Models,
-    model: Model,
-    parameters: request_models.GenerationRequest,
-    prompt: Prompt,
-    config: GenerationConfig,
-    builder: responses.CompletionBuilder,
-) -> Response:
-    """The response to a completion request: one object, or a stream of events."""
-    job = CompletionJob(model.prompt_builder, prompt.ids, config, models.options.time_limit)
-    submit(model, job)
-    writer = CompletionWriter(model, job, config, parameters, prompt, builder)
-
-    async def respond(send: Send) -> None:
-        try:
-            await (writer.stream(send) if parameters.stream else writer.send_full(send))
-        finally:
-            model.scheduler.cancel(job)
-
-    return CancellableResponse(respond)

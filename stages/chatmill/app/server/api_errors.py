@@ -6,7 +6,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+}
 RETRY_AFTER_SECONDS = 2  # in the Retry-After header of a busy server
 
 
@@ -61,10 +67,14 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(503, str(error) or "out of memory", code="out_of_memory")
 
 
-async def handle_api_error(_: Request, error: Exception) -> Response:
+async def handle_api_error(request: Request, error: Exception) -> Response:
     """Starlette's handler of ApiError; it is async because Starlette would call another one in a thread."""
     assert isinstance(error, ApiError)
-    return error.response()
+    response = error.response()
+    if request.url.path.startswith("/api/"):  # ollama's clients expect a text
+        headers = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+        return JSONResponse({"error": error.message}, error.status, headers)
+    return response
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:

@@ -18,10 +18,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from chatmill.app.server import api, assets, runs
+from chatmill.app.server import assets, routes, runs
 from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
 from chatmill.app.server.http_protocol import LimitedProtocol
+from chatmill.app.server.ignored_parameters import IgnoredParametersMiddleware
 from chatmill.app.server.models import Models
+from chatmill.app.server.prometheus import MetricsMiddleware
 from chatmill.app.server.security import SecurityMiddleware
 
 KEEP_ALIVE_SECONDS = 30  # after which an idle connection is closed
@@ -31,8 +33,9 @@ def create_app(
     models: Models, known_runs: runs.Runs, hosts: list[str], origins: list[str], api_key: str | None
 ) -> ASGIApp:
     """The ASGI application: API, runs and pages behind the security middleware."""
+    api_routes = routes.routes(models)
     app = Starlette(
-        routes=[*api.routes(models), *runs.routes(known_runs), *assets.routes()],
+        routes=[*api_routes, *runs.routes(known_runs), *assets.routes()],
         exception_handlers={
             ApiError: handle_api_error,
             HTTPException: handle_http_exception,
@@ -41,7 +44,9 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False
-    return SecurityMiddleware(app, hosts=hosts, origins=origins, key=api_key)
+    paths = frozenset(route.path for route in api_routes)
+    counted = MetricsMiddleware(IgnoredParametersMiddleware(app), models.metrics, paths)
+    return SecurityMiddleware(counted, hosts=hosts, origins=origins, key=api_key)
 
 
 async def handle_disconnect(_: Request, __: Exception) -> Response:

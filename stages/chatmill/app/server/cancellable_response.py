@@ -32,14 +32,21 @@ class CancellableResponse(Response):
             responding.result()
 
 
-async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
-    """Send server-sent events, and [DONE] at the end; None is sent as a comment."""
-    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+async def send_events(
+    send: Send,
+    events: AsyncIterator[bytes | None],
+    *,
+    content_type: bytes = b"text/event-stream; charset=utf-8",
+    layout: bytes = EVENT,
+    ping: bytes = b": still here\n\n",
+    last: bytes = EVENT % b"[DONE]",
+) -> None:
+    """Send server-sent events, or events in another layout, and what ends them; None is sent as a ping."""
+    headers = [(b"content-type", content_type), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     async for event in events:
-        body = b": still here\n\n" if event is None else EVENT % event
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
+        await send({"type": "http.response.body", "body": ping if event is None else layout % event, "more_body": True})
+    await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 async def send_response(send: Send, response: Response) -> None:

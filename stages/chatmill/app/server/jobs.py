@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from chatmill.app.server.json_grammar import JsonGrammar
 from chatmill.app.server.result_queue import ResultQueue
 from chatmill.inference.detokenizer import IncrementalDetokenizer
 from chatmill.inference.generation import Generation
@@ -44,6 +45,8 @@ class GenerationConfig(NamedTuple):
     stop: Sequence[str] = ()
     num_logprobs: int | None = None  # the top logprobs of each token; None: no logprobs at all
     answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
+    ends_at_call: bool = False  # the client runs the tool, not the server
+    grammar: JsonGrammar | None = None  # that the answer matches
 
 
 class Timestamps(NamedTuple):
@@ -104,16 +107,19 @@ class CompletionJob:
         self.times = Timestamps(perf_counter())
         self.deadline = self.times.submitted_at + time_limit
         self.num_logprobs, self._is_text = config.num_logprobs, prompt_builder.tokenizer.is_text
-        self._stop_ids = prompt_builder.stop_ids
+        tool = None if config.grammar else prompt_builder.tool
+        self._call_end = {tool.end_id} if tool and config.ends_at_call else set()
+        self._stop_ids = prompt_builder.stop_ids | self._call_end
+        self._matcher = config.grammar.matcher() if config.grammar else None
         needs_text = config.stop or prompt_builder.template.stop or config.num_logprobs is not None
         self._detokenizer = new_detokenizer(prompt_builder, config) if needs_text else None
         self.generation = Generation(
             ids,
             remaining_context=prompt_builder.context - len(ids),
             sampler=Sampler(prompt_builder.allowed, config.sampling),
-            stop_ids=prompt_builder.stop_ids,
+            stop_ids=self._stop_ids,
             max_tokens=config.max_tokens,
-            tool=prompt_builder.tool,
+            tool=None if config.ends_at_call else tool,
         )
 
     @property
@@ -129,7 +135,8 @@ class CompletionJob:
     @property
     def done(self) -> bool:
         """Whether the answer is complete."""
-        return self.generation.done or (self._detokenizer is not None and self._detokenizer.stopped)
+        stopped = self._detokenizer is not None and self._detokenizer.stopped
+        return self.generation.done or stopped or (self._matcher is not None and self._matcher.complete)
 
     def start(self, cached_tokens: int) -> None:
         """Start the job; the first `cached_tokens` ids are in the cache already."""
@@ -140,10 +147,13 @@ class CompletionJob:
         """Add the next token to the answer, chosen from logits (V,)."""
         if not self.times.first_token_at:
             self.times = self.times._replace(first_token_at=perf_counter())
-        ids = self.generation.step(logits, likeliest)
+        ids = self.generation.step(*((self._matcher.mask(logits), None) if self._matcher else (logits, likeliest)))
         logprobs = self._decode(self._detokenizer, ids, logits) if self._detokenizer else []
         if ids[-1] in self._stop_ids:
-            self.finish_reason = "stop"
+            self.finish_reason = "tool_calls" if ids[-1] in self._call_end else "stop"
+        elif self._matcher:
+            self._matcher.accept(ids[-1])
+            self.finish_reason = "stop" if self._matcher.complete else "length"
         self.results.put(AnswerDelta(ids, logprobs))
 
     def finish(self, error: Exception | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from chatmill.app.experiments import fetch_model
 from chatmill.app.server.api_errors import ApiError
+from chatmill.app.server.prometheus import Metrics
 from chatmill.app.server.scheduler import Scheduler
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.inference.prompt_builder import PromptBuilder
@@ -26,6 +27,7 @@ class ServingOptions(NamedTuple):
     sampling: Sampling
     max_tokens: int
     time_limit: float  # seconds for an answer
+    strict: bool = False  # refuse unknown parameters
 
 
 class Model(NamedTuple):
@@ -53,6 +55,8 @@ class Models:
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
         self.parsing = asyncio.Semaphore(1)  # of large requests
+        self.embedding, self.num_embedding = asyncio.Semaphore(1), 0  # requests for embeddings, waiting ones too
+        self.metrics = Metrics()
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
@@ -82,6 +86,10 @@ class Models:
         """The entries of /v1/models."""
         runs = [name for name in self._runs() if name not in self.names]
         return [self.describe(name) for name in [*self.names, *runs]]
+
+    def loaded(self) -> list[Model]:
+        """The models that are loaded."""
+        return list(self._models.values())
 
     def describe(self, name: str) -> dict[str, Any]:
         """An entry of /v1/models; null is what is not known before the model is loaded."""

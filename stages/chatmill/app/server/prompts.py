@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 from chatmill.app.server import request_models
 from chatmill.app.server.api_errors import ApiError
+from chatmill.app.server.client_tools import ClientFunction, with_calculator_calls
 from chatmill.app.server.models import Model
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation.chatml import Conversation, Part
 from chatmill.datasets.formats import messages
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
@@ -18,19 +19,36 @@ class Prompt(NamedTuple):
     answer_prefix: str | None = None  # as in jobs.GenerationConfig
     echo: str = ""  # the text of the prompt, if the answer is to repeat it
 
+    @property
+    def echo_parts(self) -> list[Part]:
+        """The text of the prompt as a part, if the answer is to repeat it."""
+        return [Part("text", self.echo)] if self.echo else []
 
-def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens: int) -> Prompt:
-    """The prompt of a conversation. Raises ApiError if it is invalid or too long."""
-    conversation = parse_messages(parameters.messages)
-    continues, last = parameters.continue_final_message, conversation[-1]
-    expected = "assistant" if continues else "user"
-    if last.role != expected:
-        reason = "to be continued" if continues else "to be answered"
-        message = f"messages: the last message has the role {last.role!r}: expected {expected!r}, {reason}"
+
+def chat_prompt(
+    model: Model, parameters: request_models.ChatRequest, max_tokens: int, function: ClientFunction | None = None
+) -> Prompt:
+    """The prompt of a conversation. Raises ApiError if it is invalid or too long.
+
+    A last message of the assistant is followed by another one, unless it is to be continued or ends with a tool's
+    output, after which the assistant's turn goes on.
+    """
+    conversation = parse_messages(with_calculator_calls(parameters.messages, function))
+    last = conversation[-1]
+    ends_with_tool = bool(last.parts) and last.parts[-1].kind == "output"
+    continues = parameters.continue_final_message or ends_with_tool
+    if last.role == "system" or (parameters.continue_final_message and last.role != "assistant"):
+        expected = "'assistant', to be continued" if continues else "'user', to be answered"
+        message = f"messages: the last message has the role {last.role!r}: expected {expected}"
         raise ApiError(400, message, param="messages")
     answer_prefix = "" if continues and last.parts else None
-    if parameters.tool_choice != "none":
+    if parameters.tool_choice != "none" and not (function and function.schema is not None):
         conversation = model.prompt_builder.declare(conversation)
+    if last.role == "assistant" and not continues:
+        ids = model.prompt_builder.encode(model.loaded.template.prompt(conversation))
+        if len(ids) >= model.context:
+            raise too_long(len(ids), model.context, "messages")
+        return Prompt(ids)
     if parameters.truncation == "auto":
         try:
             remaining, ids = model.prompt_builder.truncate(conversation, max_tokens)
@@ -43,22 +61,22 @@ def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens
     return Prompt(ids, 0, answer_prefix)
 
 
-def text_prompt(model: Model, parameters: request_models.CompletionRequest) -> Prompt:
+def text_prompts(model: Model, parameters: request_models.CompletionRequest) -> list[Prompt]:
+    """The prompts of texts or of given ids. Raises ApiError if one is invalid or too long."""
+    return [text_prompt(model, given, echo=bool(parameters.echo)) for given in parameters.prompts]
+
+
+def text_prompt(model: Model, given: str | list[int], *, echo: bool = False, param: str = "prompt") -> Prompt:
     """The prompt of a text or of given ids. Raises ApiError if it is invalid or too long."""
-    given = (
-        parameters.prompt[0]
-        if isinstance(parameters.prompt, list) and isinstance(parameters.prompt[0], str)
-        else parameters.prompt
-    )
     tokenizer = model.loaded.tokenizer
     if isinstance(given, str):
-        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, "prompt")))
+        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, param)))
     else:
-        check_ids(model, given, tokenizer.vocab_size, "prompt")
-        text, ids = tokenizer.decode(given) if parameters.echo else "", given
+        check_ids(model, given, tokenizer.vocab_size, param)
+        text, ids = tokenizer.decode(given) if echo else "", given
     if not 0 < len(ids) < model.context:
-        raise too_long(len(ids), model.context, "prompt")
-    return Prompt(ids, echo=text if parameters.echo else "")
+        raise too_long(len(ids), model.context, param)
+    return Prompt(ids, answer_prefix="", echo=text if echo else "")
 
 
 def tokenize_prompt(model: Model, parameters: request_models.TokenizeRequest) -> list[int]:

@@ -1,14 +1,18 @@
-"""Pydantic models of the API's requests, which refuse unknown parameters, wrong types and values out of range."""
+"""Pydantic models of the API's requests, which refuse wrong types and values out of range.
+
+Unknown parameters are collected in `ignored`, or refused with `--strict`. Those in UNSUPPORTED are always refused, as
+an answer without them would mean something else.
+"""
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from chatmill.app.server.api_errors import ApiError
 from chatmill.inference.sampler import Sampling
 
-IGNORED = (  # parameters of OpenAI's API that are accepted and ignored, as they do not affect the text of an answer
+HARMLESS = (  # of OpenAI's API; --strict ignores them, too, as they do not change what an answer says
     "user",
     "metadata",
     "store",
@@ -21,32 +25,64 @@ IGNORED = (  # parameters of OpenAI's API that are accepted and ignored, as they
     "reasoning_effort",
     "verbosity",
 )
+UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or its format
+    "functions",
+    "function_call",
+    "audio",
+    "web_search_options",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "grammar",
+    "json_schema",
+    "bad_words",
+    "ignore_eos",
+    "min_tokens",
+    "prompt_embeds",
+    "chat_template",
+    "images",
+)
+MAX_N = 128  # answers to one prompt
+MAX_PROMPTS = 2048  # in one list
 Text = Annotated[str, Field(max_length=1 << 20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17, fail_fast=True)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+IdLists = Annotated[list[Ids], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 RequestType = TypeVar("RequestType", bound="ModelRequest")
 
 
-class KnownParameters(BaseModel):
-    """Refuses unknown parameters at the first one; `extra="forbid"` takes a second to list 150,000 of them."""
+class Parameters(BaseModel):
+    """Parameters by name. With the context `strict`, the first unknown one is refused."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
     @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        for name in self.model_extra or ():
-            raise PydanticCustomError("extra_forbidden", "{name}", {"name": name})
+    def _check_names(self, info: ValidationInfo) -> Self:
+        strict = bool(info.context and info.context.get("strict"))
+        for name, value in (self.model_extra or {}).items():
+            if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+                raise PydanticCustomError("unsupported", "{name}", {"name": name})
+            if strict and name not in HARMLESS:
+                raise PydanticCustomError("extra_forbidden", "{name}", {"name": name})
         return self
 
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the parameters that were given and have no effect."""
+        return [name for name, value in (self.model_extra or {}).items() if value is not None]
 
-class ModelRequest(KnownParameters):
+
+class ModelRequest(Parameters):
     """The parameters of every request."""
 
     model: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class StreamOptions(KnownParameters):
+class StreamOptions(Parameters):
     """The options of a streamed answer."""
 
     include_usage: bool | None = None
@@ -69,15 +105,14 @@ class GenerationRequest(ModelRequest):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
-    n: Literal[1] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_ignored(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        return {key: value for key, value in values.items() if key not in IGNORED}
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the parameters that were given and have no effect."""
+        options = self.stream_options.ignored if self.stream_options else []
+        return [*super().ignored, *(f"stream_options.{name}" for name in options)]
 
     @property
     def stops(self) -> list[str]:
@@ -96,6 +131,50 @@ class GenerationRequest(ModelRequest):
         return Sampling(**values, seed=seed if self.seed is None else self.seed % (1 << 64))
 
 
+class Function(BaseModel):
+    """A function that a model may call; `parameters` is a JSON schema."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    parameters: dict[str, Any] | None = None
+
+
+class ToolDefinition(BaseModel):
+    """A tool of the client."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ToolChoice(BaseModel):
+    """The choice of one function, which the answer calls."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class JsonSchema(BaseModel):
+    """A named JSON schema."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    value: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(BaseModel):
+    """The format of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @property
+    def json_grammar(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer has to match; None for text."""
+        if self.type == "text":
+            return None
+        schema = self.json_schema.value if self.json_schema and self.type == "json_schema" else None
+        return {"type": "object"} if schema is None else schema
+
+
 class ChatRequest(GenerationRequest):
     """The request of /v1/chat/completions."""
 
@@ -105,17 +184,10 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     continue_final_message: bool = False
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    response_format: dict[str, Any] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    response_format: ResponseFormat | None = None
     modalities: list[Literal["text"]] | None = None
-
-    @field_validator("response_format")
-    @classmethod
-    def _is_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value not in (None, {"type": "text"}):
-            raise ValueError('expected {"type": "text"}: no other format is supported')
-        return value
 
     @property
     def num_logprobs(self) -> int | None:
@@ -126,11 +198,36 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """The request of /v1/completions."""
 
-    prompt: Text | Ids | Annotated[list[Text], Field(min_length=1, max_length=1)]
+    prompt: Text | Ids | Texts | IdLists
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    best_of: Literal[1] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     suffix: Literal[""] | None = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _selects_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value not in (None, n := info.data.get("n") or 1):
+            raise ValueError(f"expected {n}, the value of n, got {value}")
+        return value
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, each a text or ids."""
+        return as_list(self.prompt)
+
+
+class EmbeddingRequest(ModelRequest):
+    """The request of /v1/embeddings."""
+
+    input: Text | Ids | Texts | IdLists
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """The inputs, each a text or ids."""
+        return as_list(self.input)
 
 
 class TokenizeRequest(ModelRequest):
@@ -158,17 +255,34 @@ class TokensRequest(ModelRequest):
     ids: Ids
 
 
-def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
+def as_list(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+    """Texts or lists of ids, where one or several are given."""
+    if isinstance(given, str):
+        return [given]
+    texts = [item for item in given if not isinstance(item, int)]
+    return list(texts) or [[item for item in given if isinstance(item, int)]]
+
+
+def parse_request(request_type: type[RequestType], body: bytes, *, strict: bool = False) -> RequestType:
     """Parse and validate a request's JSON. Raises ApiError with the first error."""
     try:
-        return request_type.model_validate_json(body)
+        return request_type.model_validate_json(body, context={"strict": strict})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = str(first["loc"][0]) if first["loc"] else None
-    if first["type"] == "json_invalid":
-        raise ApiError(400, f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
-    if first["type"] == "extra_forbidden":
-        name = first["msg"]
-        raise ApiError(400, f"unknown parameter {name!r:.100}", param=place or name, code="unknown_parameter")
-    message = first["msg"].removeprefix("Value error, ")
-    raise ApiError(400, f"{place}: {message}" if place else message, param=place, code="invalid_value")
+        raise validation_error(error) from error
+
+
+def validation_error(error: ValidationError) -> ApiError:
+    """The ApiError for the first error of a validation."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
+    match first["type"]:
+        case "json_invalid":
+            return ApiError(400, f"the body is not JSON: {name.removeprefix('Invalid JSON: ')}", code="invalid_json")
+        case "extra_forbidden":
+            return ApiError(400, f"unknown parameter {name!r:.100}", param=place or name, code="unknown_parameter")
+        case "unsupported":
+            return ApiError(
+                400, f"{name}: this server does not support it", param=place or name, code="unsupported_parameter"
+            )
+    message = name.removeprefix("Value error, ")
+    return ApiError(400, f"{place}: {message}" if place else message, param=place, code="invalid_value")

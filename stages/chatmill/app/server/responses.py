@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
+from starlette.responses import Response
+
+from chatmill.app.server.client_tools import ClientCall
 from chatmill.app.server.jobs import CompletionJob, TokenLogprob
 from chatmill.conversation.chatml import Part
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -27,43 +30,61 @@ class CompletionBuilder:
         self._chunk_fields = {"object": f"{object_name}.chunk" if kind == "chat" else object_name, **self._head}
 
     def chunk(
-        self, parts: Sequence[Part], logprobs: JsonObject | None, more: JsonObject, *, first: bool = False
+        self,
+        index: int,
+        parts: Sequence[Part],
+        logprobs: JsonObject | None,
+        more: JsonObject,
+        *,
+        call: ClientCall | None = None,
+        first: bool = False,
     ) -> JsonObject:
         """A chunk with the parts that were added to an answer."""
         text = plain_text(parts)
-        choice: JsonObject = {"index": 0, "logprobs": logprobs, "finish_reason": None, **more}
+        choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": None, **more}
         if self.kind == "text":
             return {**self._chunk_fields, "choices": [{"text": text, **choice}]}
         delta: JsonObject = {"role": "assistant"} if first else {}
-        delta |= {"content": text} if text or first else {}
-        delta |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
+        if call:
+            delta |= call.delta(parts, first=first)
+        else:
+            delta |= {"content": text} if text or first else {}
+            delta |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
         return {**self._chunk_fields, "choices": [{"delta": delta, **choice}]}
 
-    def final_chunk(self, finish_reason: str, timings: JsonObject) -> JsonObject:
+    def final_chunk(self, index: int, finish_reason: str, more: JsonObject) -> JsonObject:
         """The chunk that ends an answer."""
         empty: JsonObject = {"text": ""} if self.kind == "text" else {"delta": {}}
-        choice = {"index": 0, **empty, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._chunk_fields, "choices": [choice], "timings": timings}
+        choice = {"index": index, **empty, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._chunk_fields, "choices": [choice], **more}
 
     def usage_chunk(self, usage: JsonObject) -> JsonObject:
         """The chunk after the last, with the number of tokens."""
         return {**self._chunk_fields, "choices": [], "usage": usage}
 
-    def completion(
+    def choice(
         self,
+        index: int,
         parts: Sequence[Part],
         logprobs: JsonObject | None,
         finish_reason: str,
         more: JsonObject,
-        totals: JsonObject,
+        call: ClientCall | None = None,
     ) -> JsonObject:
-        """The completion object of a complete answer."""
-        choice: JsonObject = {"index": 0, "logprobs": logprobs, "finish_reason": finish_reason, **more}
+        """One of the choices of a completion object."""
+        choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": finish_reason, **more}
         if self.kind == "text":
-            return {**self._completion_fields, "choices": [{"text": plain_text(parts), **choice}], **totals}
+            return {"text": plain_text(parts), **choice}
         message: JsonObject = {"role": "assistant", "content": plain_text(parts), "refusal": None}
-        message |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
-        return {**self._completion_fields, "choices": [{"message": message, **choice}], **totals}
+        if call:
+            message |= call.message(parts)
+        elif any(part.kind != "text" for part in parts):
+            message["parts"] = parts_to_json(parts)
+        return {"message": message, **choice}
+
+    def completion(self, choices: list[JsonObject], totals: JsonObject) -> JsonObject:
+        """The completion object of complete answers."""
+        return {**self._completion_fields, "choices": choices, **totals}
 
 
 def plain_text(parts: Iterable[Part]) -> str:
@@ -85,14 +106,16 @@ def parts_to_json(parts: Iterable[Part]) -> list[JsonObject]:
     return [{"kind": part.kind, "text": part.text} for part in parts]
 
 
-def usage_of(job: CompletionJob) -> JsonObject:
-    """The `usage` of an answer: tokens of the prompt and of the completion."""
-    prompt, generated = len(job.prompt_ids), len(job.generation.generated_ids)
+def usage_of(jobs: Sequence[CompletionJob], prompts: Sequence[CompletionJob] | None = None) -> JsonObject:
+    """The `usage` of answers: the tokens of the completions, and those of the prompts, each counted once."""
+    prompts = jobs if prompts is None else prompts
+    prompt = sum(len(job.prompt_ids) for job in prompts)
+    generated = sum(len(job.generation.generated_ids) for job in jobs)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": job.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": sum(job.cached_tokens for job in prompts)},
     }
 
 
@@ -159,6 +182,19 @@ def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> 
         "control": None if is_text else content.decode("utf-8", "replace") or f"{token}",
         "logprob": logprob,
     }
+
+
+def json_response(values: JsonObject) -> Response:
+    """A response of JSON; unlike Starlette's, it accepts lone surrogates."""
+    return Response(to_json(values), media_type="application/json")
+
+
+def parse_arguments(text: str) -> Any:
+    """The arguments of a call; {} where its JSON was cut."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
 
 
 def to_json(values: Any) -> bytes:

@@ -66,7 +66,7 @@ class Scheduler:
 
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
         self._chats, self.num_slots = make_chat_batch(engine, num_slots)
-        self._max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
+        self.max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
         self._slots: list[Slot] = []
         self._running: list[RunningJob] = []
         self._chunk_size = ChunkSize()
@@ -87,16 +87,30 @@ class Scheduler:
         """Whether no job is running or waiting."""
         return not self._waiting and not self._running
 
-    def submit(self, job: Job) -> None:
-        """Add a job. Raises QueueFull or SchedulerStopped, and ValueError for a text whose logits would be too many."""
-        if job.needs_all_logits and len(job.prompt_ids) * self._vocab_size > MAX_LOGITS:
-            raise ValueError(f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}")
+    @property
+    def num_running(self) -> int:
+        """The number of jobs in slots."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of jobs in the queue."""
+        return len(self._waiting)
+
+    def submit(self, *jobs: Job) -> None:
+        """Add all of these jobs, or none.
+
+        Raises QueueFull or SchedulerStopped, and ValueError for a text whose logits would be too many.
+        """
+        for job in jobs:
+            if job.needs_all_logits and len(job.prompt_ids) * self._vocab_size > MAX_LOGITS:
+                raise ValueError(f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}")
         with self._changed:
             if self._stopped:
                 raise SchedulerStopped("the model has stopped: try again later")
-            if len(self._waiting) + len(self._running) >= self._max_jobs:
+            if len(self._waiting) + len(self._running) + len(jobs) > self.max_jobs:
                 raise QueueFull(f"{len(self._waiting)} requests are waiting")
-            self._waiting.append(job)
+            self._waiting.extend(jobs)
             self._notify()
 
     def cancel(self, job: Job) -> None:

@@ -148,6 +148,7 @@ def _cors(origin: str | None) -> dict[str, str]:
         return {}
     return {
         "Access-Control-Allow-Origin": origin,
+        "Access-Control-Expose-Headers": "x-ignored-parameters",
         "Vary": "Origin",
         "Cross-Origin-Resource-Policy": "cross-origin",
     }

@@ -1,135 +1,140 @@
-"""Sends a completion, in one response or as server-sent events."""
+"""Sends completions, in one response or as server-sent events."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
 
-from starlette.responses import Response
 from starlette.types import Send
 
 from chatmill.app.server import request_models, responses
+from chatmill.app.server.answers import Answer, Update, merged
 from chatmill.app.server.api_errors import to_api_error
-from chatmill.app.server.cancellable_response import PING_SECONDS, send_events, send_response
-from chatmill.app.server.jobs import AnswerDelta, CompletionJob, GenerationConfig, new_detokenizer
-from chatmill.app.server.models import Model
-from chatmill.app.server.prompts import Prompt
-from chatmill.conversation.chatml import Part
-
-FLUSH = 0.02  # seconds between two chunks, in which a fast model's tokens gather
-Result = TypeVar("Result")
+from chatmill.app.server.cancellable_response import send_events, send_response
+from chatmill.app.server.client_tools import ClientCall, ClientFunction
+from chatmill.app.server.jobs import TokenLogprob
 
 
-class CompletionWriter:
-    """Decodes the ids of a job and sends its answer."""
+class ChoiceWriter:
+    """Formats one answer as a choice."""
 
     def __init__(
         self,
-        model: Model,
-        job: CompletionJob,
-        config: GenerationConfig,
+        answer: Answer,
         parameters: request_models.GenerationRequest,
-        prompt: Prompt,
         builder: responses.CompletionBuilder,
+        function: ClientFunction | None,
     ) -> None:
-        self._model, self._job, self._parameters, self._prompt, self._builder = model, job, parameters, prompt, builder
-        self._detokenizer = new_detokenizer(model.prompt_builder, config)
-        self._text_offset = len(prompt.echo)
+        self.answer, self._parameters, self._builder = answer, parameters, builder
+        self._text_offset, self._first = len(answer.prompt.echo), True
+        self._call = ClientCall(function) if function else None
 
-    async def send_full(self, send: Send) -> None:
-        """Send the complete answer in one response."""
-        deltas: list[AnswerDelta] = []
-        while latest := await self._job.results.get_all():
-            deltas += latest
-            await self._job.results.wait_closed(PING_SECONDS)
-        if self._job.error:
-            raise to_api_error(self._job.error)
-        parts = responses.merge_texts([*self._echo(), *self._parts(deltas), *self._final_parts()])
-        more = {"token_ids": self._job.generation.generated_ids} if self._parameters.return_token_ids else {}
-        totals = {"usage": responses.usage_of(self._job), "timings": self._timings()} | self._prompt_ids()
-        values = self._builder.completion(parts, self._logprobs(deltas), self._job.finish_reason, more, totals)
-        await send_response(send, json_response(values))
-
-    async def stream(self, send: Send) -> None:
-        """Send the answer as events; an error before the first event is sent as an error response."""
-        events = self._events()
-        first = await anext(events)
-        if self._job.error and not self._job.generation.generated_ids:
-            raise to_api_error(self._job.error)
-
-        async def all_events() -> AsyncIterator[bytes | None]:
-            yield first
-            async for event in events:
-                yield event
-
-        await send_events(send, all_events())
-
-    async def _events(self) -> AsyncIterator[bytes | None]:
-        """Yield the chunks, None whenever a ping is due, and finally the error or the last chunk."""
-        first, results = True, self._job.results
-        while (deltas := await with_timeout(PING_SECONDS, results.get_all)) != []:
-            if deltas is None:
-                yield None
-                continue
-            yield self._chunk(deltas, self._parts(deltas), first=first)
-            first = False
-            await results.wait_closed(FLUSH)
-        if self._job.error:
-            yield to_api_error(self._job.error).as_json()
-            return
-        if first or (final_parts := self._final_parts()):
-            yield self._chunk([], [] if first else final_parts, first=first)
-        yield responses.to_json(self._builder.final_chunk(self._job.finish_reason, self._timings()))
-        if self._parameters.includes_usage:
-            yield responses.to_json(self._builder.usage_chunk(responses.usage_of(self._job)))
-
-    def _chunk(self, deltas: list[AnswerDelta], parts: Iterable[Part], *, first: bool) -> bytes:
-        parts = responses.merge_texts([*(self._echo() if first else ()), *parts])
-        ids = [i for delta in deltas for i in delta.ids]
+    async def choice(self) -> responses.JsonObject:
+        """The choice of the complete answer."""
+        parts, ids, logprobs = await self.answer.complete()
+        all_parts = responses.merge_texts([*self.answer.prompt.echo_parts, *parts])
         more = {"token_ids": ids} if self._parameters.return_token_ids else {}
-        chunk = self._builder.chunk(parts, self._logprobs(deltas), more, first=first)
-        return responses.to_json(chunk | self._prompt_ids() if first else chunk)
+        return self._builder.choice(
+            self.answer.index, all_parts, self._logprobs(logprobs), self._finish_reason, more, self._call
+        )
 
-    def _parts(self, deltas: list[AnswerDelta]) -> Iterator[Part]:
-        """Decode ids: yield the parts that they add, texts and calls of tools, in order."""
-        for token in (i for delta in deltas for i in delta.ids):
-            before = len(self._detokenizer.parts)
-            if text := self._detokenizer.push(token):
-                yield Part("text", text)
-            yield from (part for part in self._detokenizer.parts[before:] if part.kind != "text")
+    def chunk(self, update: Update) -> bytes:
+        """The chunk of an update."""
+        parts = responses.merge_texts([*(self.answer.prompt.echo_parts if self._first else ()), *update.parts])
+        returned, first = self._parameters.return_token_ids, self._first
+        more = {"token_ids": update.ids} if returned else {}
+        logprobs, self._first = self._logprobs(update.logprobs), False
+        chunk = self._builder.chunk(self.answer.index, parts, logprobs, more, call=self._call, first=first)
+        prompt_ids = {"prompt_token_ids": self.answer.job.prompt_ids} if returned and first else {}
+        return responses.to_json(chunk | prompt_ids)
 
-    def _final_parts(self) -> list[Part]:
-        """The text held back because a character or a stop text was incomplete."""
-        return [Part("text", text)] if (text := self._detokenizer.finish()) else []
+    def final_chunks(self, more: responses.JsonObject) -> list[bytes]:
+        """The last chunk, after a first one if there was none."""
+        first = [self.chunk(Update([], [], []))] if self._first else []
+        final = self._builder.final_chunk(self.answer.index, self._finish_reason, more)
+        return [*first, responses.to_json(final)]
 
-    def _echo(self) -> list[Part]:
-        return [Part("text", self._prompt.echo)] if self._prompt.echo else []
+    @property
+    def _finish_reason(self) -> str:
+        reason = self.answer.job.finish_reason
+        forced = self._call is not None and self._call.function.schema is not None
+        return "tool_calls" if forced and reason == "stop" else reason
 
-    def _prompt_ids(self) -> responses.JsonObject:
-        return {"prompt_token_ids": self._job.prompt_ids} if self._parameters.return_token_ids else {}
-
-    def _logprobs(self, deltas: list[AnswerDelta]) -> responses.JsonObject | None:
-        logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
-        if self._job.num_logprobs is None:
+    def _logprobs(self, logprobs: list[TokenLogprob]) -> responses.JsonObject | None:
+        if self.answer.job.num_logprobs is None:
             return None
+        tokenizer = self.answer.model.loaded.tokenizer
         if self._builder.kind == "chat":
-            return responses.chat_logprobs(logprobs, self._model.loaded.tokenizer)
-        result = responses.text_logprobs(logprobs, self._model.loaded.tokenizer, self._text_offset)
+            return responses.chat_logprobs(logprobs, tokenizer)
+        result = responses.text_logprobs(logprobs, tokenizer, self._text_offset)
         self._text_offset += sum(map(len, result["tokens"]))
         return result
 
+
+class CompletionWriter:
+    """Sends the answers to a request, one choice each."""
+
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        parameters: request_models.GenerationRequest,
+        builder: responses.CompletionBuilder,
+        function: ClientFunction | None = None,
+    ) -> None:
+        self._answers, self._parameters, self._builder = answers, parameters, builder
+        self._choices = [ChoiceWriter(answer, parameters, builder, function) for answer in answers]
+
+    async def send_full(self, send: Send) -> None:
+        """Send the complete answers in one response."""
+        choices = [await choice.choice() for choice in self._choices]
+        totals: responses.JsonObject = {"usage": self._usage()} | self._timings()
+        if self._parameters.return_token_ids:
+            totals["prompt_token_ids"] = self._answers[0].job.prompt_ids
+        await send_response(send, responses.json_response(self._builder.completion(choices, totals)))
+
+    async def stream(self, send: Send) -> None:
+        """Send the answers as events; an error before the first event is sent as an error response."""
+        await send_stream(send, self._answers, self._events())
+
+    async def _events(self) -> AsyncIterator[bytes | None]:
+        """Yield the chunks, None whenever a ping is due, and finally the error or the last chunk."""
+        async for answer, update, ended in merged(self._answers):
+            choice = self._choices[answer.index]
+            if update:
+                yield choice.chunk(update)
+            elif not ended:
+                yield None
+            elif answer.job.error:
+                yield to_api_error(answer.job.error).as_json()
+                return
+            else:
+                for chunk in choice.final_chunks(self._timings()):
+                    yield chunk
+        if self._parameters.includes_usage:
+            yield responses.to_json(self._builder.usage_chunk(self._usage()))
+
+    def _usage(self) -> responses.JsonObject:
+        prompts = self._answers[:: self._parameters.n or 1]
+        return responses.usage_of([a.job for a in self._answers], [a.job for a in prompts])
+
     def _timings(self) -> responses.JsonObject:
-        return responses.timings_of(self._job, self._model.context, self._prompt.dropped_messages)
+        """The timings, where there is one answer."""
+        if len(self._answers) > 1:
+            return {}
+        answer = self._answers[0]
+        dropped = answer.prompt.dropped_messages
+        return {"timings": responses.timings_of(answer.job, answer.model.context, dropped)}
 
 
-async def with_timeout(seconds: float, wait: Callable[[], Awaitable[Result]]) -> Result | None:
-    """The awaited result; None after `seconds` without one."""
-    try:
-        async with asyncio.timeout(seconds):  # wait_for would miss a cancellation that comes with the result
-            return await wait()
-    except TimeoutError:
-        return None
+async def send_stream(
+    send: Send, answers: Sequence[Answer], events: AsyncIterator[bytes | None], **options: bytes
+) -> None:
+    """Send events; an error before the first token is raised, so that it becomes an error response."""
+    first = await anext(events)
+    for answer in answers:
+        if answer.job.error and not answer.job.generation.generated_ids:
+            raise to_api_error(answer.job.error)
 
+    async def all_events() -> AsyncIterator[bytes | None]:
+        yield first
+        async for event in events:
+            yield event
 
-def json_response(values: responses.JsonObject) -> Response:
-    """A response of JSON; unlike Starlette's, it accepts lone surrogates."""
-    return Response(responses.to_json(values), media_type="application/json")
+    await send_events(send, all_events(), **options)
