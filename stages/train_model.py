@@ -27,6 +27,7 @@ from chatmill.training.byte_encoder import (
     use_embedding_table,
 )
 from chatmill.training.checkpoint import PARTS, Checkpoint, changed_parts, run_fingerprint
+from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.curve_file import CurveFile
 from chatmill.training.distributed import (
     DeviceKind,
@@ -49,12 +50,7 @@ from chatmill.training.precision import NUMBER_FORMATS, choose_precision
 from chatmill.training.run_length import describe_run
 from chatmill.training.samples import sample_answers
 from chatmill.training.train_parameters import Precision, TrainParameters
-from chatmill.training.trainer import (
-    Trainer,
-    choose_compile,
-    keep_freed_memory,
-    make_compile_deterministic,
-)
+from chatmill.training.trainer import Trainer, keep_freed_memory
 from chatmill.training.training_loop import STAGE, Plan, plan_steps, train
 from chatmill.training.validation import pooled_batches, weighted_batches
 
@@ -156,7 +152,7 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a model, on the device or, sharded, over those of all processes."""
     if hardware.compile and hardware.device == "cpu":
-        make_compile_deterministic()
+        set_up_compiler()
     load_full_state_dict(model, group.broadcast(model.state_dict()))
     model.head_alignment = parameters.head_alignment
     sharded = parameters.shard and group.size > 1

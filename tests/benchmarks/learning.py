@@ -35,10 +35,11 @@ from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import choose_precision
-from chatmill.training.trainer import Trainer, choose_compile, keep_freed_memory, make_compile_deterministic
+from chatmill.training.trainer import Trainer, keep_freed_memory
 
 BATCH = 4096  # tokens a step
 
@@ -201,7 +202,7 @@ class Chatmill:
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
         keep_freed_memory()
-        make_compile_deterministic()
+        set_up_compiler()
         self.dataset = data.pack(config.max_position_embeddings)
         self.rows_per_step = BATCH // self.dataset.row_length
         self.rows = self.dataset.endless_rows(seed)

@@ -3,15 +3,17 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.distributed import choose_device_kind, choose_processes
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
 from chatmill.training.precision import choose_precision
 from chatmill.training.processor import Processor
-from chatmill.training.trainer import Trainer, choose_compile, make_compile_deterministic
+from chatmill.training.trainer import Trainer
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -31,13 +33,16 @@ def test_compiling_does_not_pay_in_a_short_run_or_without_bfloat16():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="there is no compiler")
-def test_compiled_steps_give_the_same_weights_each_time():
-    make_compile_deterministic()
+def test_compiled_steps_give_the_same_weights_each_time_and_their_code_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    set_up_compiler()
     config = ModelConfig.from_depth(1, vocab_size=64, context=512)
     ids = np.random.default_rng(0).integers(0, 64, (8, 512))  # 4,096 tokens add their gradients to 64 rows
     batch = Batch(ids, np.tile(np.arange(512), (8, 1)), np.zeros_like(ids), ids, np.full_like(ids, 2))
-    trained = []
+    trained, found = [], []
     for _ in range(3):
+        torch.compiler.reset()
+        counters.clear()
         model = ChatModel(config)
         initialise(model, 1)
         options = {"steps": 3, "prompt_weight": 0.1, "precision": "bfloat16", "compiled": True}
@@ -45,6 +50,8 @@ def test_compiled_steps_give_the_same_weights_each_time():
         for _ in range(3):
             trainer.step([batch])
         trained.append(model.model.embed_tokens.weight)
+        found.append(counters["aot_autograd"]["autograd_cache_hit"])
+    assert found == [0, 1, 1]
     assert all(torch.equal(weight, trained[0]) for weight in trained)
 
 

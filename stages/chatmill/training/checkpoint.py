@@ -25,7 +25,7 @@ import torch
 
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
-from chatmill.training.processor import own_processor
+from chatmill.training.processor import machine_properties
 
 PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
@@ -40,7 +40,7 @@ def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
     loaded = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
     code = sorted({file for name, file in loaded.items() if file and name.split(".")[0] in ("__main__", "chatmill")})
     data, source = ([_sha256(file.read_bytes()) for file in files] for files in (inputs, map(Path, code)))
-    parts = (json.dumps(part, sort_keys=True).encode() for part in (parameters, data, source, _machine()))
+    parts = (json.dumps(part, sort_keys=True).encode() for part in (parameters, data, source, machine_properties()))
     return "-".join(_sha256(part)[:16] for part in parts)
 
 
@@ -52,13 +52,6 @@ def changed_parts(fingerprint: str, other: str) -> list[str]:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _machine() -> list[Any]:
-    """The properties that decide in which order and precision numbers are added up."""
-    abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), own_processor().vendor, abilities, device]
 
 
 class Checkpoint:

@@ -3,6 +3,9 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -42,3 +45,10 @@ def own_processor() -> Processor:
         return parse_cpuinfo(CPUINFO.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return Processor()
+
+
+def machine_properties() -> list[Any]:
+    """The properties of this machine that decide in which order and precision numbers are added up."""
+    abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), own_processor().vendor, abilities, device]

@@ -4,13 +4,9 @@ Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
 import ctypes
-import importlib.util
 import math
-import shutil
-import sysconfig
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,43 +14,13 @@ from torch import Tensor
 from chatmill.conversation.template import LossKind
 from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel
-from chatmill.training.distributed import SINGLE_PROCESS, DeviceKind, Group, load_full_state_dict
+from chatmill.training.distributed import SINGLE_PROCESS, Group, load_full_state_dict
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
 from chatmill.training.precision import autocast
-from chatmill.training.processor import Processor, own_processor
 from chatmill.training.train_parameters import Precision
 
-_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves 1/4 to 2/5
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-_WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
-
-
-def choose_compile(
-    requested: bool | Literal["auto"],
-    precision: Precision,
-    operations: float,
-    threads: int,
-    device: DeviceKind = "cpu",
-    processor: Processor | None = None,
-) -> bool:
-    """The requested value; for `auto`, whether a run of so many operations is long enough to gain by it.
-
-    In float32 only some processors gain by it. `processor` is by default that of this machine.
-    """
-    if requested != "auto":
-        return requested
-    if precision == "float32" and (device == "cuda" or not (processor or own_processor()).gains_by_compiled_float32):
-        return False
-    worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
-    return operations > worth and _has_compiler(device)
-
-
-def _has_compiler(device: DeviceKind) -> bool:
-    headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    names = ("gcc", "clang", "cc") if device == "cuda" else ("g++", "clang++")
-    triton = device == "cpu" or importlib.util.find_spec("triton") is not None
-    return headers and triton and any(shutil.which(name) for name in names)
 
 
 def keep_freed_memory() -> None:
@@ -66,12 +32,6 @@ def keep_freed_memory() -> None:
     if hasattr(library, "mallopt"):
         for parameter, value in _ALLOCATOR.items():
             library.mallopt(parameter, value)
-
-
-def make_compile_deterministic() -> None:
-    """Have compiled code add in a fixed order: by default, threads add to an embedding's gradient in any order."""
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here
 
 
 class LossTotals(NamedTuple):
@@ -178,7 +138,8 @@ class Trainer:
         ids, positions, conversations, targets, loss = (
             torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
         )
-        nats, penalty = self.nats(ids, positions, conversations, targets)
+        with autocast(ids.device.type, self.precision):  # not in what is compiled: PyTorch caches no such graph
+            nats, penalty = self.nats(ids, positions, conversations, targets)
         weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
@@ -192,5 +153,4 @@ class Trainer:
         self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Four (B, T) -> (B, T) float32, the loss of each target; and the model's auxiliary loss, if any."""
-        with autocast(ids.device.type, self.precision):
-            return self.model.nats(ids, positions, conversation_mask(conversations), targets)
+        return self.model.nats(ids, positions, conversation_mask(conversations), targets)
