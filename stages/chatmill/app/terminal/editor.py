@@ -1,6 +1,7 @@
 """A chat in the terminal: a line editor with history, slash commands, and answers as they are generated."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ def use_terminal() -> Iterator[None]:
     if not any(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise ValueError("there is no terminal to chat in: pass a prompt with -p, or through a pipe")
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")  # else terminals without cursor reports show a warning
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started with it ignored
     terminal_input, terminal_output = create_input(always_prefer_tty=True), create_output(always_prefer_tty=True)
     with create_app_session(input=terminal_input, output=terminal_output):
         yield
