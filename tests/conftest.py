@@ -42,3 +42,21 @@ def project(fresh_project):
     """The project after one run."""
     fresh_project.first_run = fresh_project.repro()
     return fresh_project
+
+
+@pytest.fixture
+def edited(project):
+    """Edits a file of the finished project, and restores it afterwards."""
+    before = {}
+
+    def edit(path, change):
+        file = project.folder / path
+        before[file] = file.read_bytes() if file.exists() else b""
+        file.unlink(missing_ok=True)  # it may be a link into DVC's cache
+        file.write_bytes(change(before[file]))
+
+    yield edit
+    for file, content in before.items():
+        file.write_bytes(content)
+        if file.name == "README.md":  # there was none
+            file.unlink()

@@ -1,0 +1,106 @@
+"""Every allowed value of every enumerated parameter, run through the whole pipeline."""
+
+import shutil
+from collections import defaultdict
+from itertools import chain
+from typing import Literal, get_args, get_origin
+
+import pytest
+
+from chatmill.pipeline.params_file import read_params
+from chatmill.pipeline.signatures import read_signature
+from chatmill.tokenizer.type_registry import load_type, type_names
+from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from support.external_tokenizers import llama_like, ranks_like
+from support.paths import ROOT, SOURCE
+
+PRETRAINED = "data/raw/external/pretrained"
+VALUES = [  # together they cover every allowed value of every enumerated parameter
+    {"train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
+    {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers", "export_gguf.quantize": ["f16", "q4_0"]},
+    {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
+    {"train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int8_dynamic", "int4"]},
+    {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
+    {"train_tokenizer.type": "whitespace", "mix.near_duplicates": False},
+    {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
+    {"train_tokenizer.type": "byte", "train_model.compile": True, "train_model.keep": "best"},
+    {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"}
+    | {"train_model.steps": None, "train_model.epochs": 0.1},
+    {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
+    {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
+    {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2}
+    | {"train_soft_tokenizer.noise": True},
+    {"train_tokenizer.type": "byte", "train_model.chunking": "learned"},
+    {"train_model.chunking": "fixed", "train_model.head": "bytes"},
+    {"train_tokenizer.type": "byte", "train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
+    {"train_tokenizer.type": "pretrained"},
+    {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.model"},
+    {
+        "train_tokenizer.type": "pretrained",
+        "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.tiktoken",
+    },
+]
+
+
+def literals(annotation):
+    """The values that an annotation enumerates, also within other types."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from literals(part)
+
+
+def allowed_values():
+    """Every enumerated value of every parameter, by dotted key."""
+    for script in SOURCE.glob("*.py"):
+        for key, field in read_signature(script).model.model_fields.items():
+            yield f"{script.stem}.{key}", set(literals(field.annotation))
+    yield "train_tokenizer.type", set(type_names())
+    for name in type_names():
+        for key, field in load_type(name).Settings.model_fields.items():
+            yield f"train_tokenizer.{name}.{key}", set(literals(field.annotation))
+    yield "train_tokenizer.bpe.pattern", set(PATTERNS)
+
+
+def test_every_allowed_value_is_among_those_that_are_run():
+    tried = defaultdict(set)
+    for key, value in chain(read_params_flat(), *(values.items() for values in VALUES)):
+        tried[key] |= set(value) if isinstance(value, list) else {value}
+    left_out = {key: rest for key, allowed in allowed_values() if (rest := allowed - tried[key])}
+    assert left_out == {
+        "prepare.side": {"train", "validation", "test"},
+        "prepare.roles": {"system", "user", "assistant", "call", "output", "ignore"},
+        "prepare.first": {"user", "assistant"},
+        "prepare.assistant_first": {"drop", "keep"},
+        "prepare.same_role": {"join", "reject"},
+        "prepare.near_duplicates": {"across", "within", "off"},
+        "train_model.device": {"cpu", "cuda"},
+        "train_model.processes": {"auto"},
+    }
+
+
+def read_params_flat():
+    """The project's own values that may be enumerated ones, by dotted key."""
+
+    def flat(prefix, section):
+        for key, value in section.items():
+            yield from flat(f"{prefix}{key}.", value) if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+
+    for key, value in flat("", read_params(ROOT / "params.yaml")):
+        if not isinstance(value, list) or all(isinstance(item, str) for item in value):
+            yield key, value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: "-".join(map(str, values.values())))
+def test_every_allowed_value_completes(project, edited, values):
+    edited("params.yaml", lambda content: content)
+    if values.get("train_tokenizer.type") == "pretrained":
+        raw = project.folder / PRETRAINED
+        shutil.copy(project.folder / "data/tokenizer/tokenizer.json", raw / "tokenizer.json")
+        llama_like(raw)  # with a space before every text, and control tokens before those of text
+        ranks_like(raw)  # with gaps between control tokens
+    project.edit(values)
+    project.repro()
+    assert project.repro() == []
