@@ -238,3 +238,15 @@ def test_the_scales_and_numbers_of_a_page_are_its_weights(model):
     for name, weight in dequantized(content).items():
         step = original[name].abs().amax(-1, keepdim=True) / 127 if weight.ndim == 2 else torch.tensor(0.0)
         assert ((weight - original[name]).abs() <= 0.501 * step).all(), name
+
+
+@pytest.mark.slow
+def test_a_worker_that_stops_is_told(browser, tmp_path, model):
+    file = tmp_path / "chat.html"
+    assert cli.main(["page", "--model", str(model), "-o", str(file)]) == 0
+    stopping = """window.Worker = class {
+        postMessage() { setTimeout(() => this.onerror(new ErrorEvent("error", {message: "out of memory"}))); }
+        terminate() {}
+    };"""
+    with visit(browser, f"file://{file}", offline=True, refused=True, script=stopping) as page:
+        expect(page.get_by_text("the model has stopped: out of memory: reload the page").first).to_be_visible()

@@ -104,8 +104,13 @@ function connect() {
   try {
     const address = URL.createObjectURL(new Blob([textOf("program")], { type: "text/javascript" }));
     const worker = new Worker(address);
+    let error = "";
     worker.onmessage = ({ data }) => receive(data);
-    return [(question) => worker.postMessage(question), "this page"];
+    worker.onerror = ({ message }) => {
+      error = `the model has stopped: ${message || "the browser does not run its worker"}: reload the page`;
+      for (const call of [...listeners.keys()]) receive({ call, error });
+    };
+    return [(question) => (error ? receive({ ...question, error }) : worker.postMessage(question)), "this page"];
   } catch {
     const backend = new Backend((reply) => queueMicrotask(() => receive(reply)));
     return [(question) => backend.receive(question), "this page, beside its display"];
