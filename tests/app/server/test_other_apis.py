@@ -150,6 +150,7 @@ def test_ollama_generates_from_a_prompt_or_a_raw_text():
 
 
 def test_ollamas_clients_find_the_models(client):
+    assert all(len(model["digest"]) == 64 for model in client.get("/api/tags").json()["models"])
     assert [model["name"] for model in client.get("/api/tags").json()["models"]] == ["tiny"]
     assert client.get("/api/ps").json()["models"][0]["model"] == "tiny"
     shown = client.post("/api/show", json={"model": "tiny:latest"}).json()

@@ -1,5 +1,6 @@
 """ollama's endpoints, so that its clients connect: `/api/chat`, `/api/generate`, and what they ask about models."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -128,7 +129,7 @@ def describe(models: Models, name: str) -> dict[str, Any]:
         "model": name,
         "modified_at": changed,
         "size": entry["size"] or 0,
-        "digest": "",
+        "digest": hashlib.sha256(f"{name} {entry['size']} {changed}".encode()).hexdigest(),
         "details": details,
     }
 
