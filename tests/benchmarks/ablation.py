@@ -3,10 +3,10 @@
     python tests/benchmarks/ablation.py FORMAT=FILE … [--seconds S | --steps N] [--depth D] [--threads N]
                                         [--seeds N] [--only NAME …]
 
-All runs train for the same time, or for the same number of steps: then the result holds for any machine, but ignores
-the time that a choice takes. Schedules span the run. The first row of each seed is what the stage train_model does; the
-other rows show their difference from it. Bits per byte are of all text and of the assistant's, tokens/s leave out
-padding. Nothing is compiled.
+All runs train for the same time, or for the same tokens, those of the given steps of 4,096: then the result holds for
+any machine, but ignores the time that a choice takes. Schedules span the run. The first row of each seed is what the
+stage train_model does; the other rows show their difference from it. Bits per byte are of all text and of the
+assistant's, tokens/s leave out padding. Nothing is compiled.
 """
 
 import argparse
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.nn.functional as F
-from learning import Chatmill, Data, measure, prepared, run, source
+from learning import BATCH, Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
@@ -108,6 +108,10 @@ CHOICES: dict[str, dict[str, Any]] = {
     "AdamW alone, rate 0.008": {"optimizer": AdamWAlone, "rate": 0.008},
     "rate 0.008": {"rate": 0.008},
     "rate 0.018": {"rate": 0.018},
+    "batch 1024": {"batch": 1024},
+    "batch 2048": {"batch": 2048},
+    "batch 2048, rate 0.018": {"batch": 2048, "rate": 0.018},
+    "batch 8192": {"batch": 8192},
     "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
     "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
     "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE_FACTOR": 0.45}},
@@ -137,7 +141,8 @@ def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None
     with patch.multiple(optimizer, **constants), patch.object(training, "learning_rate_factor", schedule):
         learner = Chatmill(data, config, seconds, seed=seed, compile=False, **changes)
         change(learner.model)
-        return measure(learner, data, CONTEXT, seconds, steps)
+        limit = steps and steps * BATCH // changes.get("batch", BATCH)
+        return measure(learner, data, CONTEXT, seconds, limit)
 
 
 def main() -> None:

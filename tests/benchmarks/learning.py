@@ -198,18 +198,19 @@ class Chatmill:
         compile: str | bool = "auto",
         prompt_weight: float = 0.1,
         rate: float = 0.012,
+        batch: int = BATCH,
         optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
         keep_freed_memory()
         set_up_compiler()
         self.dataset = data.pack(config.max_position_embeddings)
-        self.rows_per_step = BATCH // self.dataset.row_length
+        self.rows_per_step = batch // self.dataset.row_length
         self.rows = self.dataset.endless_rows(seed)
         self.model = ChatModel(config)
         initialise(self.model, seed)
         number_format, threads = choose_precision(precision), torch.get_num_threads()
-        operations = 6 * sum(w.numel() for w in self.model.parameters()) * BATCH * seconds / typical
+        operations = 6 * sum(w.numel() for w in self.model.parameters()) * batch * seconds / typical
         self.trainer = trainer(
             self.model,
             optimizer(self.model, rate, getattr(torch, number_format)),
