@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.nn.functional as F
 from learning import BATCH, Chatmill, Data, measure, prepared, run, source
+from ngram_teacher import Taught
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
@@ -112,6 +113,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     "batch 2048": {"batch": 2048},
     "batch 2048, rate 0.018": {"batch": 2048, "rate": 0.018},
     "batch 8192": {"batch": 8192},
+    "n-gram teacher": {"learner": Taught},
+    "n-gram teacher, batch 2048, rate 0.018": {"learner": Taught, "batch": 2048, "rate": 0.018},
     "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
     "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
     "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE_FACTOR": 0.45}},
@@ -139,7 +142,7 @@ def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None
     change = changes.pop("change", lambda model: None)
 
     with patch.multiple(optimizer, **constants), patch.object(training, "learning_rate_factor", schedule):
-        learner = Chatmill(data, config, seconds, seed=seed, compile=False, **changes)
+        learner = changes.pop("learner", Chatmill)(data, config, seconds, seed=seed, compile=False, **changes)
         change(learner.model)
         limit = steps and steps * BATCH // changes.get("batch", BATCH)
         return measure(learner, data, CONTEXT, seconds, limit)
@@ -156,7 +159,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CHOICES, default=list(CHOICES), metavar="NAME")
     options = parser.parse_args()
     common = {"seconds": options.seconds, "steps": options.steps, "depth": options.depth}
-    print(f"{'':26}{'seed':>5}{'all':>8}{'':9}{'assistant':>10}{'':9}{'tokens/s':>10}{'steps':>7}")
+    print(f"{'':40}{'seed':>5}{'all':>8}{'':9}{'assistant':>10}{'':9}{'tokens/s':>10}{'steps':>7}")
     with prepared(dict(options.sources), VOCAB_SIZE, validation_share=0.015) as folder:
         for seed in range(1, options.seeds + 1):
             first: dict[str, Any] = {}
@@ -165,7 +168,7 @@ def main() -> None:
                 first = first or result
                 bits = "".join(f"{result[k]:8.3f} {result[k] / first[k] - 1:+7.1%} " for k in ("all", "assistant"))
                 speed = f"{result['tokens_per_second']:10,.0f}{result['steps']:7}"
-                print(f"{choice:26}{seed:5}{bits} {speed}", flush=True)
+                print(f"{choice:40}{seed:5}{bits} {speed}", flush=True)
 
 
 if __name__ == "__main__":
