@@ -101,8 +101,8 @@ class Data:
     """The data that `make_data` wrote."""
 
     def __init__(self, folder: Path) -> None:
-        vocabulary = read_folder(folder / "tokenizer")
-        self.special, self.num_bytes = vocabulary.special, token_byte_lengths(vocabulary)
+        self.vocabulary = read_folder(folder / "tokenizer")
+        self.special, self.num_bytes = self.vocabulary.special, token_byte_lengths(self.vocabulary)
         self.train, self.validation = (read_split(folder / "tokens", split) for split in ("train", "validation"))
 
     @property
@@ -117,9 +117,13 @@ class Data:
 
     def bits_per_byte(self, logits: Callable[[Tensor], Tensor], context: int) -> tuple[float, float]:
         """Bits per byte of all held-out text, and of the assistant's; each conversation starts anew."""
-        ids, loss, offsets = self.validation
+        ids, _, offsets = self.validation
         conversations = np.split(ids.astype(np.int64), offsets[1:-1])
-        nats = np.concatenate(token_nats(conversations, context, partial(score, logits)))
+        return self.bits_of(np.concatenate(token_nats(conversations, context, partial(score, logits))))
+
+    def bits_of(self, nats: np.ndarray) -> tuple[float, float]:
+        """Bits per byte of all held-out text, and of the assistant's, by the nats (N,) of each token."""
+        ids, loss, _ = self.validation
         is_text = self.num_bytes[ids] > 0
         chosen = is_text, is_text & (loss == LossKind.TRAINED)
         return tuple(bits_per_byte(nats[some].sum(), int(self.num_bytes[ids[some]].sum())) for some in chosen)

@@ -1,12 +1,15 @@
 """Training in a given time, compared with what a user might use instead, on the same tokens.
 
-    python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--quick]
+    python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--seeds N] [--quick]
 
 `chatmill` is what the stage train_model does, with prompt_loss_weight 0.1 (its default) and 1. `plain` is the GPT-2
 architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random windows over all tokens.
 `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear decay, padded batches.
 The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. All have about
 as many tokens in a step; schedules span the time, which includes compiling; each runs in a process of its own.
+
+With several seeds there is a row for each. `counted n-grams` are counted on the same tokens, of the order that is best
+on the held-out text; `xz` is what the held-out text adds to the training text that xz compresses.
 
 Then they take turns, to measure how many times as fast one is although the speed of the machine varies.
 
@@ -16,15 +19,17 @@ each read from its own start. Memory is the peak of the process.
 
 import argparse
 import json
+import lzma
 import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import date
 from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from statistics import mean, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -37,6 +42,9 @@ from learning import BATCH, Chatmill, Count, Data, Learner, measure, prepared, r
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.evaluation.ngram import count_tables, nats_by_order
+from chatmill.training.estimate import peak_flops
+from chatmill.training.processor import own_processor
 
 RATES = (1e-3, 2e-3, 4e-3)
 PRECISIONS = ("bfloat16", "float32")
@@ -93,9 +101,9 @@ class Gpt2(nn.Module):
 class Plain:
     """GPT-2 as nanoGPT trains it."""
 
-    def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str) -> None:
-        torch.manual_seed(1)
-        self.random, self.rate, self.precision = np.random.default_rng(1), rate, precision
+    def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str, seed: int = 1) -> None:
+        torch.manual_seed(seed)
+        self.random, self.rate, self.precision = np.random.default_rng(seed), rate, precision
         self.ids, self.context = torch.from_numpy(data.train.ids.astype(np.int64)), config.max_position_embeddings
         heads, depth = config.num_attention_heads, config.num_hidden_layers
         self.model = Gpt2(data.vocab_size, self.context, config.hidden_size, heads, depth)
@@ -119,11 +127,11 @@ class Plain:
 class Transformers:
     """Qwen3ForCausalLM as transformers' Trainer trains it."""
 
-    def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str) -> None:
+    def __init__(self, data: Data, config: ModelConfig, rate: float, precision: str, seed: int = 1) -> None:
         from transformers import Qwen3Config, Qwen3ForCausalLM  # so that only this process takes its memory
 
-        torch.manual_seed(1)
-        self.split, self.context = data.train, config.max_position_embeddings
+        torch.manual_seed(seed)
+        self.split, self.seed, self.context = data.train, seed, config.max_position_embeddings
         self.rate, self.precision, self.pad = rate, precision, data.special["<|pad|>"]
         shape = config.to_json() | {"attn_implementation": "sdpa", "use_cache": False}
         self.model = Qwen3ForCausalLM(Qwen3Config(**shape))
@@ -133,7 +141,7 @@ class Transformers:
         self.order = self.epochs(len(lengths))
 
     def epochs(self, length: int) -> Iterator[int]:
-        random = np.random.default_rng(1)
+        random = np.random.default_rng(self.seed)
         while True:
             yield from random.permutation(length)
 
@@ -223,8 +231,39 @@ def show(name: str, result: dict[str, Any]) -> None:
     print(f"{name:28}{result['parameters'] / 1e6:8.2f}M{speeds}{bits}", flush=True)
 
 
-def compare(common: dict[str, Any], seconds: float, threads: int) -> None:
+def describe_machine(threads: int) -> str:
+    """The date, the processor, and how fast it multiplies matrices: numbers of other machines compare by it."""
+    torch.set_num_threads(threads)
+    speeds = (f"{peak_flops(torch.device('cpu'), name) / 1e9:,.0f} in {name}" for name in PRECISIONS)
+    return f"{date.today()}, {own_processor().vendor}, {threads} threads, GFLOP/s of one product: {', '.join(speeds)}"
+
+
+def show_counted(folder: str) -> None:
+    """Print the rows of what is counted or compressed, not trained."""
+    data, started = Data(Path(folder)), perf_counter()
+    tables = count_tables(data.train.ids, data.train.offsets, data.vocab_size)
+    held_out = data.validation
+    bits = [data.bits_of(nats) for nats in nats_by_order(tables, held_out.ids, held_out.offsets, data.vocab_size)]
+    order = min(range(len(bits)), key=lambda i: bits[i][0])
+    print(f"{f'counted n-grams, order {order + 1}':63}{'':14}{bits[order][0]:8.3f}{bits[order][1]:11.3f}", end="")
+    print(f"   {perf_counter() - started:.0f} s on one core")
+    known, both = (len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)) for text in texts(data))
+    size = int(data.num_bytes[held_out.ids].sum())
+    print(f"{'xz':63}{'':14}{8 * (both - known) / size:8.3f}", flush=True)
+
+
+def texts(data: Data) -> tuple[bytes, bytes]:
+    """The training text, and the same followed by the held-out text."""
+    train, held_out = (
+        b"".join(data.vocabulary.tokens[i] for i in split.ids[data.num_bytes[split.ids] > 0])
+        for split in (data.train, data.validation)
+    )
+    return train, train + held_out
+
+
+def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int) -> None:
     """Print the trials and then the table."""
+    print(describe_machine(threads))
     start = partial(run, __file__, threads=threads)
     print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
     rates = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
@@ -246,7 +285,13 @@ def compare(common: dict[str, Any], seconds: float, threads: int) -> None:
     runs = {f"chatmill, prompts {weight:g}": chatmill | {"prompt_weight": weight} for weight in (0.1, 1.0)}
     runs |= {name: options for _, name, options in best.values()}
     for name, options in runs.items():
-        show(name, start(common | options))
+        results = [start(common | options | {"seed": seed}) for seed in range(1, seeds + 1)]
+        for seed, result in enumerate(results, start=1):
+            show(f"{name}, seed {seed}" if seeds > 1 else name, result)
+        if seeds > 1:
+            bits = [result["all"] for result in results]
+            print(f"{name}: {mean(bits):.3f} ± {(max(bits) - min(bits)) / 2:.3f} of all text", flush=True)
+    show_counted(common["folder"])
     del runs["chatmill, prompts 1"]
     take_turns(common, runs, seconds * TURN, threads)
 
@@ -257,13 +302,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="run for seconds, to check that everything works")
     options = parser.parse_args()
     depth, context, vocab_size, minutes = (
         (1, 64, 512, 0.02) if options.quick else (options.depth, 512, 4096, options.minutes)
     )
     with prepared(dict(options.sources), vocab_size, validation_share=0.05) as folder:
-        compare({"folder": folder, "depth": depth, "context": context}, 60 * minutes, options.threads)
+        common = {"folder": folder, "depth": depth, "context": context}
+        compare(common, 60 * minutes, options.threads, options.seeds)
 
 
 if __name__ == "__main__":
