@@ -191,7 +191,8 @@ def test_an_edited_file_is_seen_by(project, edited, file, stages):
         pytest.param([], AFTER_MIX, marks=pytest.mark.slow),
     ],
 )
-def test_the_tokenizers_type_there_and_back(project, targets, stages):
+def test_the_tokenizers_type_there_and_back(project, edited, targets, stages):
+    edited("params.yaml", lambda content: content)
     before = (project.folder / "dvc.lock").read_text()
     project.edit({"train_tokenizer.type": "byte"})
     assert sorted(project.repro(*targets)) == sorted(stages)
