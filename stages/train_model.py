@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import on_success, stage
+from chatmill.teacher.teacher_files import Predictions, read_predictions
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import (
@@ -78,16 +80,33 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
     return meta, vocabulary
 
 
+def read_teacher(teacher: Path, meta: Meta, parameters: TrainParameters) -> tuple[Predictions | None, dict[str, Any]]:
+    """The teacher's predictions, if there are any, and what the model's metadata tell of it.
+
+    Raises ValueError where the model has no probabilities of tokens that could be compared with them.
+    """
+    predictions, formats = read_predictions(teacher, meta)
+    if predictions is None or not parameters.teacher_weight:
+        return None, {}
+    if parameters.head == "bytes":
+        raise ValueError(
+            "train_model.head = bytes predicts bytes, and the teacher tokens: "
+            "set train_model.head: table, train_model.teacher_weight: 0 or score_teacher.ngram_order: null"
+        )
+    return predictions, {"teacher": formats, "teacher_weight": parameters.teacher_weight}
+
+
 def read_datasets(
-    tokens: Path, meta: Meta, special: dict[str, int], context: int
+    tokens: Path, meta: Meta, special: dict[str, int], context: int, teacher: Predictions | None
 ) -> tuple[PackedDataset, PackedDataset]:
-    """The train and validation conversations, in rows of the context's length."""
+    """The train and validation conversations, in rows of the context's length; the former with a teacher, if any."""
     train, validation = (read_split(tokens, split) for split in ("train", "validation"))
     spans = truncate_conversations(train, context, meta.template, special)
     if not len(spans.starts):
         raise ValueError(f"{tokens}: none of {meta.conversations['train']} conversations has anything to train on")
     shorter = truncate_conversations(validation, context, meta.template, special)
-    dataset = PackedDataset(train, spans, context, special, CHAINED, read_sources(tokens, "train", meta))
+    sources = read_sources(tokens, "train", meta)
+    dataset = PackedDataset(train, spans, context, special, CHAINED, sources, teacher=teacher)
     return dataset, PackedDataset(
         validation, shorter, context, special, sources=read_sources(tokens, "validation", meta)
     )
@@ -168,6 +187,7 @@ def make_trainer(
         precision=hardware.precision,
         compiled=hardware.compile and not sharded,
         group=group,
+        teacher_weight=parameters.teacher_weight,
     )
 
 
@@ -207,14 +227,21 @@ def check_equal(fingerprint: str, group: Group) -> None:
 
 
 def run_worker(
-    device: DeviceKind, tokens: Path, tokenizer: Path, model: Path, curve: Path, parameters: TrainParameters
+    device: DeviceKind,
+    tokens: Path,
+    tokenizer: Path,
+    teacher: Path,
+    model: Path,
+    curve: Path,
+    parameters: TrainParameters,
 ) -> None:
     """Train the part of one process; the main process writes the model and its learning curve."""
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()
     with report_out_of_memory(), join_process_group(device) as group:
         meta, vocabulary = read_inputs(tokens, tokenizer)
-        dataset, validation = read_datasets(tokens, meta, vocabulary.special, parameters.context)
+        predictions, taught_by = read_teacher(teacher, meta, parameters)
+        dataset, validation = read_datasets(tokens, meta, vocabulary.special, parameters.context, predictions)
         plan = plan_steps(parameters, dataset, meta.vocab_size, group)
         needed = partial(
             memory_needed,
@@ -237,6 +264,7 @@ def run_worker(
         inputs = [
             tokens / MANIFEST_NAME,
             tokenizer / MANIFEST_NAME,
+            teacher / MANIFEST_NAME,
             *(initial_files(parameters.initial) if parameters.initial else []),
         ]
         fingerprint = run_fingerprint(followed, inputs)
@@ -260,6 +288,7 @@ def run_worker(
             **parameters.model_dump(include={"source_weights", "phases"}, exclude_defaults=True),
             "kept_step": kept.step,
             "prompt_loss_weight": parameters.prompt_loss_weight,
+            **taught_by,
             "embedding": parameters.embedding,
             "device": device,
             "processes": group.size,
@@ -284,17 +313,24 @@ def run_worker(
 
 @stage
 def main(
-    tokens: Path, tokenizer: Path, external: Path, model: Output, curve: GrowingOutput, *, parameters: TrainParameters
+    tokens: Path,
+    tokenizer: Path,
+    teacher: Path,
+    external: Path,
+    model: Output,
+    curve: GrowingOutput,
+    *,
+    parameters: TrainParameters,
 ) -> None:
     """Write a model trained on the tokens, and its learning curve; a killed run resumes from its last checkpoint.
 
-    `external` is the folder in which `parameters.initial` lies.
+    `teacher` is what score_teacher wrote, and `external` the folder in which `parameters.initial` lies.
     """
     if parameters.initial is not None:
         check_external(parameters.initial, external, "train_model.initial")
     device = choose_device_kind(parameters.device)
     count = 1 if is_launched() else choose_processes(parameters.processes, device)
-    arguments = (device, tokens, tokenizer, model, curve, parameters)
+    arguments = (device, tokens, tokenizer, teacher, model, curve, parameters)
     if count == 1:
         run_worker(*arguments)
     else:

@@ -21,7 +21,8 @@ PREPARE = [f"prepare@{source}" for source in ("talk", "persona", "skills", "smal
 REPORT = ["report"]
 AFTER_EXPORT = ["export_onnx", "evaluate", "benchmark", *REPORT]
 AFTER_MODEL = ["train_soft_tokenizer", "export_gguf", *AFTER_EXPORT]
-AFTER_ENCODE = ["train_model", *AFTER_MODEL]
+AFTER_TEACHER = ["train_model", *AFTER_MODEL]
+AFTER_ENCODE = ["score_teacher", *AFTER_TEACHER]
 AFTER_TOKENIZER = ["export_tokenizer", "encode", *AFTER_ENCODE]
 AFTER_MIX = ["train_tokenizer", *AFTER_TOKENIZER]
 PRETRAINED = "data/raw/external/pretrained"
@@ -41,12 +42,14 @@ PARAMETER_ROWS = [
     ("train_tokenizer.sentencepiece.algorithm", "bpe", []),
     ("export_tokenizer.formats", ["binary"], ["export_tokenizer", "benchmark", *REPORT]),
     ("encode.template", "markers", ["encode", *AFTER_ENCODE]),
-    ("train_model.depth", 2, AFTER_ENCODE),
-    ("train_model.steps", 5, AFTER_ENCODE),
-    ("train_model.keep", "best", AFTER_ENCODE),
-    ("train_model.embedding", "bytes", AFTER_ENCODE),
-    ("train_model.source_weights", {"talk": 0.5, "skills": "30%"}, AFTER_ENCODE),
-    ("train_model.phases", [{"steps": 2, "source_weights": {"talk": 0}}, {"steps": 2}], AFTER_ENCODE),
+    ("train_model.depth", 2, AFTER_TEACHER),
+    ("train_model.steps", 5, AFTER_TEACHER),
+    ("train_model.keep", "best", AFTER_TEACHER),
+    ("train_model.embedding", "bytes", AFTER_TEACHER),
+    ("train_model.source_weights", {"talk": 0.5, "skills": "30%"}, AFTER_TEACHER),
+    ("train_model.phases", [{"steps": 2, "source_weights": {"talk": 0}}, {"steps": 2}], AFTER_TEACHER),
+    ("train_model.teacher_weight", 0.5, AFTER_TEACHER),
+    ("score_teacher.ngram_order", 3, AFTER_ENCODE),
     ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("export_gguf.quantize", ["f16"], ["export_gguf"]),
@@ -69,9 +72,11 @@ CODE_ROWS = [
     (f"{TYPES}/byte.py", []),
     ("stages/export_tokenizer.py", ["export_tokenizer", "benchmark", *REPORT]),
     ("stages/encode.py", ["encode", *AFTER_ENCODE]),
-    ("stages/train_model.py", AFTER_ENCODE),
-    ("stages/chatmill/training/packing.py", AFTER_ENCODE),
-    ("stages/chatmill/training/initial_model.py", AFTER_ENCODE),
+    ("stages/score_teacher.py", AFTER_ENCODE),
+    ("stages/chatmill/teacher/ngram_teacher.py", AFTER_ENCODE),
+    ("stages/train_model.py", AFTER_TEACHER),
+    ("stages/chatmill/training/packing.py", AFTER_TEACHER),
+    ("stages/chatmill/training/initial_model.py", AFTER_TEACHER),
     ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/chatmill/soft_tokenizer/encoder_training.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/export_onnx.py", AFTER_EXPORT),
@@ -110,7 +115,8 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
         ["train_tokenizer", "export_tokenizer", "encode", "train_model", "train_soft_tokenizer", "report"],
     ),
     ("data/export/tokenizer/tokenizer.bin", ["export_tokenizer", "benchmark"]),
-    ("data/tokens/train_ids.npy", ["encode", "train_model", "train_soft_tokenizer", "evaluate"]),
+    ("data/tokens/train_ids.npy", ["encode", "score_teacher", "train_model", "train_soft_tokenizer", "evaluate"]),
+    ("data/teacher/formats.json", ["score_teacher", "train_model"]),
     (
         "data/model/model.safetensors",
         ["train_model", "export_onnx", "export_gguf", "evaluate", "benchmark", "train_soft_tokenizer"],

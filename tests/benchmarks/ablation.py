@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.nn.functional as F
 from learning import BATCH, Chatmill, Data, measure, prepared, run, source
-from ngram_teacher import Taught
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
@@ -58,7 +57,7 @@ class ZLoss(Trainer):
     """Adds the z-loss, which keeps the logits' normaliser near 1."""
 
     def _nats(
-        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
+        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor, *_: Any
     ) -> tuple[Tensor, Tensor | None]:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
             logits = self.model(ids, positions, conversation_mask(conversations))
@@ -73,14 +72,14 @@ def softly_capped(cap: float) -> Callable[[ChatModel], None]:
     def change(model: ChatModel) -> None:
         plain = model.forward
 
-        def forward(*arguments: Any, targets: Tensor | None = None, **options: Any) -> Any:
-            logits = cap * torch.tanh(plain(*arguments, **options) / cap)
-            if targets is None:
-                return logits
-            nats = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
-            return nats.view(targets.shape), None
+        def forward(*arguments: Any, **options: Any) -> Tensor:
+            return cap * torch.tanh(plain(*arguments, **options) / cap)
 
-        model.forward = forward
+        def nats(ids: Tensor, positions: Tensor, mask: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, None]:
+            logits = forward(ids, positions, mask).float().flatten(0, 1)
+            return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape), None
+
+        model.forward, model.nats = forward, nats
 
     return change
 
@@ -113,8 +112,9 @@ CHOICES: dict[str, dict[str, Any]] = {
     "batch 2048": {"batch": 2048},
     "batch 2048, rate 0.018": {"batch": 2048, "rate": 0.018},
     "batch 8192": {"batch": 8192},
-    "n-gram teacher": {"learner": Taught},
-    "n-gram teacher, batch 2048, rate 0.018": {"learner": Taught, "batch": 2048, "rate": 0.018},
+    "n-gram teacher": {"ngram_order": 5},
+    "n-gram teacher, weight 0.9": {"ngram_order": 5, "teacher_weight": 0.9},
+    "n-gram teacher, batch 2048, rate 0.018": {"ngram_order": 5, "batch": 2048, "rate": 0.018},
     "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
     "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
     "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE_FACTOR": 0.45}},
@@ -142,7 +142,7 @@ def train(folder: str, choice: str, seed: int, seconds: float, steps: int | None
     change = changes.pop("change", lambda model: None)
 
     with patch.multiple(optimizer, **constants), patch.object(training, "learning_rate_factor", schedule):
-        learner = changes.pop("learner", Chatmill)(data, config, seconds, seed=seed, compile=False, **changes)
+        learner = Chatmill(data, config, seconds, seed=seed, compile=False, **changes)
         change(learner.model)
         limit = steps and steps * BATCH // changes.get("batch", BATCH)
         return measure(learner, data, CONTEXT, seconds, limit)

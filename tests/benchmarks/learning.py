@@ -34,6 +34,8 @@ from chatmill.conversation.template import LossKind
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.teacher.ngram_teacher import predict
+from chatmill.teacher.teacher_files import Predictions, num_kept
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
@@ -109,11 +111,13 @@ class Data:
     def vocab_size(self) -> int:
         return len(self.num_bytes)
 
-    def pack(self, context: int) -> PackedDataset:
-        """The train conversations, packed."""
-        return PackedDataset(
-            self.train, truncate_conversations(self.train, context, "chatml", self.special), context, self.special
-        )
+    def pack(self, context: int, ngram_order: int | None = None) -> PackedDataset:
+        """The train conversations, packed; with an order, the predictions of that teacher beside them."""
+        spans, teacher = truncate_conversations(self.train, context, "chatml", self.special), None
+        if ngram_order is not None:
+            blocks = zip(*predict(self.train, ngram_order, num_kept(self.train)), strict=True)
+            teacher = Predictions(*map(np.concatenate, blocks))
+        return PackedDataset(self.train, spans, context, self.special, teacher=teacher)
 
     def bits_per_byte(self, logits: Callable[[Tensor], Tensor], context: int) -> tuple[float, float]:
         """Bits per byte of all held-out text, and of the assistant's; each conversation starts anew."""
@@ -203,12 +207,14 @@ class Chatmill:
         prompt_weight: float = 0.1,
         rate: float = 0.012,
         batch: int = BATCH,
+        ngram_order: int | None = None,
+        teacher_weight: float = 0.7,
         optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
         keep_freed_memory()
         set_up_compiler()
-        self.dataset = data.pack(config.max_position_embeddings)
+        self.dataset = data.pack(config.max_position_embeddings, ngram_order)
         self.rows_per_step = batch // self.dataset.row_length
         self.rows = self.dataset.endless_rows(seed)
         self.model = ChatModel(config)
@@ -223,6 +229,7 @@ class Chatmill:
             prompt_weight=prompt_weight,
             precision=number_format,
             compiled=choose_compile(compile, number_format, operations, threads),
+            teacher_weight=teacher_weight,
         )
 
     def step(self, done: int, steps: int) -> Count:

@@ -32,6 +32,7 @@ from support.training_runs import (
     read_curve,
     run_training,
     training_command,
+    write_teacher,
     write_tokens,
 )
 
@@ -356,7 +357,7 @@ def test_nothing_to_train_on_is_refused(tokens, tmp_path):
     encode.main(*files, template="chatml")
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     with pytest.raises(ValueError, match="none of 1 conversations has anything to train on"):
-        run_training(tmp_path, tmp_path / "out")
+        run_training(write_teacher(tmp_path), tmp_path / "out")
 
 
 def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
@@ -365,7 +366,7 @@ def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
         tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens", template="chatml"
     )
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
-    assert read_curve(run_training(tmp_path, tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""
+    assert read_curve(run_training(write_teacher(tmp_path), tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""
 
 
 @pytest.mark.parametrize("context", [2, 7, 20])

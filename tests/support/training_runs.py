@@ -6,6 +6,7 @@ import time
 import yaml
 
 import encode
+import score_teacher
 import train_model
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
@@ -28,8 +29,8 @@ SETTINGS = {
 }
 
 
-def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_out_answers=None):
-    """Write the files that `encode` reads and writes; each of SOURCES has an answer."""
+def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_out_answers=None, ngram_order=None):
+    """Write the files that `encode` reads and writes, and a teacher's; each of SOURCES has an answer."""
     for split, numbers, said in (("train", range(60), answers), ("validation", held_out, held_out_answers or answers)):
         talks = [
             [Message.from_text("user", f"{i}?"), Message.from_text("assistant", said[i % 2] * (i % 4 + 1))]
@@ -42,6 +43,12 @@ def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_ou
     write_folder(VOCABULARY, folder / "tokenizer")
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
     encode.main(*files, template="chatml")
+    return write_teacher(folder, ngram_order)
+
+
+def write_teacher(folder, ngram_order=None):
+    """Write the predictions for the tokens in a folder, or that there are none."""
+    score_teacher.main(folder / "tokens", folder / "teacher", ngram_order=ngram_order)
     return folder
 
 
@@ -51,6 +58,7 @@ def run_training(tokens, out, **changes):
     train_model.main(
         tokens / "tokens",
         tokens / "tokenizer",
+        tokens / "teacher",
         ANY_FOLDER,
         out / "model",
         out / "train.tsv",
@@ -66,6 +74,7 @@ def training_command(tokens, out, **changes):
     files = {
         "tokens": tokens / "tokens",
         "tokenizer": tokens / "tokenizer",
+        "teacher": tokens / "teacher",
         "external": ANY_FOLDER,
         "model": "model",
         "curve": "train.tsv",

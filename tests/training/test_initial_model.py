@@ -26,7 +26,7 @@ from chatmill.training.optimizer import MuonAdamW
 from support.external_folder import IDS, write_external, write_tokenizer
 from support.external_models import LLAMA3, logits_of, make, rewrite, transformers
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
-from support.training_runs import read_curve, run_training, write_tokens
+from support.training_runs import read_curve, run_training, write_teacher, write_tokens
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}
@@ -244,7 +244,7 @@ def tokens_for(folder, vocabulary):
     write_folder(vocabulary, folder / "own/tokenizer")
     files = folder / "train.jsonl", folder / "validation.jsonl", folder / "own/tokenizer"
     encode.main(*files, folder / "own/tokens", template="chatml")
-    return folder / "own"
+    return write_teacher(folder / "own")
 
 
 @pytest.mark.parametrize(

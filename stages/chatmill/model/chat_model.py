@@ -6,6 +6,7 @@ Shapes: B batch, T time (tokens), S time with the cached past, C channels, D hea
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,14 @@ class Decoder(nn.Module):
         return KVCache(self.config, batch, length, self.norm.weight)
 
 
+class SoftTargets(NamedTuple):
+    """The K likeliest tokens in the place of each target by a teacher; each has a share of the target's loss."""
+
+    tokens: Tensor  # (B, T, K) int64
+    chances: Tensor  # (B, T, K) float32
+    weight: Tensor  # (), with which the chances are multiplied
+
+
 class ChatModel(nn.Module):
     """Token ids in, logits of the next token out."""
 
@@ -94,17 +103,24 @@ class ChatModel(nn.Module):
         return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, self._head_weight(table))
 
     def nats(
-        self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, targets: Tensor
+        self,
+        ids: Tensor,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        targets: Tensor,
+        soft_targets: SoftTargets | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T) ids and targets -> (B, T) float32, the loss of each target; and the auxiliary loss to add to its mean.
 
-        The auxiliary loss is a scalar or (B,), or None. Where the weights are sharded, `training.distributed.shard`
-        has them gathered for this method as for `forward`.
+        The auxiliary loss is None, a scalar, (B,) or, with soft targets, (B, T): what it costs that these are the
+        targets in part. Where the weights are sharded, `training.distributed.shard` has them gathered for this method
+        as for `forward`.
         """
         table = self.model.embed_tokens.weight
         x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
         head = self._head_weight(table)
         if self.config.byte_head:
+            assert soft_targets is None, "a byte head has no logits of tokens"
             nats = self.byte_head.nats(x, targets)
         else:
             logits = F.linear(x, head).float().flatten(0, 1)
@@ -115,6 +131,12 @@ class ChatModel(nn.Module):
         if self.head_alignment:
             aligned = self.head_alignment * distance(head, table)
             penalty = aligned + (0.0 if penalty is None else penalty)
+        if soft_targets is not None:
+            tokens, chances, weight = soft_targets
+            own = logits.gather(1, targets.reshape(-1, 1))
+            others = logits.gather(1, tokens.flatten(0, 1))
+            soft = weight * (chances.flatten(0, 1) * (own - others)).sum(1).view(targets.shape)
+            penalty = soft + (0.0 if penalty is None else penalty.view(-1, 1))
         return nats, penalty
 
     def _head_weight(self, table: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit, Sources
+from chatmill.teacher.teacher_files import Predictions
 from chatmill.training.best_fit import best_fit
 from chatmill.training.chains import Heads, Row, find_heads, make_chains
 from chatmill.training.source_weights import draw_epoch, source_factors
@@ -53,6 +54,13 @@ class ConversationSpans:
         return ConversationSpans(starts, lengths, truncated, documents, heads, self.rejected)
 
 
+class TaughtTargets(NamedTuple):
+    """The K likeliest tokens in the place of each target, by a teacher."""
+
+    tokens: np.ndarray  # (B, T, K) int64
+    chances: np.ndarray  # (B, T, K) float32
+
+
 class Batch(NamedTuple):
     """The arrays of some rows, each (B, T). Padding has the conversation id -1 and no target."""
 
@@ -61,6 +69,7 @@ class Batch(NamedTuple):
     conversation_ids: np.ndarray  # int64, which of the row's conversations or chains a token belongs to
     targets: np.ndarray  # int64, the next token of the same conversation or chain
     loss: np.ndarray  # int64, the target's chatmill.conversation.template.LossKind; IGNORED where there is none
+    teacher: TaughtTargets | None = None
 
 
 def truncate_conversations(
@@ -127,7 +136,7 @@ class PackedDataset:
     """The conversations of a split, packed into rows and batches; the fraction `chained` of them in chains.
 
     `weights` says how often those of each of the `sources` are read in an epoch. The orders of two datasets with
-    different numbers `stream` are independent.
+    different numbers `stream` are independent. `teacher` has predictions for the tokens of the split.
     """
 
     split: EncodedSplit
@@ -138,6 +147,7 @@ class PackedDataset:
     sources: Sources | None = None
     weights: Mapping[str, Weight] = field(default_factory=dict)
     stream: int = 0
+    teacher: Predictions | None = None
 
     def epoch(self, seed: int, number: int) -> Iterator[Row]:
         """Rows, with each conversation in one of them or as often as the weights say; the arguments set the order."""
@@ -222,6 +232,10 @@ class PackedDataset:
         shape = len(rows), self.row_length + 1
         ids, loss = np.full(shape, self.special[PAD]), np.full(shape, int(LossKind.IGNORED))
         positions, conversations = np.zeros(shape, np.int64), np.full(shape, -1)
+        taught = None
+        if self.teacher is not None:
+            kept = self.teacher.tokens.shape[1]
+            taught = TaughtTargets(np.zeros((*shape, kept), np.int64), np.zeros((*shape, kept), np.float32))
         for row, members in enumerate(rows):
             begin = end = 0
             for number, (i, skipped) in enumerate(zip(*members, strict=True)):
@@ -232,5 +246,9 @@ class PackedDataset:
                 loss[row, end - length : end] = self.split.loss[start : start + length]
                 positions[row, begin:end] = np.arange(end - begin)
                 conversations[row, begin:end] = conversations[row, begin] if skipped else number
+                for array, predicted in zip(taught or (), self.teacher or (), strict=True):
+                    array[row, end - length : end] = predicted[start : start + length]
         loss[positions == 0] = LossKind.IGNORED  # no token predicts the first one of a conversation
-        return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:])
+        if taught is not None:
+            taught = TaughtTargets(taught.tokens[:, 1:], taught.chances[:, 1:])
+        return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:], taught)

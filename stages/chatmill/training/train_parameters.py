@@ -54,6 +54,7 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: Literal["auto"] | PositiveInt = 1
     shard: bool = False
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.7
     initial: Path | None = None
     embedding: Literal["table", "bytes"] = "table"
     tie_embeddings: bool = True

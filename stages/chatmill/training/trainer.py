@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.conversation.template import LossKind
 from chatmill.model.attention import conversation_mask
-from chatmill.model.chat_model import ChatModel
+from chatmill.model.chat_model import ChatModel, SoftTargets
 from chatmill.training.distributed import SINGLE_PROCESS, Group, load_full_state_dict
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
 from chatmill.training.precision import autocast
 from chatmill.training.train_parameters import Precision
 
+TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 
 
@@ -72,7 +74,8 @@ class Trainer:
     """Trains a model for `steps` steps, and evaluates it.
 
     `num_bytes` (V,) are the bytes of text of each id; `prompt_weight` is the loss weight of prompt tokens. Each process
-    of the group gets its own batches, as many as the others; the totals returned are those of all processes.
+    of the group gets its own batches, as many as the others; the totals returned are those of all processes, of the
+    tokens themselves: what a teacher predicts in their place, with `teacher_weight` at first, is not in them.
     """
 
     def __init__(
@@ -86,10 +89,12 @@ class Trainer:
         precision: Precision,
         compiled: bool,
         group: Group = SINGLE_PROCESS,
+        teacher_weight: float = 0.0,
     ) -> None:
         self.model, self.optimizer, self.group = model, optimizer, group
         self.num_bytes = num_bytes.to(group.device)
         self.steps, self.completed_steps, self.precision = steps, 0, precision
+        self.initial_teacher_weight = teacher_weight
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
         if compiled and (head := getattr(model, "byte_head", None)):
@@ -110,6 +115,12 @@ class Trainer:
         self.optimizer.step(learning_rate_factor(self.completed_steps, self.steps))
         self.completed_steps += 1
         return sums
+
+    @property
+    def teacher_weight(self) -> float:
+        """The weight of a teacher's predictions in this step; it falls to 0 in the course of the run."""
+        taught = TAUGHT_STEPS * self.steps
+        return self.initial_teacher_weight * max(0.0, 1 - self.completed_steps / taught)
 
     @torch.no_grad()
     def evaluate(self, batches: Sequence[Batch]) -> LossTotals:
@@ -135,22 +146,32 @@ class Trainer:
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss of a batch, to differentiate; and its LossTotals as a tensor (4,) float64."""
-        ids, positions, conversations, targets, loss = (
-            torch.from_numpy(array).to(self.group.device, non_blocking=True) for array in batch
-        )
+        ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
+        soft_targets = None
+        if batch.teacher is not None:
+            tokens, chances = map(self._to_device, batch.teacher)
+            soft_targets = SoftTargets(tokens, chances, torch.tensor(self.teacher_weight, device=ids.device))
         with autocast(ids.device.type, self.precision):  # not in what is compiled: PyTorch caches no such graph
-            nats, penalty = self.nats(ids, positions, conversations, targets)
+            nats, penalty = self.nats(ids, positions, conversations, targets, soft_targets)
         weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
         text = nats.detach()[num_bytes > 0].double().sum()
         numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
         if penalty is not None:
-            weighted = weighted + (penalty * weights.sum(dim=1)).sum()
+            weighted = weighted + (penalty * (weights if penalty.ndim == 2 else weights.sum(dim=1))).sum()
         return weighted, torch.stack([number.double() for number in numbers])
 
+    def _to_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.group.device, non_blocking=True)
+
     def _nats(
-        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        conversations: Tensor,
+        targets: Tensor,
+        soft_targets: SoftTargets | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Four (B, T) -> (B, T) float32, the loss of each target; and the model's auxiliary loss, if any."""
-        return self.model.nats(ids, positions, conversation_mask(conversations), targets)
+        return self.model.nats(ids, positions, conversation_mask(conversations), targets, soft_targets)

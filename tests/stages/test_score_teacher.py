@@ -1,0 +1,139 @@
+"""From a teacher's predictions to a model that has learnt from them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from chatmill.encoded.token_files import read_meta, read_split, token_byte_lengths
+from chatmill.teacher.teacher_files import read_predictions
+from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.trainer import Trainer
+from support.tiny import CONFIG, VOCABULARY, random_model
+from support.training_runs import kill_when_saved, run_training, training_command, write_tokens
+
+WEIGHTS = "model/model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """Tokens with predictions by n-grams."""
+    return write_tokens(tmp_path_factory.mktemp("tokens"), ngram_order=4)
+
+
+@pytest.fixture(scope="module")
+def untaught(tmp_path_factory):
+    return write_tokens(tmp_path_factory.mktemp("untaught"))
+
+
+@pytest.fixture
+def dataset(taught):
+    split = read_split(taught / "tokens", "train")
+    predictions, _ = read_predictions(taught / "teacher", read_meta(taught / "tokens"))
+    spans = truncate_conversations(split, 64, "chatml", VOCABULARY.special)
+    return PackedDataset(split, spans, 64, VOCABULARY.special, chained=0.5, teacher=predictions)
+
+
+def trainer(**changes):
+    model = random_model(CONFIG)
+    options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
+    num_bytes = torch.from_numpy(token_byte_lengths(VOCABULARY))
+    return Trainer(model, MuonAdamW(model, 0.01, torch.float32), num_bytes, **options)
+
+
+def test_each_target_has_its_own_prediction(dataset):
+    of_token = dict(zip(map(tuple, dataset.teacher.tokens.tolist()), dataset.teacher.tokens, strict=True))
+    assert len(of_token) > 20
+    place = {}  # of each conversation's tokens
+    for i, start in enumerate(dataset.spans.starts):
+        place[tuple(dataset.split.ids[start : start + dataset.spans.lengths[i]].tolist())] = start
+    alone = PackedDataset(dataset.split, dataset.spans, 64, dataset.special, teacher=dataset.teacher)
+    row = next(alone.epoch(0, 0))
+    batch = alone.batch([row])
+    begin = 0
+    for i in row.conversations:
+        start, length = dataset.spans.starts[i], dataset.spans.lengths[i]
+        for target in range(1, length):  # the first token of a conversation is no target
+            assert batch.targets[0, begin + target - 1] == dataset.split.ids[start + target]
+            assert (batch.teacher.tokens[0, begin + target - 1] == dataset.teacher.tokens[start + target]).all()
+            assert (batch.teacher.chances[0, begin + target - 1] == dataset.teacher.chances[start + target]).all()
+        begin += length
+    assert (batch.teacher.chances[0, begin:] == 0).all()
+
+
+def test_the_loss_is_that_of_the_mixture_of_token_and_prediction(dataset):
+    batch = dataset.batch(list(dataset.epoch(0, 0))[:3])
+    learner = trainer(teacher_weight=0.5)
+    loss, numbers = learner._loss(batch)
+    logits = learner.model(torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), mask_of(batch))
+    nats = -logits.log_softmax(-1)
+    targets = torch.zeros_like(nats).scatter_add_(2, *map(torch.from_numpy, batch.teacher)) * 0.5
+    own = torch.from_numpy(batch.targets)[..., None]
+    targets = targets.scatter_add(2, own, 1 - targets.sum(2, keepdim=True))
+    weights = torch.tensor([0.0, 0.1, 1.0])[torch.from_numpy(batch.loss)]
+    assert loss.item() == pytest.approx(((targets * nats).sum(2) * weights).sum().item(), rel=1e-5)
+    assert torch.equal(numbers, learner._loss(batch._replace(teacher=None))[1])
+
+
+def mask_of(batch):
+    """(B, 1, T, T) which tokens may attend to which."""
+    conversations = torch.from_numpy(batch.conversation_ids)
+    same = conversations[:, None, :, None] == conversations[:, None, None, :]
+    return same.tril()
+
+
+def test_the_weight_falls_to_zero():
+    learner, weights = trainer(teacher_weight=0.7), []
+    for learner.completed_steps in range(10):
+        weights.append(learner.teacher_weight)
+    assert weights == pytest.approx([0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0, 0, 0])
+
+
+def test_a_model_learns_from_it_and_says_so(taught, untaught, tmp_path):
+    for name, tokens, changes in (
+        ("one", taught, {}),
+        ("again", taught, {}),
+        ("unweighted", taught, {"teacher_weight": 0.0}),
+        ("untaught", untaught, {}),
+    ):
+        run_training(tokens, tmp_path / name, **changes)
+    one, again, unweighted, untaught = ((tmp_path / name / WEIGHTS).read_bytes() for name in names())
+    assert one == again != untaught
+    assert unweighted == untaught
+    told = json.loads((tmp_path / "one/model/config.json").read_text())["chatmill"]
+    assert (told["teacher"], told["teacher_weight"]) == ({"ngram": {"order": 4, "kept": 5}}, 0.7)
+    assert "teacher" not in json.loads((tmp_path / "untaught/model/config.json").read_text())["chatmill"]
+
+
+def names():
+    return "one", "again", "unweighted", "untaught"
+
+
+def test_a_head_of_bytes_has_no_tokens_to_compare(taught, tmp_path):
+    with pytest.raises(ValueError, match=r"train_model.head = bytes predicts bytes, .*: set train_model.head: table"):
+        run_training(taught, tmp_path, head="bytes")
+
+
+@pytest.mark.parametrize("changes", [{"chunking": "learned"}, {"tie_embeddings": False, "head_alignment": 0.5}])
+def test_the_models_own_penalties_remain(taught, untaught, tmp_path, changes):
+    first, second = (run_training(tokens, tmp_path / tokens.name, **changes) for tokens in (taught, untaught))
+    assert (first / WEIGHTS).read_bytes() != (second / WEIGHTS).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_bytes(taught, tmp_path):
+    options = {"steps": 40, "checkpoint_every": 2}
+    whole, killed = run_training(taught, tmp_path / "whole", **options), tmp_path / "killed"
+    environment = os.environ | {"DVC_ROOT": str(killed), "OMP_NUM_THREADS": "1"}
+
+    def start():
+        command = [sys.executable, *training_command(taught, killed, **options)]
+        return subprocess.Popen(command, cwd=killed, env=environment, stderr=subprocess.DEVNULL)
+
+    kill_when_saved(start(), killed)
+    assert start().wait() == 0
+    assert (killed / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
