@@ -13,7 +13,6 @@ from chatmill.tokenizer.type_registry import load_type, type_names
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from support.external_tokenizers import llama_like, ranks_like
 from support.paths import ROOT, SOURCE
-from support.project import Project
 
 PRETRAINED = "data/raw/external/pretrained"
 VALUES = [  # together they cover every allowed value of every enumerated parameter
@@ -95,10 +94,7 @@ def read_params_flat():
 
 @pytest.fixture(scope="module")
 def own_project(project, tmp_path_factory):
-    """A copy of the finished project: its results, and what its cache holds, are of no other test."""
-    folder = tmp_path_factory.mktemp("values") / "project"
-    shutil.copytree(project.folder, folder, symlinks=True)
-    return Project(folder)
+    return project.copy(tmp_path_factory.mktemp("values") / "project")
 
 
 @pytest.mark.slow

@@ -65,6 +65,12 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(str(file.relative_to(ROOT))), target
 
 
+@pytest.fixture(scope="module")
+def own_project(git_project, tmp_path_factory):
+    """A project in which the commands of the pages may do what they do."""
+    return git_project.copy(tmp_path_factory.mktemp("readme") / "project")
+
+
 def untracked(folder):
     """The files that `git add .` would add, but for inputs."""
     command = ["git", "ls-files", "--others", "--exclude-standard", ":!data/raw"]
@@ -77,12 +83,12 @@ def untracked(folder):
     [block for _, block in blocks("bash")],
     ids=[f"{page}: {block.splitlines()[0]}" for page, block in blocks("bash")],
 )
-def test_commands_work(git_project, block):
+def test_commands_work(own_project, block):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    before = untracked(git_project.folder)
+    before = untracked(own_project.folder)
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
-        cwd=git_project.folder,
+        cwd=own_project.folder,
         env=os.environ | {"PATH": path, "CI": "true"},
         capture_output=True,
         text=True,
@@ -90,29 +96,29 @@ def test_commands_work(git_project, block):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip()
-    assert untracked(git_project.folder) == before
+    assert untracked(own_project.folder) == before
 
 
 @pytest.mark.slow
-def test_a_tokenizer_type_of_ones_own(git_project):
+def test_a_tokenizer_type_of_ones_own(own_project):
     code = next(block for _, block in blocks("python") if "Settings" in block)
     section = yaml.safe_load(next(block for _, block in blocks("yaml") if "train_tokenizer:" in block))[
         "train_tokenizer"
     ]
     name = section["type"]
-    (git_project.folder / f"stages/chatmill/tokenizer/types/{name}.py").write_text(code)
-    git_project.edit({f"train_tokenizer.{key}": value for key, value in section.items()})
-    assert "train_tokenizer" in git_project.repro()
-    assert git_project.repro() == []
-    tokenizer = load(git_project.folder / "data/tokenizer")
+    (own_project.folder / f"stages/chatmill/tokenizer/types/{name}.py").write_text(code)
+    own_project.edit({f"train_tokenizer.{key}": value for key, value in section.items()})
+    assert "train_tokenizer" in own_project.repro()
+    assert own_project.repro() == []
+    tokenizer = load(own_project.folder / "data/tokenizer")
     text = "Wo ist der Bahnhof? \U0001f689 <|im_end|>"
     assert (tokenizer.vocabulary.type, tokenizer.decode(tokenizer.encode(text))) == (name, text)
 
 
 @pytest.mark.slow
-def test_the_client_of_the_api_is_answered(git_project):
+def test_the_client_of_the_api_is_answered(own_project):
     code = next(block for _, block in blocks("python") if "openai" in block)
-    with serving(folder=git_project.folder) as address:
+    with serving(folder=own_project.folder) as address:
         names = {}
         exec(code.replace("http://127.0.0.1:8000", address), names)
     assert names["answer"].choices[0].finish_reason in ("stop", "length")

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 from pathlib import Path
 
 import psutil
@@ -163,11 +162,6 @@ class Planter:
         """Flip one letter of dvc.lock, in a tree that is sound otherwise."""
         damage(self.project / "dvc.lock", "flip", self.randomly)
         self.planted.append(("letter of dvc.lock", [""]))
-
-
-def copy(project, folder):
-    shutil.copytree(project, folder, symlinks=True)
-    return folder
 
 
 KINDS = ("output", "object", "both", "folder", "run", "rwlock", "scratch", "temporary")

@@ -40,6 +40,11 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def copy(self, folder):
+        """A copy in a new folder: its results, and what its cache holds, are of no other test."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Project(folder)
+
     def edit(self, values):
         """Set parameters by dotted key."""
         file = self.folder / "params.yaml"

@@ -272,7 +272,7 @@ def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):
 def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, seed, capsys):
     """20 damages at a time; `CHATMILL_DAMAGES=200` plants as many as that."""
     expected = corruption.contents(git_project.folder)
-    copy = type(git_project)(corruption.copy(git_project.folder, tmp_path / "copy"))
+    copy = git_project.copy(tmp_path / "copy")
     with chdir(copy.folder):
         assert "up to date" in copy.dvc("status")
         assert main(["verify"]) == 0
