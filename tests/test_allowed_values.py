@@ -23,14 +23,15 @@ VALUES = [  # together they cover every allowed value of every enumerated parame
     {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
     {"train_tokenizer.type": "whitespace", "mix.near_duplicates": False},
     {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
-    {"train_tokenizer.type": "byte", "train_model.compile": True, "train_model.keep": "best"},
+    {"train_tokenizer.type": "byte", "train_model.compile": True, "train_model.keep": "best"}
+    | {"score_teacher.ngram_order": 4},
     {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"}
     | {"train_model.steps": None, "train_model.epochs": 0.1},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
     {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2}
     | {"train_soft_tokenizer.noise": True},
-    {"train_tokenizer.type": "byte", "train_model.chunking": "learned"},
+    {"train_tokenizer.type": "byte", "train_model.chunking": "learned", "score_teacher.ngram_order": 2},
     {"train_model.chunking": "fixed", "train_model.head": "bytes"},
     {"train_tokenizer.type": "byte", "train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
     {"train_tokenizer.type": "pretrained"},

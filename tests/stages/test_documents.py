@@ -20,7 +20,7 @@ from chatmill.encoded.token_files import read_split
 from chatmill.inference.model_loading import load_engine
 from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer
-from support.training_runs import run_training
+from support.training_runs import run_training, write_teacher
 
 BOOK = "".join(f"Chapter {i}. It was a <|dark|> night, the {i}th.\n\n" for i in range(60))
 TOKENIZER = {"type": "byte", "vocab_size": 320, "special_tokens": [], "max_bytes": None, "byte": {}}
@@ -71,7 +71,7 @@ def run_stages(folder, sources):
     )
     train_tokenizer.main(chat[0], ANY_FOLDER, folder / "tokenizer", parameters=TOKENIZER)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
-    run_training(folder, folder)
+    run_training(write_teacher(folder, 4), folder)
     export_onnx.main(folder / "model", folder / "onnx", quantize=[])
     (folder / "free.txt").write_text("Hello?\n")
     inputs = [chat[2], chat[0], folder / "free.txt", folder / "talk.yaml", folder / "tokens", folder / "model"]
