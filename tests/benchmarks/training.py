@@ -1,8 +1,10 @@
 """Training in a given time, compared with what a user might use instead, on the same tokens.
 
     python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--seeds N] [--quick]
+                                        [--chatmill-only]
 
-`chatmill` is what the stage train_model does, with prompt_loss_weight 0.1 (its default) and 1. `plain` is the GPT-2
+`chatmill` is what the stage train_model does, with prompt_loss_weight 0.1 (its default) and 1; and with 1 and a teacher
+of n-grams up to five tokens, whose counting is not in the time. `plain` is the GPT-2
 architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random windows over all tokens.
 `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear decay, padded batches.
 The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. All have about
@@ -261,8 +263,8 @@ def texts(data: Data) -> tuple[bytes, bytes]:
     return train, train + held_out
 
 
-def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int) -> None:
-    """Print the trials and then the table."""
+def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int, others: tuple[str, ...]) -> None:
+    """Print the trials and then the table, with chatmill and others."""
     print(describe_machine(threads))
     start = partial(run, __file__, threads=threads)
     print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
@@ -270,7 +272,7 @@ def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int) ->
     trials = [("chatmill, not compiled", {"kind": "chatmill", "compile": False})]
     trials += [
         (f"{kind} {rate:g} {precision}", {"kind": kind, "rate": rate, "precision": precision})
-        for kind in ("plain", "transformers")
+        for kind in others
         for rate, precision in rates
     ]
     best: dict[str, tuple[float, str, dict[str, Any]]] = {}
@@ -283,6 +285,7 @@ def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int) ->
     print(f"\n{seconds:.0f} seconds each\n{ROW}")
     chatmill = best.pop("chatmill")[2] | {"compile": "auto"}
     runs = {f"chatmill, prompts {weight:g}": chatmill | {"prompt_weight": weight} for weight in (0.1, 1.0)}
+    runs["chatmill, prompts 1, teacher"] = runs["chatmill, prompts 1"] | {"ngram_order": 5}
     runs |= {name: options for _, name, options in best.values()}
     for name, options in runs.items():
         results = [start(common | options | {"seed": seed}) for seed in range(1, seeds + 1)]
@@ -293,7 +296,8 @@ def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int) ->
             print(f"{name}: {mean(bits):.3f} ± {(max(bits) - min(bits)) / 2:.3f} of all text", flush=True)
     show_counted(common["folder"])
     del runs["chatmill, prompts 1"]
-    take_turns(common, runs, seconds * TURN, threads)
+    if others:
+        take_turns(common, runs, seconds * TURN, threads)
 
 
 def main() -> None:
@@ -303,6 +307,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--chatmill-only", action="store_true", help="leave out the other trainers")
     parser.add_argument("--quick", action="store_true", help="run for seconds, to check that everything works")
     options = parser.parse_args()
     depth, context, vocab_size, minutes = (
@@ -310,7 +315,8 @@ def main() -> None:
     )
     with prepared(dict(options.sources), vocab_size, validation_share=0.05) as folder:
         common = {"folder": folder, "depth": depth, "context": context}
-        compare(common, 60 * minutes, options.threads, options.seeds)
+        others = () if options.chatmill_only else ("plain", "transformers")
+        compare(common, 60 * minutes, options.threads, options.seeds, others)
 
 
 if __name__ == "__main__":
