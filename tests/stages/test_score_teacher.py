@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,24 +46,23 @@ def trainer(**changes):
     return Trainer(model, MuonAdamW(model, 0.01, torch.float32), num_bytes, **options)
 
 
-def test_each_target_has_its_own_prediction(dataset):
-    of_token = dict(zip(map(tuple, dataset.teacher.tokens.tolist()), dataset.teacher.tokens, strict=True))
-    assert len(of_token) > 20
-    place = {}  # of each conversation's tokens
-    for i, start in enumerate(dataset.spans.starts):
-        place[tuple(dataset.split.ids[start : start + dataset.spans.lengths[i]].tolist())] = start
-    alone = PackedDataset(dataset.split, dataset.spans, 64, dataset.special, teacher=dataset.teacher)
-    row = next(alone.epoch(0, 0))
-    batch = alone.batch([row])
-    begin = 0
-    for i in row.conversations:
-        start, length = dataset.spans.starts[i], dataset.spans.lengths[i]
-        for target in range(1, length):  # the first token of a conversation is no target
-            assert batch.targets[0, begin + target - 1] == dataset.split.ids[start + target]
-            assert (batch.teacher.tokens[0, begin + target - 1] == dataset.teacher.tokens[start + target]).all()
-            assert (batch.teacher.chances[0, begin + target - 1] == dataset.teacher.chances[start + target]).all()
-        begin += length
-    assert (batch.teacher.chances[0, begin:] == 0).all()
+@pytest.mark.parametrize("chained", [0.0, 1.0])
+def test_each_target_has_its_own_prediction(dataset, chained):
+    dataset, compared = replace(dataset, chained=chained), 0
+    for row in dataset.epoch(0, 0):
+        batch, end = dataset.batch([row]), 0
+        for i, skipped in zip(row.conversations, row.skipped, strict=True):
+            start, length = dataset.spans.starts[i] + skipped, dataset.spans.lengths[i] - skipped
+            for own, place in zip(range(start, start + length), range(end - 1, end + length - 1), strict=True):
+                if place >= 0:  # the first token of a row is no target
+                    assert batch.targets[0, place] == dataset.split.ids[own]
+                    assert (batch.teacher.tokens[0, place] == dataset.teacher.tokens[own]).all()
+                    assert (batch.teacher.chances[0, place] == dataset.teacher.chances[own]).all()
+                    compared += batch.teacher.chances[0, place].any()
+            end += length
+        assert (row.skipped > 0).any() or not chained or len(row.conversations) == 1
+        assert (batch.teacher.chances[0, end:] == 0).all()
+    assert compared > 1000
 
 
 def test_the_loss_is_that_of_the_mixture_of_token_and_prediction(dataset):
