@@ -1,35 +1,78 @@
 """Predict each token of the training set by a teacher."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from chatmill.encoded.token_files import read_meta, read_split
-from chatmill.pipeline.progress import progress
+from chatmill.encoded.token_files import EncodedSplit, read_inputs, read_split
+from chatmill.pipeline.params_file import PositiveInt, check_external
+from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.teacher.ngram_teacher import count_blocks, predict
+from chatmill.teacher.ngram_teacher import NgramTeacher
+from chatmill.teacher.predictions import conversation_blocks, predict_all
 from chatmill.teacher.teacher_files import complete, num_kept, write_formats, write_predictions
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from chatmill.teacher.model_teacher import ModelTeacher
+
+STAGE = "score_teacher"
+MODEL_SHARE = 0.7  # of the probability, where there are n-grams, too
 
 NgramOrder = Annotated[int, Field(ge=2, le=8, strict=True)]
 
 
+def open_model(path: Path, train: EncodedSplit, vocabulary: Vocabulary, threads: int) -> "ModelTeacher":
+    """The model in a folder. Raises ValueError with the parameter where it cannot be used."""
+    import torch  # only here: it takes seconds, and most runs have no model as a teacher
+
+    from chatmill.teacher.model_teacher import ModelTeacher
+
+    torch.set_num_threads(threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return ModelTeacher(path, train, vocabulary, device)
+    except ValueError as error:
+        raise ValueError(f"{STAGE}.teacher: {error}") from error
+
+
 @stage
-def main(tokens: Path, teacher: Output, *, ngram_order: NgramOrder | None) -> None:
+def main(
+    tokens: Path,
+    tokenizer: Path,
+    external: Path,
+    predictions: Output,
+    *,
+    teacher: Path | None,
+    ngram_order: NgramOrder | None,
+    threads: PositiveInt,
+) -> None:
     """Write the likeliest tokens in the place of each token, with their probabilities; or why there are none.
 
-    The teacher is a model of n-grams of at most `ngram_order` tokens, counted on all tokens but the one it predicts.
+    A teacher is a model, which lies in the folder `external`, or n-grams of at most `ngram_order` tokens, counted on
+    all tokens but the one that they predict; both together predict the weighted mean of what each does.
     """
-    meta = read_meta(tokens)
-    teacher.mkdir()
-    if ngram_order is None:
-        write_formats(teacher, {"ngram": {"reason": "score_teacher.ngram_order is null"}})
+    meta, vocabulary = read_inputs(tokens, tokenizer)
+    train = read_split(tokens, "train")
+    if teacher is not None:
+        check_external(teacher, external, f"{STAGE}.teacher")
+    model = teacher and open_model(teacher, train, vocabulary, threads)
+    ngrams = ngram_order and NgramTeacher(train, ngram_order)
+    teachers = [(each, share) for each, share in ((model, MODEL_SHARE), (ngrams, 1 - MODEL_SHARE)) if each]
+    predictions.mkdir()
+    formats: dict[str, Any] = {"kept": num_kept(train)}
+    if teachers:
+        blocks = predict_all(teachers, train, num_kept(train))
+        number = len(conversation_blocks(train))
+        write_predictions(predictions, train, progress(blocks, STAGE, total=number, unit=" blocks of tokens"))
     else:
-        train = read_split(tokens, "train")
-        kept = num_kept(train)
-        blocks = progress(
-            predict(train, ngram_order, kept), "score_teacher", total=count_blocks(train), unit=" blocks of tokens"
-        )
-        write_predictions(teacher, train, blocks, {"ngram": {"order": ngram_order, "kept": kept}})
-    complete(teacher, meta)
+        formats = {"reason": f"{STAGE}.teacher and {STAGE}.ngram_order are null"}
+    if model:
+        formats["model"] = {"path": str(teacher), **model.describe()}
+        log(STAGE, f"{teacher} needs {model.bits_per_byte:.3f} bits per byte for the training set")
+    if ngrams:
+        formats["ngram"] = {"order": ngram_order}
+    write_formats(predictions, formats)
+    complete(predictions, meta)

@@ -1,5 +1,6 @@
 """Train the chat model."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,16 +11,16 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
-from chatmill.encoded.token_files import Meta, read_meta, read_sources, read_split, token_byte_lengths
+from chatmill.encoded.token_files import Meta, read_inputs, read_sources, read_split, token_byte_lengths
 from chatmill.model.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.params_file import check_external
-from chatmill.pipeline.progress import log
+from chatmill.pipeline.progress import duration, log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import on_success, stage
-from chatmill.teacher.teacher_files import Predictions, read_predictions
-from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+from chatmill.teacher.predictions import Predictions
+from chatmill.teacher.teacher_files import read_predictions
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.byte_encoder import (
     ByteEmbedding,
@@ -48,6 +49,7 @@ from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.pair_start import can_start_from_pairs, count_pairs, start_from_pairs
 from chatmill.training.precision import NUMBER_FORMATS, choose_precision
 from chatmill.training.run_length import describe_run
 from chatmill.training.samples import sample_answers
@@ -72,14 +74,6 @@ class HardwareSettings:
     compile: bool
 
 
-def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
-    """The metadata of the tokens, and the tokenizer, which must be the one that encoded them."""
-    meta, vocabulary = read_meta(tokens), read_folder(tokenizer)
-    if meta.fingerprint != vocabulary.fingerprint:
-        raise ValueError(f"{tokens} was encoded with another tokenizer than {tokenizer}: run the encode stage anew")
-    return meta, vocabulary
-
-
 def read_teacher(teacher: Path, meta: Meta, parameters: TrainParameters) -> tuple[Predictions | None, dict[str, Any]]:
     """The teacher's predictions, if there are any, and what the model's metadata tell of it.
 
@@ -91,7 +85,7 @@ def read_teacher(teacher: Path, meta: Meta, parameters: TrainParameters) -> tupl
     if parameters.head == "bytes":
         raise ValueError(
             "train_model.head = bytes predicts bytes, and the teacher tokens: "
-            "set train_model.head: table, train_model.teacher_weight: 0 or score_teacher.ngram_order: null"
+            "set train_model.head: table, or train_model.teacher_weight: 0"
         )
     return predictions, {"teacher": formats, "teacher_weight": parameters.teacher_weight}
 
@@ -217,6 +211,15 @@ def keep_weights(parameters: TrainParameters, validation: PackedDataset, plan: P
     return KeptWeights("best", weighted_batches(validation, last.dataset.source_shares(), last.rows_per_batch, group))
 
 
+def start(model: ChatModel, dataset: PackedDataset, parameters: TrainParameters, precision: Precision) -> None:
+    """Let a new model start from what the parameters say."""
+    if parameters.start == "pairs" and parameters.initial is None and can_start_from_pairs(model):
+        started = time.monotonic()
+        nats = start_from_pairs(model, count_pairs(dataset, parameters.seed), parameters.seed, precision)
+        took = duration(time.monotonic() - started)
+        log(STAGE, f"starts from counted pairs of tokens: {nats:.2f} nats a token, {took}")
+
+
 def check_equal(fingerprint: str, group: Group) -> None:
     """Raise ValueError in all processes if one of them has other parameters, data or code than the main process."""
     changed = changed_parts(fingerprint, group.broadcast(fingerprint))
@@ -256,6 +259,8 @@ def run_worker(
         )
         length = plan.length
         hardware = group.broadcast(choose_hardware(parameters, device, untrained, length.tokens, group))
+        if group.is_main_process:
+            start(untrained, plan.phases[0].dataset, parameters, hardware.precision)
         num_bytes = torch.from_numpy(token_byte_lengths(vocabulary))
         trainer = make_trainer(untrained, parameters, length.steps, hardware, num_bytes, group)
         batches = pooled_batches(validation, plan.phases[-1].rows_per_batch, group)

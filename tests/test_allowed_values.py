@@ -15,6 +15,7 @@ from support.external_tokenizers import llama_like, ranks_like
 from support.paths import ROOT, SOURCE
 
 PRETRAINED = "data/raw/external/pretrained"
+TEACHER = "data/raw/external/teacher/earlier"
 VALUES = [  # together they cover every allowed value of every enumerated parameter
     {"train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
     {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers", "export_gguf.quantize": ["f16", "q4_0"]},
@@ -22,12 +23,13 @@ VALUES = [  # together they cover every allowed value of every enumerated parame
     {"train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int8_dynamic", "int4"]},
     {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
     {"train_tokenizer.type": "whitespace", "mix.near_duplicates": False},
-    {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"]},
+    {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"], "train_model.start": "random"},
     {"train_tokenizer.type": "byte", "train_model.compile": True, "train_model.keep": "best"}
     | {"score_teacher.ngram_order": 4},
     {"train_tokenizer.type": "wordpiece", "train_model.compile": "auto"}
     | {"train_model.steps": None, "train_model.epochs": 0.1},
-    {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"},
+    {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"}
+    | {"score_teacher.teacher": TEACHER, "score_teacher.ngram_order": 3},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
     {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2}
     | {"train_soft_tokenizer.noise": True},
@@ -95,7 +97,9 @@ def read_params_flat():
 
 @pytest.fixture(scope="module")
 def own_project(project, tmp_path_factory):
-    return project.copy(tmp_path_factory.mktemp("values") / "project")
+    copy = project.copy(tmp_path_factory.mktemp("values") / "project")
+    shutil.copytree(copy.folder / "data/model", copy.folder / TEACHER)
+    return copy
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median_low, quantiles
@@ -34,12 +35,14 @@ from chatmill.conversation.template import LossKind
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.teacher.ngram_teacher import predict
-from chatmill.teacher.teacher_files import Predictions, num_kept
+from chatmill.teacher.ngram_teacher import NgramTeacher
+from chatmill.teacher.predictions import Predictions, predict_all
+from chatmill.teacher.teacher_files import num_kept
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.pair_start import count_pairs, start_from_pairs
 from chatmill.training.precision import choose_precision
 from chatmill.training.trainer import Trainer, keep_freed_memory
 
@@ -115,7 +118,8 @@ class Data:
         """The train conversations, packed; with an order, the predictions of that teacher beside them."""
         spans, teacher = truncate_conversations(self.train, context, "chatml", self.special), None
         if ngram_order is not None:
-            blocks = zip(*predict(self.train, ngram_order, num_kept(self.train)), strict=True)
+            teachers = [(NgramTeacher(self.train, ngram_order), 1.0)]
+            blocks = zip(*predict_all(teachers, self.train, num_kept(self.train)), strict=True)
             teacher = Predictions(*map(np.concatenate, blocks))
         return PackedDataset(self.train, spans, context, self.special, teacher=teacher)
 
@@ -209,6 +213,8 @@ class Chatmill:
         batch: int = BATCH,
         ngram_order: int | None = None,
         teacher_weight: float = 0.7,
+        start: str = "pairs",
+        tied: bool = True,
         optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
@@ -217,8 +223,9 @@ class Chatmill:
         self.dataset = data.pack(config.max_position_embeddings, ngram_order)
         self.rows_per_step = batch // self.dataset.row_length
         self.rows = self.dataset.endless_rows(seed)
-        self.model = ChatModel(config)
+        self.model = ChatModel(replace(config, tie_word_embeddings=tied))
         initialise(self.model, seed)
+        self.seed, self.starts_from_pairs = seed, start == "pairs"
         number_format, threads = choose_precision(precision), torch.get_num_threads()
         operations = 6 * sum(w.numel() for w in self.model.parameters()) * batch * seconds / typical
         self.trainer = trainer(
@@ -233,6 +240,8 @@ class Chatmill:
         )
 
     def step(self, done: int, steps: int) -> Count:
+        if done == 0 and self.starts_from_pairs:  # in the time of the first step
+            start_from_pairs(self.model, count_pairs(self.dataset, self.seed), self.seed, self.trainer.precision)
         self.trainer.steps = steps
         rows = [next(self.rows) for _ in range(self.rows_per_step)]
         batches = self.dataset.batches(rows, self.rows_per_step)

@@ -71,7 +71,7 @@ def run_stages(folder, sources):
     )
     train_tokenizer.main(chat[0], ANY_FOLDER, folder / "tokenizer", parameters=TOKENIZER)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
-    run_training(write_teacher(folder, 4), folder)
+    run_training(write_teacher(folder, ngram_order=4), folder)
     export_onnx.main(folder / "model", folder / "onnx", quantize=[])
     (folder / "free.txt").write_text("Hello?\n")
     inputs = [chat[2], chat[0], folder / "free.txt", folder / "talk.yaml", folder / "tokens", folder / "model"]

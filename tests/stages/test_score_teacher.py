@@ -105,7 +105,7 @@ def test_a_model_learns_from_it_and_says_so(taught, untaught, tmp_path):
     assert one == again != untaught
     assert unweighted == untaught
     told = json.loads((tmp_path / "one/model/config.json").read_text())["chatmill"]
-    assert (told["teacher"], told["teacher_weight"]) == ({"ngram": {"order": 4, "kept": 5}}, 0.7)
+    assert (told["teacher"], told["teacher_weight"]) == ({"kept": 5, "ngram": {"order": 4}}, 0.7)
     assert "teacher" not in json.loads((tmp_path / "untaught/model/config.json").read_text())["chatmill"]
 
 

@@ -29,7 +29,7 @@ SETTINGS = {
 }
 
 
-def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_out_answers=None, ngram_order=None):
+def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_out_answers=None, **teacher):
     """Write the files that `encode` reads and writes, and a teacher's; each of SOURCES has an answer."""
     for split, numbers, said in (("train", range(60), answers), ("validation", held_out, held_out_answers or answers)):
         talks = [
@@ -43,12 +43,13 @@ def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_ou
     write_folder(VOCABULARY, folder / "tokenizer")
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
     encode.main(*files, template="chatml")
-    return write_teacher(folder, ngram_order)
+    return write_teacher(folder, **teacher)
 
 
-def write_teacher(folder, ngram_order=None):
+def write_teacher(folder, out="teacher", teacher=None, ngram_order=None):
     """Write the predictions for the tokens in a folder, or that there are none."""
-    score_teacher.main(folder / "tokens", folder / "teacher", ngram_order=ngram_order)
+    files = (folder / "tokens", folder / "tokenizer", ANY_FOLDER, folder / out)
+    score_teacher.main(*files, teacher=teacher, ngram_order=ngram_order, threads=1)
     return folder
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.teacher import ngram_teacher
-from chatmill.teacher.ngram_teacher import DISCOUNT, count_blocks, predict
+from chatmill.teacher.ngram_teacher import DISCOUNT, NgramTeacher
 
 
 def naive(conversations, conversation, place, order):
@@ -32,6 +32,11 @@ def split_of(conversations):
     return EncodedSplit(ids, np.zeros(len(ids), np.uint8), offsets)
 
 
+def predict(split, order, kept):
+    """The predictions of all tokens."""
+    return NgramTeacher(split, order).predict(slice(0, len(split.offsets) - 1), kept)
+
+
 @pytest.mark.parametrize("order", [2, 5])
 @pytest.mark.parametrize("seed", range(5))
 def test_each_token_is_predicted_from_all_others(monkeypatch, seed, order):
@@ -39,9 +44,7 @@ def test_each_token_is_predicted_from_all_others(monkeypatch, seed, order):
     conversations = [random.integers(0, 4, length).tolist() for length in random.integers(1, 30, 12)]
     split = split_of(conversations)
     monkeypatch.setattr(ngram_teacher, "_BLOCK", 50)
-    blocks = list(predict(split, order, 5))
-    assert len(blocks) == count_blocks(split) > 1
-    tokens, chances = map(np.concatenate, zip(*blocks, strict=True))
+    tokens, chances = predict(split, order, 5)
     assert tokens.shape == chances.shape == (len(split.ids), 5)
     row = iter(zip(tokens, chances, strict=True))
     for conversation in conversations:
@@ -54,11 +57,11 @@ def test_each_token_is_predicted_from_all_others(monkeypatch, seed, order):
 
 def test_only_the_likeliest_are_kept_the_likeliest_first():
     split = split_of([[0, 1], *([0, token] for token in (2, 2, 2, 3, 3, 4))])
-    (block,) = predict(split, 3, 2)
-    assert block.tokens[1].tolist() == [2, 3]
-    assert block.chances[1].tolist() == pytest.approx([2.25 / 6, 1.25 / 6])
+    found = predict(split, 3, 2)
+    assert found.tokens[1].tolist() == [2, 3]
+    assert found.chances[1].tolist() == pytest.approx([2.25 / 6, 1.25 / 6])
 
 
 @pytest.mark.parametrize("conversations", [[[1]], [[1], [2]], [[]]])
 def test_without_contexts_nothing_is_predicted(conversations):
-    assert all((block.chances == 0).all() for block in predict(split_of(conversations), 5, 5))
+    assert (predict(split_of(conversations), 5, 5).chances == 0).all()

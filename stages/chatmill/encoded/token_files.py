@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 SPLITS = ("train", "validation")
@@ -156,6 +157,14 @@ def read_meta(folder: Path) -> Meta:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: not written by encode: {error}") from error
     return meta
+
+
+def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
+    """The metadata of the tokens, and the tokenizer, which must be the one that encoded them."""
+    meta, vocabulary = read_meta(tokens), read_folder(tokenizer)
+    if meta.fingerprint != vocabulary.fingerprint:
+        raise ValueError(f"{tokens} was encoded with another tokenizer than {tokenizer}: run the encode stage anew")
+    return meta, vocabulary
 
 
 def read_split(folder: Path, split: str) -> EncodedSplit:

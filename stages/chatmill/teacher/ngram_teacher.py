@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.teacher.teacher_files import Predictions
+from chatmill.teacher.predictions import Predictions, keep_likeliest
 
 DISCOUNT = 0.75
 _CANDIDATES = 8  # of each order
@@ -74,18 +74,18 @@ def count_pairs(contexts: Integers, ids: Integers) -> tuple[Integers, Counts]:
     return pairs, Counts(contexts.astype(np.int32), own, *padded)
 
 
-def count_blocks(split: EncodedSplit) -> int:
-    """The number of blocks that `predict` yields."""
-    return -(-len(split.ids) // _BLOCK)
+class NgramTeacher:
+    """N-grams of at most `order` tokens, counted on a split."""
 
+    def __init__(self, split: EncodedSplit, order: int) -> None:
+        self.split, self.counted = split, list(count_contexts(split, order))
 
-def predict(split: EncodedSplit, order: int, num_kept: int) -> Iterator[Predictions]:
-    """Yield the predictions of blocks of tokens, by n-grams of at most `order` tokens; the likeliest are kept."""
-    counted = list(count_contexts(split, order))
-    for start in range(0, len(split.ids), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        tokens, chances = predict_block(counted, split.ids, block)
-        yield keep_likeliest(tokens, chances, num_kept)
+    def predict(self, conversations: slice, num_kept: int) -> Predictions:
+        """The likeliest tokens in the place of each token of some conversations."""
+        first, last = self.split.offsets[[conversations.start, conversations.stop]].tolist()
+        blocks = (slice(start, min(last, start + _BLOCK)) for start in range(first, max(last, first + 1), _BLOCK))
+        parts = [keep_likeliest(*predict_block(self.counted, self.split.ids, block), num_kept) for block in blocks]
+        return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def predict_block(counted: list[Counts], ids: Integers, block: slice) -> Predictions:
@@ -107,17 +107,3 @@ def predict_block(counted: list[Counts], ids: Integers, block: slice) -> Predict
         chances.append(np.where(is_pair, rest * share, 0.0))
         rest = np.where(is_known, rest * DISCOUNT * distinct / np.maximum(total, 1), rest)
     return Predictions(np.concatenate(candidates, axis=1), np.concatenate(chances, axis=1))
-
-
-def keep_likeliest(tokens: Integers, chances: Floats, num_kept: int) -> Predictions:
-    """The likeliest tokens of each row, the likeliest first; chances of a token that is there twice are added up."""
-    by_token = np.argsort(tokens, axis=1, kind="stable")
-    sorted_tokens, sorted_chances = (np.take_along_axis(array, by_token, 1) for array in (tokens, chances))
-    sums, is_last = sorted_chances.cumsum(axis=1), np.ones(tokens.shape, bool)
-    is_last[:, :-1] = sorted_tokens[:, 1:] != sorted_tokens[:, :-1]
-    before = np.zeros_like(sums)
-    before[:, 1:] = np.maximum.accumulate(np.where(is_last, sums, 0), axis=1)[:, :-1]
-    of_token = np.where(is_last, sums - before, 0)
-    likeliest = np.argsort(-of_token, axis=1, kind="stable")[:, :num_kept]
-    kept, kept_chances = (np.take_along_axis(array, likeliest, 1) for array in (sorted_tokens, of_token))
-    return Predictions(np.maximum(kept, 0), kept_chances)

@@ -11,13 +11,13 @@ There are none for validation and test.
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chatmill.encoded.token_files import EncodedSplit, Meta
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
+from chatmill.teacher.predictions import Predictions
 
 BYTES = 20  # of a prediction, at most
 FORMATS_NAME = "formats.json"
@@ -25,20 +25,13 @@ TOKENS_NAME, CHANCES_NAME = "train_tokens.npy", "train_chances.npy"
 _CHANCE = np.dtype(np.float16)
 
 
-class Predictions(NamedTuple):
-    """The K likeliest tokens in the place of each of N tokens."""
-
-    tokens: NDArray[np.integer[Any]]  # (N, K)
-    chances: NDArray[np.floating[Any]]  # (N, K), whose sum is at most 1
-
-
 def num_kept(split: EncodedSplit) -> int:
     """K, the number of tokens that a prediction has on disk."""
     return BYTES // (split.ids.dtype.itemsize + _CHANCE.itemsize)
 
 
-def write_predictions(folder: Path, split: EncodedSplit, blocks: Iterable[Predictions], made: dict[str, Any]) -> None:
-    """Write the predictions of all tokens of a split, given in blocks, and how they were made."""
+def write_predictions(folder: Path, split: EncodedSplit, blocks: Iterable[Predictions]) -> None:
+    """Write the predictions of all tokens of a split, given in blocks."""
     shape = len(split.ids), num_kept(split)
     tokens, chances = (
         np.lib.format.open_memmap(folder / name, "w+", dtype, shape)
@@ -50,7 +43,6 @@ def write_predictions(folder: Path, split: EncodedSplit, blocks: Iterable[Predic
         tokens[rows], chances[rows] = block
     for array in (tokens, chances):
         array.flush()
-    write_formats(folder, made)
 
 
 def write_formats(folder: Path, content: dict[str, Any]) -> None:

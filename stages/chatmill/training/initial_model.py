@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.weights import weight_files
-from chatmill.conversation.chatml import BOS, IM_END, PAD
 from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
-from chatmill.model.checkpoint_loading import CONFIG, EMBEDDING, HEAD, load_chat_model
+from chatmill.model.checkpoint_loading import CONFIG, EMBEDDING, HEAD, load_chat_model, stand_ins
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
@@ -80,11 +79,7 @@ def matching_rows(
     places: dict[tuple[bytes, Kind], int] = {}
     for i, entry in enumerate(entries):
         places.setdefault(entry, i)
-    end = _first(content.get("eos_token_id"), num_rows)
-    control_rows = {BOS: _first(content.get("bos_token_id"), num_rows), IM_END: end, PAD: end}
-    if control_rows[BOS] is None:  # the end token stands between texts, too
-        control_rows[BOS] = end
-    fallbacks = {(name.encode(), Kind.CONTROL): row for name, row in control_rows.items()}
+    fallbacks = {(name.encode(), Kind.CONTROL): row for name, row in stand_ins(content, num_rows).items()}
     return [places.get(entry, fallbacks.get(entry)) for entry in zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
 
 
@@ -115,12 +110,6 @@ def _encoder(path: Path, width: int) -> ByteEncoder:
     halves = {"embed_out.weight": slice(width), "embed_ngrams.weight": (slice(None), slice(width))}
     first_half.load_state_dict({name: weight[halves.get(name, ...)] for name, weight in encoder.state_dict().items()})
     return first_half
-
-
-def _first(ids: Any, num_rows: int) -> EmbeddingRow:
-    """The first of one or more ids; None where it is no row."""
-    first = ids[0] if isinstance(ids, list) and ids else ids
-    return first if type(first) is int and 0 <= first < num_rows else None
 
 
 def _check_share(vocabulary: Vocabulary, rows: Sequence[EmbeddingRow], path: Path) -> None:

@@ -26,14 +26,14 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # pulls all singular values near 1 w
 
 
 def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
-    """(…, M, N) -> (…, M, N): singular values brought to about 1 by Newton-Schulz steps."""
+    """(B, M, N) -> (B, M, N): singular values brought to about 1 by Newton-Schulz steps."""
     a, b, c = _NEWTON_SCHULZ
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(steps):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
 
 

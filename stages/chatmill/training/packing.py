@@ -13,7 +13,7 @@ import numpy as np
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit, Sources
-from chatmill.teacher.teacher_files import Predictions
+from chatmill.teacher.predictions import Predictions
 from chatmill.training.best_fit import best_fit
 from chatmill.training.chains import Heads, Row, find_heads, make_chains
 from chatmill.training.source_weights import draw_epoch, source_factors
@@ -54,13 +54,6 @@ class ConversationSpans:
         return ConversationSpans(starts, lengths, truncated, documents, heads, self.rejected)
 
 
-class TaughtTargets(NamedTuple):
-    """The K likeliest tokens in the place of each target, by a teacher."""
-
-    tokens: np.ndarray  # (B, T, K) int64
-    chances: np.ndarray  # (B, T, K) float32
-
-
 class Batch(NamedTuple):
     """The arrays of some rows, each (B, T). Padding has the conversation id -1 and no target."""
 
@@ -69,7 +62,7 @@ class Batch(NamedTuple):
     conversation_ids: np.ndarray  # int64, which of the row's conversations or chains a token belongs to
     targets: np.ndarray  # int64, the next token of the same conversation or chain
     loss: np.ndarray  # int64, the target's chatmill.conversation.template.LossKind; IGNORED where there is none
-    teacher: TaughtTargets | None = None
+    teacher: Predictions | None = None  # (B, T, K) in the place of each target, int64 and float32
 
 
 def truncate_conversations(
@@ -176,6 +169,10 @@ class PackedDataset:
         """The conversations of one source, by its index, each as often as any other."""
         return replace(self, spans=self.spans.select(self._span_sources() == source), weights={})
 
+    def span_factors(self) -> np.ndarray:
+        """(N,) how often each conversation is read in an epoch, on average."""
+        return self.source_factors()[self._span_sources()] if self.weights else np.ones(len(self.spans.starts))
+
     def source_factors(self) -> np.ndarray:
         """(S,) how often a conversation of each source is read in an epoch, on average."""
         factors = source_factors(self.weights, self.source_names, self.source_tokens())
@@ -235,7 +232,7 @@ class PackedDataset:
         taught = None
         if self.teacher is not None:
             kept = self.teacher.tokens.shape[1]
-            taught = TaughtTargets(np.zeros((*shape, kept), np.int64), np.zeros((*shape, kept), np.float32))
+            taught = Predictions(np.zeros((*shape, kept), np.int64), np.zeros((*shape, kept), np.float32))
         for row, members in enumerate(rows):
             begin = end = 0
             for number, (i, skipped) in enumerate(zip(*members, strict=True)):
@@ -250,5 +247,5 @@ class PackedDataset:
                     array[row, end - length : end] = predicted[start : start + length]
         loss[positions == 0] = LossKind.IGNORED  # no token predicts the first one of a conversation
         if taught is not None:
-            taught = TaughtTargets(taught.tokens[:, 1:], taught.chances[:, 1:])
+            taught = Predictions(taught.tokens[:, 1:], taught.chances[:, 1:])
         return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:], taught)
