@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +31,8 @@ from chatmill.model.chat_model import ChatModel
 from chatmill.training import optimizer
 from chatmill.training import trainer as training
 from chatmill.training.optimizer import MuonAdamW
-from chatmill.training.trainer import Trainer
+from chatmill.training.packing import Batch
+from chatmill.training.trainer import LossTotals, Trainer
 
 CONTEXT, VOCAB_SIZE = 512, 2048
 
@@ -64,6 +65,99 @@ class ZLoss(Trainer):
         logits = logits.float().flatten(0, 1)
         nats = F.cross_entropy(logits, targets.flatten(), reduction="none")
         return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape), None
+
+
+class CautiousDecay(MuonAdamW):
+    """Weight decay of 0.1, only where an update makes a weight smaller."""
+
+    @torch.no_grad()
+    def step(self, factor: float) -> None:
+        weights = [w for group in self.optimizers[0].param_groups for w in group["params"]]
+        before = [weight.clone() for weight in weights]
+        super().step(factor)
+        for weight, old in zip(weights, before, strict=True):
+            weight.sub_(0.1 * self.learning_rate * old * ((weight - old) * old < 0))
+
+
+class TailAverage(Trainer):
+    """The weights in the end are their mean over the last tenth of the steps."""
+
+    def step(self, batches: Sequence[Batch]) -> LossTotals:
+        totals = super().step(batches)
+        weights = [weight.detach() for weight in self.model.parameters()]
+        if self.completed_steps <= 0.9 * self.steps:
+            self.sums, self.number = [torch.zeros_like(weight) for weight in weights], 0
+        else:
+            self.number += 1
+            for total, weight in zip(self.sums, weights, strict=True):
+                total += weight
+        if self.completed_steps >= self.steps and self.number:
+            for total, weight in zip(self.sums, weights, strict=True):
+                weight.copy_(total / self.number)
+        return totals
+
+
+class OuterNesterov(Trainer):
+    """Every five steps, a step of Nesterov's momentum along what they have changed (arXiv:2311.08105)."""
+
+    def step(self, batches: Sequence[Batch]) -> LossTotals:
+        weights = [weight.detach() for weight in self.model.parameters()]
+        if self.completed_steps == 0:
+            self.outer = [weight.clone() for weight in weights]
+            self.momenta = [torch.zeros_like(weight) for weight in weights]
+        totals = super().step(batches)
+        if self.completed_steps % 5 == 0:
+            for weight, outer, momentum in zip(weights, self.outer, self.momenta, strict=True):
+                change = weight - outer
+                momentum.mul_(0.5).add_(change, alpha=0.5)
+                outer.add_(change, alpha=0.75).add_(momentum, alpha=0.5)
+                weight.copy_(outer)
+        return totals
+
+
+class Growing(Trainer):
+    """Only the first half of the layers is there in the first third of the steps; the others start as the identity."""
+
+    def step(self, batches: Sequence[Batch]) -> LossTotals:
+        decoder, layers = self.model.model, self.model.model.layers
+        half = (len(layers) + 1) // 2
+        if self.completed_steps < self.steps / 3:
+            decoder.layers = layers[:half]
+            for weight in layers[half:].parameters():
+                weight.grad = torch.zeros_like(weight)
+        totals = super().step(batches)
+        decoder.layers = layers
+        return totals
+
+
+class Scaffold(Trainer):
+    """Embeddings of hashed pairs of tokens are added to those of tokens, with a weight that is 0 from mid-run on."""
+
+    rows = 1 << 14
+
+    def __init__(self, model: ChatModel, *arguments: Any, **options: Any) -> None:
+        super().__init__(model, *arguments, **options)
+        self.table = nn.Parameter(torch.zeros(self.rows, model.config.hidden_size))
+        self.adam = torch.optim.AdamW([self.table], lr=0.02, betas=(0.8, 0.95), weight_decay=0.0)
+        decoder, trainer = model.model, self
+
+        def forward(
+            ids: Tensor, table: Tensor, rotary: Any, mask: Tensor | None, cache: Any, *, last_only: bool
+        ) -> tuple[Tensor, None]:
+            weight = max(0.0, 1 - 2 * trainer.completed_steps / trainer.steps)
+            pairs = F.pad(ids, (1, 0))[:, :-1] * 1_000_003 + ids * 7_919
+            x = F.embedding(ids, table) + weight * F.embedding(pairs % trainer.rows, trainer.table)
+            for layer in decoder.layers:
+                x = layer(x, rotary, mask, cache)
+            return decoder.norm(x), None
+
+        model.model.forward = forward
+
+    def step(self, batches: Sequence[Batch]) -> LossTotals:
+        totals = super().step(batches)
+        self.adam.step()
+        self.adam.zero_grad()
+        return totals
 
 
 def softly_capped(cap: float) -> Callable[[ChatModel], None]:
@@ -101,6 +195,7 @@ def linear(warm_up: float, warm_down: float) -> Callable[[int, int], float]:
     )
 
 
+NGRAMS = {"ngram_order": 5}
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "AdamW alone, rate 0.002": {"optimizer": AdamWAlone, "rate": 0.002},
@@ -112,9 +207,16 @@ CHOICES: dict[str, dict[str, Any]] = {
     "batch 2048": {"batch": 2048},
     "batch 2048, rate 0.018": {"batch": 2048, "rate": 0.018},
     "batch 8192": {"batch": 8192},
-    "n-gram teacher": {"ngram_order": 5},
-    "n-gram teacher, weight 0.9": {"ngram_order": 5, "teacher_weight": 0.9},
-    "n-gram teacher, batch 2048, rate 0.018": {"ngram_order": 5, "batch": 2048, "rate": 0.018},
+    "random start": {"start": "random"},
+    "head not tied": {"tied": False},
+    "n-gram teacher": {"teacher": NGRAMS},
+    "n-gram teacher, weight 0.9": {"teacher": NGRAMS, "teacher_weight": 0.9},
+    "n-gram teacher, batch 2048, rate 0.018": {"teacher": NGRAMS, "batch": 2048, "rate": 0.018},
+    "cautious weight decay": {"optimizer": CautiousDecay},
+    "average of the last tenth": {"trainer": TailAverage},
+    "outer Nesterov steps": {"trainer": OuterNesterov},
+    "half the layers at first": {"trainer": Growing},
+    "hashed pairs as a scaffold": {"trainer": Scaffold},
     "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
     "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
     "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE_FACTOR": 0.45}},

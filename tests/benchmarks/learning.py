@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,16 +29,16 @@ from torch import Tensor
 import encode
 import mix
 import prepare
+import score_teacher
 import train_tokenizer
 from chatmill.benchmarking.peak_memory import peak_bytes
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation.template import LossKind
-from chatmill.encoded.token_files import read_split, token_byte_lengths
+from chatmill.encoded.token_files import read_meta, read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.teacher.ngram_teacher import NgramTeacher
-from chatmill.teacher.predictions import Predictions, predict_all
-from chatmill.teacher.teacher_files import num_kept
+from chatmill.teacher.predictions import Predictions
+from chatmill.teacher.teacher_files import read_predictions
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
@@ -68,8 +69,10 @@ class Learner(Protocol):
         """(B, T) -> (B, T, V) float32 of the next tokens, each row from its own start."""
 
 
-def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validation_share: float) -> None:
-    """Write tokens and their tokenizer as the stages do; `sources` maps formats to files."""
+def make_data(
+    folder: Path, sources: dict[str, Path], vocab_size: int, validation_share: float, tokenizer: str = "bpe"
+) -> None:
+    """Write tokens and their tokenizer, of this type, as the stages do; `sources` maps formats to files."""
     chat = [folder / f"{split}.jsonl" for split in ("train", "validation", "test")]
     for name, file in sources.items():
         out = folder / "prepared" / f"{name}.jsonl"
@@ -86,17 +89,19 @@ def make_data(folder: Path, sources: dict[str, Path], vocab_size: int, validatio
         **shares,
     )
     sizes = {"vocab_size": vocab_size, "special_tokens": []}
-    parameters = {"type": "bpe", **sizes}
+    parameters = {"type": tokenizer, **sizes}
     train_tokenizer.main(chat[0], Path("/"), folder / "tokenizer", parameters=parameters)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
 
 
 @contextmanager
-def prepared(sources: dict[str, Path], vocab_size: int, validation_share: float) -> Iterator[str]:
+def prepared(
+    sources: dict[str, Path], vocab_size: int, validation_share: float, tokenizer: str = "bpe"
+) -> Iterator[str]:
     """A folder with what `make_data` writes; exits with one line where the data are unsuitable."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            make_data(Path(folder), sources, vocab_size, validation_share)
+            make_data(Path(folder), sources, vocab_size, validation_share, tokenizer)
         except (ValueError, OSError) as error:
             sys.exit(str(error))
         yield folder
@@ -106,6 +111,7 @@ class Data:
     """The data that `make_data` wrote."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.vocabulary = read_folder(folder / "tokenizer")
         self.special, self.num_bytes = self.vocabulary.special, token_byte_lengths(self.vocabulary)
         self.train, self.validation = (read_split(folder / "tokens", split) for split in ("train", "validation"))
@@ -114,14 +120,19 @@ class Data:
     def vocab_size(self) -> int:
         return len(self.num_bytes)
 
-    def pack(self, context: int, ngram_order: int | None = None) -> PackedDataset:
-        """The train conversations, packed; with an order, the predictions of that teacher beside them."""
-        spans, teacher = truncate_conversations(self.train, context, "chatml", self.special), None
-        if ngram_order is not None:
-            teachers = [(NgramTeacher(self.train, ngram_order), 1.0)]
-            blocks = zip(*predict_all(teachers, self.train, num_kept(self.train)), strict=True)
-            teacher = Predictions(*map(np.concatenate, blocks))
-        return PackedDataset(self.train, spans, context, self.special, teacher=teacher)
+    def pack(self, context: int, teacher: dict[str, Any] | None = None) -> PackedDataset:
+        """The train conversations, packed; with parameters of score_teacher, what it predicts beside them."""
+        spans = truncate_conversations(self.train, context, "chatml", self.special)
+        predictions = self.predictions(teacher) if teacher else None
+        return PackedDataset(self.train, spans, context, self.special, teacher=predictions)
+
+    def predictions(self, teacher: dict[str, Any]) -> Predictions | None:
+        """What a teacher predicts, by the stage score_teacher; it is written once."""
+        folder, tokens = self.folder / f"teacher {zlib.crc32(repr(teacher).encode())}", self.folder / "tokens"
+        if not folder.exists():
+            parameters = {"teacher": None, "ngram_order": None, "threads": torch.get_num_threads()} | teacher
+            score_teacher.main(tokens, self.folder / "tokenizer", Path("/"), folder, **parameters)
+        return read_predictions(folder, read_meta(tokens))[0]
 
     def bits_per_byte(self, logits: Callable[[Tensor], Tensor], context: int) -> tuple[float, float]:
         """Bits per byte of all held-out text, and of the assistant's; each conversation starts anew."""
@@ -211,7 +222,7 @@ class Chatmill:
         prompt_weight: float = 0.1,
         rate: float = 0.012,
         batch: int = BATCH,
-        ngram_order: int | None = None,
+        teacher: dict[str, Any] | None = None,
         teacher_weight: float = 0.7,
         start: str = "pairs",
         tied: bool = True,
@@ -220,7 +231,7 @@ class Chatmill:
     ) -> None:
         keep_freed_memory()
         set_up_compiler()
-        self.dataset = data.pack(config.max_position_embeddings, ngram_order)
+        self.dataset = data.pack(config.max_position_embeddings, teacher)
         self.rows_per_step = batch // self.dataset.row_length
         self.rows = self.dataset.endless_rows(seed)
         self.model = ChatModel(replace(config, tie_word_embeddings=tied))
@@ -253,9 +264,10 @@ class Chatmill:
         return self.model(ids)
 
 
-def run(file: str, options: dict[str, Any], threads: int) -> dict[str, Any]:
-    """The output of `file --run OPTIONS`, in a process of its own with an empty compile cache."""
-    with tempfile.TemporaryDirectory() as cache:
+def run(file: str, options: dict[str, Any], threads: int, compiled: Path | None = None) -> dict[str, Any]:
+    """The output of `file --run OPTIONS`, in a process of its own; `compiled` keeps what it compiles for later ones."""
+    with tempfile.TemporaryDirectory() as empty:
+        cache = str(compiled or empty)
         settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "TORCHINDUCTOR_CACHE_DIR": cache}
         command = [sys.executable, file, "--run", json.dumps(options)]
         process = subprocess.run(command, env=os.environ | settings, stdout=subprocess.PIPE, check=True)

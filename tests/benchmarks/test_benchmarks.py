@@ -92,7 +92,7 @@ def test_no_competitor_sees_what_comes(kind, data, config):
 def test_every_choice_changes_what_is_learnt(folder, monkeypatch):
     monkeypatch.setattr(ablation, "CONTEXT", CONTEXT)
     chosen = ablation.CHOICES.keys() - {"no warm-up"}  # nobody warms up for as few steps
-    learnt = {ablation.train(str(folder), choice, 1, 1.0, 4, 1)["all"] for choice in chosen}
+    learnt = {ablation.train(str(folder), choice, 1, 1.0, 11, 2)["all"] for choice in chosen}
     assert len(learnt) == len(chosen)
 
 

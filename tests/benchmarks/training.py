@@ -1,14 +1,16 @@
 """Training in a given time, compared with what a user might use instead, on the same tokens.
 
     python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--seeds N] [--quick]
-                                        [--chatmill-only]
+                                        [--tokenizer TYPE] [--teacher MODEL] [--only NAME …]
 
-`chatmill` is what the stage train_model does, with prompt_loss_weight 0.1 (its default) and 1; and with 1 and a teacher
-of n-grams up to five tokens, whose counting is not in the time. `plain` is the GPT-2
-architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random windows over all tokens.
-`transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear decay, padded batches.
-The rate and precision of these two are those that gave the fewest bits per byte in a tenth of the time. All have about
-as many tokens in a step; schedules span the time, which includes compiling; each runs in a process of its own.
+`chatmill` is what the stage train_model does, with prompt_loss_weight 1, since all text is measured; its default, 0.1,
+is a row of its own. With a teacher it also learns from n-grams of up to five tokens, or from a model; to score the
+training set is not in the time. `plain` is the GPT-2 architecture as nanoGPT trains it: AdamW, cosine decay, clipped
+gradients, random windows over all tokens. `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains
+it: AdamW, linear decay, padded batches. The rate and precision of these two are those that gave the fewest bits per
+byte in a tenth of the time. All have about as many tokens in a step; schedules span the time. It includes compiling,
+except where code for the shape was compiled before: so in the first row, and the first with a teacher. Each runs in its
+own process.
 
 With several seeds there is a row for each. `counted n-grams` are counted on the same tokens, of the order that is best
 on the held-out text; `xz` is what the held-out text adds to the training text that xz compresses.
@@ -45,6 +47,7 @@ from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.evaluation.ngram import count_tables, nats_by_order
+from chatmill.tokenizer.type_registry import type_names
 from chatmill.training.estimate import peak_flops
 from chatmill.training.processor import own_processor
 
@@ -55,6 +58,14 @@ TURN, TURNS = 1 / 60, 12  # of the time
 STEPS = 1000  # of the schedule meanwhile
 GUESS = 0.1  # seconds of a step
 WARM_UP = 1 / 50  # of the steps
+OURS = {
+    "chatmill": {},
+    "chatmill, prompts 0.1": {"prompt_weight": 0.1},
+    "chatmill, random start": {"start": "random"},
+    "chatmill, n-gram teacher": {"teacher": {"ngram_order": 5}},
+}
+OTHERS = ["plain", "transformers"]
+ROWS = [*OURS, *OTHERS]
 ROW = f"{'':28}{'weights':>9}{'tokens/s':>10}{'middle':>16}{'with padding':>14}{'all':>8}{'assistant':>11}{'MB':>7}"
 
 
@@ -263,17 +274,20 @@ def texts(data: Data) -> tuple[bytes, bytes]:
     return train, train + held_out
 
 
-def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int, others: tuple[str, ...]) -> None:
+def compare(
+    common: dict[str, Any], seconds: float, threads: int, seeds: int, teacher: Path | None, only: list[str]
+) -> None:
     """Print the trials and then the table, with chatmill and others."""
     print(describe_machine(threads))
-    start = partial(run, __file__, threads=threads)
+    start = partial(run, __file__, threads=threads, compiled=Path(common["folder"], "compiled"))
     print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
     rates = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
-    trials = [("chatmill, not compiled", {"kind": "chatmill", "compile": False})]
+    trials = [("chatmill, not compiled", {"kind": "chatmill", "compile": False, "prompt_weight": 1.0})]
     trials += [
         (f"{kind} {rate:g} {precision}", {"kind": kind, "rate": rate, "precision": precision})
-        for kind in others
+        for kind in OTHERS
         for rate, precision in rates
+        if kind in only
     ]
     best: dict[str, tuple[float, str, dict[str, Any]]] = {}
     for name, options in trials:
@@ -284,10 +298,11 @@ def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int, ot
         best[options["kind"]] = min(found, best.get(options["kind"], found), key=lambda trial: trial[0])
     print(f"\n{seconds:.0f} seconds each\n{ROW}")
     chatmill = best.pop("chatmill")[2] | {"compile": "auto"}
-    runs = {f"chatmill, prompts {weight:g}": chatmill | {"prompt_weight": weight} for weight in (0.1, 1.0)}
-    runs["chatmill, prompts 1, teacher"] = runs["chatmill, prompts 1"] | {"ngram_order": 5}
-    runs |= {name: options for _, name, options in best.values()}
-    for name, options in runs.items():
+    runs = {name: chatmill | changes for name, changes in OURS.items() if name in only}
+    if teacher:
+        runs[f"chatmill, teacher {teacher.name}"] = chatmill | {"teacher": {"teacher": str(teacher)}}
+    others = {name: options for _, name, options in best.values()}
+    for name, options in (runs | others).items():
         results = [start(common | options | {"seed": seed}) for seed in range(1, seeds + 1)]
         for seed, result in enumerate(results, start=1):
             show(f"{name}, seed {seed}" if seeds > 1 else name, result)
@@ -295,9 +310,8 @@ def compare(common: dict[str, Any], seconds: float, threads: int, seeds: int, ot
             bits = [result["all"] for result in results]
             print(f"{name}: {mean(bits):.3f} ± {(max(bits) - min(bits)) / 2:.3f} of all text", flush=True)
     show_counted(common["folder"])
-    del runs["chatmill, prompts 1"]
     if others:
-        take_turns(common, runs, seconds * TURN, threads)
+        take_turns(common, {"chatmill": chatmill} | others, seconds * TURN, threads)
 
 
 def main() -> None:
@@ -307,16 +321,17 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--chatmill-only", action="store_true", help="leave out the other trainers")
+    parser.add_argument("--tokenizer", choices=type_names(), default="bpe")
+    parser.add_argument("--teacher", type=Path, metavar="MODEL", help="a row with this model as the teacher")
+    parser.add_argument("--only", nargs="*", choices=ROWS, default=ROWS, metavar="NAME", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true", help="run for seconds, to check that everything works")
     options = parser.parse_args()
     depth, context, vocab_size, minutes = (
         (1, 64, 512, 0.02) if options.quick else (options.depth, 512, 4096, options.minutes)
     )
-    with prepared(dict(options.sources), vocab_size, validation_share=0.05) as folder:
+    with prepared(dict(options.sources), vocab_size, 0.05, options.tokenizer) as folder:
         common = {"folder": folder, "depth": depth, "context": context}
-        others = () if options.chatmill_only else ("plain", "transformers")
-        compare(common, 60 * minutes, options.threads, options.seeds, others)
+        compare(common, 60 * minutes, options.threads, options.seeds, options.teacher, options.only)
 
 
 if __name__ == "__main__":

@@ -203,3 +203,27 @@ def test_a_teacher_beside_the_project_is_refused_with_the_command_that_copies_it
             ValueError, match=r"score_teacher\.teacher: expected a path in .*external, which DVC tracks"
         ):
             write_teacher(tmp_path, "other", teacher=tmp_path / "big")
+
+
+def test_what_is_no_model_is_refused_with_its_name(tmp_path):
+    model = write_big(write_tokens(tmp_path), LARGER)[1]
+    (model / "manifest.json").unlink()
+    config = model / "config.json"
+    config.write_text(config.read_text().replace('"vocab_size": 448', '"vocab_size": 384'))
+    for path, message in (
+        (tmp_path / "missing", r"missing: no such model folder: copy one there"),
+        (model, r"big: .*embed_tokens\.weight.*384"),
+    ):
+        with pytest.raises(ValueError, match=rf"score_teacher\.teacher: .*{message}"):
+            write_teacher(tmp_path, "other", teacher=path)
+
+
+def test_a_tokenizer_that_knows_more_ids_than_the_model_is_refused(tmp_path):
+    split = write_conversations(tmp_path, STUDENTS["byte"])
+    _, path = write_big(tmp_path, STUDENTS["byte"])
+    (path / "manifest.json").unlink()
+    write_folder(LARGER, tmp_path / "more")
+    for name in ("tokenizer.json", "chatmill_tokenizer.json"):
+        (path / name).write_bytes((tmp_path / "more" / name).read_bytes())
+    with pytest.raises(ValueError, match="its tokenizer has 448 ids, and the model 320"):
+        ModelTeacher(path, split, STUDENTS["byte"], CPU)

@@ -127,7 +127,6 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = FeedForward(config)
 
-    @torch.compiler.nested_compile_region  # the layers are alike, so that one is compiled for all of them
     def forward(
         self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastKeyValues | None
     ) -> Tensor:

@@ -50,10 +50,14 @@ class ModelTeacher:
     """
 
     def __init__(self, path: Path, split: EncodedSplit, student: Vocabulary, device: torch.device) -> None:
+        if not path.is_dir():
+            raise ValueError(f"{path}: no such model folder: copy one there, such as data/model of another run")
         check_manifest(path)
         self.split, self.student = split, ChatTokenizer(student)
         self.model, content = load_chat_model(path, device)
         self.tokenizer = load_tokenizer(path)
+        if self.tokenizer.vocab_size > (known := self.model.config.vocab_size):
+            raise ValueError(f"{path}: its tokenizer has {self.tokenizer.vocab_size:,} ids, and the model {known:,}")
         self.device = device
         self.in_bfloat16 = device.type == "cuda" or own_processor().gains_by_bfloat16
         self.context = min(_LONGEST_WINDOW, self.model.config.max_position_embeddings)
@@ -172,7 +176,8 @@ class ModelTeacher:
         chances: Floats = torch.cat(parts).float().softmax(-1).cpu().numpy()
         targets = np.concatenate([ids[window.scored : window.end] for window in batch])
         is_text = self.tokenizer.is_text[targets]
-        self.nats -= float(np.log(chances[is_text, targets[is_text]]).sum(dtype=np.float64))
+        own = np.maximum(chances[is_text, targets[is_text]], np.finfo(np.float32).tiny)
+        self.nats -= float(np.log(own).sum(dtype=np.float64))
         self.num_bytes += int(_lengths(self.tokenizer, targets[is_text]).sum())
         return chances
 
