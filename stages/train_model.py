@@ -22,6 +22,7 @@ from chatmill.pipeline.stage import on_success, stage
 from chatmill.teacher.predictions import Predictions
 from chatmill.teacher.teacher_files import read_predictions
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.training.bigram_start import can_start_from_bigrams, count_bigrams, start_from_bigrams
 from chatmill.training.byte_encoder import (
     ByteEmbedding,
     ByteEncoder,
@@ -49,7 +50,6 @@ from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.pair_start import can_start_from_pairs, count_pairs, start_from_pairs
 from chatmill.training.precision import NUMBER_FORMATS, choose_precision
 from chatmill.training.run_length import describe_run
 from chatmill.training.samples import sample_answers
@@ -213,11 +213,11 @@ def keep_weights(parameters: TrainParameters, validation: PackedDataset, plan: P
 
 def start(model: ChatModel, dataset: PackedDataset, parameters: TrainParameters, precision: Precision) -> None:
     """Let a new model start from what the parameters say."""
-    if parameters.start == "pairs" and parameters.initial is None and can_start_from_pairs(model):
+    if parameters.start == "bigrams" and parameters.initial is None and can_start_from_bigrams(model):
         started = time.monotonic()
-        nats = start_from_pairs(model, count_pairs(dataset, parameters.seed), parameters.seed, precision)
+        nats = start_from_bigrams(model, count_bigrams(dataset, parameters.seed), parameters.seed, precision)
         took = duration(time.monotonic() - started)
-        log(STAGE, f"starts from counted pairs of tokens: {nats:.2f} nats a token, {took}")
+        log(STAGE, f"starts from counted bigrams: {nats:.2f} nats a token, {took}")
 
 
 def check_equal(fingerprint: str, group: Group) -> None:

@@ -77,7 +77,7 @@ CODE_ROWS = [
     ("stages/score_teacher.py", AFTER_ENCODE),
     ("stages/chatmill/teacher/ngram_teacher.py", AFTER_ENCODE),
     ("stages/chatmill/teacher/model_teacher.py", AFTER_ENCODE),
-    ("stages/chatmill/training/pair_start.py", AFTER_TEACHER),
+    ("stages/chatmill/training/bigram_start.py", AFTER_TEACHER),
     ("stages/train_model.py", AFTER_TEACHER),
     ("stages/chatmill/training/packing.py", AFTER_TEACHER),
     ("stages/chatmill/training/initial_model.py", AFTER_TEACHER),

@@ -40,10 +40,10 @@ from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.teacher.predictions import Predictions
 from chatmill.teacher.teacher_files import read_predictions
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+from chatmill.training.bigram_start import count_bigrams, start_from_bigrams
 from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.pair_start import count_pairs, start_from_pairs
 from chatmill.training.precision import choose_precision
 from chatmill.training.trainer import Trainer, keep_freed_memory
 
@@ -224,7 +224,7 @@ class Chatmill:
         batch: int = BATCH,
         teacher: dict[str, Any] | None = None,
         teacher_weight: float = 0.7,
-        start: str = "pairs",
+        start: str = "bigrams",
         tied: bool = True,
         optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
@@ -236,7 +236,7 @@ class Chatmill:
         self.rows = self.dataset.endless_rows(seed)
         self.model = ChatModel(replace(config, tie_word_embeddings=tied))
         initialise(self.model, seed)
-        self.seed, self.starts_from_pairs = seed, start == "pairs"
+        self.seed, self.starts_from_bigrams = seed, start == "bigrams"
         number_format, threads = choose_precision(precision), torch.get_num_threads()
         operations = 6 * sum(w.numel() for w in self.model.parameters()) * batch * seconds / typical
         self.trainer = trainer(
@@ -251,8 +251,8 @@ class Chatmill:
         )
 
     def step(self, done: int, steps: int) -> Count:
-        if done == 0 and self.starts_from_pairs:  # in the time of the first step
-            start_from_pairs(self.model, count_pairs(self.dataset, self.seed), self.seed, self.trainer.precision)
+        if done == 0 and self.starts_from_bigrams:  # in the time of the first step
+            start_from_bigrams(self.model, count_bigrams(self.dataset, self.seed), self.seed, self.trainer.precision)
         self.trainer.steps = steps
         rows = [next(self.rows) for _ in range(self.rows_per_step)]
         batches = self.dataset.batches(rows, self.rows_per_step)

@@ -71,7 +71,7 @@ def trainer(**changes):
 def test_it_learns_what_it_is_shown(trained):
     curve = read_curve(trained)
     assert [int(line["step"]) for line in curve] == list(range(1, 61))
-    assert 1 < float(curve[0]["loss"]) < 2.5 < np.log(320)  # from counted pairs of tokens
+    assert 1 < float(curve[0]["loss"]) < 2.5 < np.log(320)  # from counted bigrams
     assert float(curve[-1]["bits_per_byte"]) < 0.5
     assert float(curve[-1]["validation_bits_per_byte"]) < 0.5
 
@@ -300,7 +300,7 @@ def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong
 def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
     run_training(tokens, tmp_path, steps=30)
     start, _, *lines = capsys.readouterr().err.splitlines()
-    assert start.startswith("train_model: starts from counted pairs of tokens: 1.")
+    assert start.startswith("train_model: starts from counted bigrams: 1.")
     assert len(lines) == 3 and all("is answered 'yes" in line for line in lines)
 
 

@@ -55,7 +55,7 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     processes: Literal["auto"] | PositiveInt = 1
     shard: bool = False
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.7
-    start: Literal["pairs", "random"] = "pairs"
+    start: Literal["bigrams", "random"] = "bigrams"
     initial: Path | None = None
     embedding: Literal["table", "bytes"] = "table"
     tie_embeddings: bool = True

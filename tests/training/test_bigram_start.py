@@ -8,9 +8,9 @@ import torch
 
 from chatmill.encoded.token_files import read_meta, read_sources, read_split
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.training import pair_start
+from chatmill.training import bigram_start
+from chatmill.training.bigram_start import Bigrams, count_bigrams, start_from_bigrams
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.pair_start import Pairs, count_pairs, start_from_pairs
 from support.tiny import CONFIG, VOCABULARY
 from support.training_runs import SOURCES, read_curve, run_training, write_tokens
 
@@ -29,8 +29,8 @@ def dataset(tokens):
 
 
 @pytest.mark.parametrize("weights", [{}, {SOURCES[0]: 0.0}, {SOURCES[0]: 2.0, SOURCES[1]: 0.5}])
-def test_pairs_are_counted_within_conversations_as_often_as_these_are_read(dataset, weights):
-    found, expected = count_pairs(replace(dataset, weights=weights), 1), Counter()
+def test_bigrams_are_counted_within_conversations_as_often_as_these_are_read(dataset, weights):
+    found, expected = count_bigrams(replace(dataset, weights=weights), 1), Counter()
     for number, (begin, end) in enumerate(pairwise(dataset.split.offsets)):
         ids = dataset.split.ids[begin:end].tolist()
         for pair in pairwise(ids):
@@ -42,36 +42,36 @@ def test_pairs_are_counted_within_conversations_as_often_as_these_are_read(datas
 
 
 def test_of_a_large_dataset_conversations_are_drawn(dataset, monkeypatch):
-    monkeypatch.setattr(pair_start, "_MAX_TOKENS", 100)
-    assert count_pairs(dataset, 1).weights.tolist() != count_pairs(dataset, 2).weights.tolist()
+    monkeypatch.setattr(bigram_start, "_MAX_TOKENS", 100)
+    assert count_bigrams(dataset, 1).weights.tolist() != count_bigrams(dataset, 2).weights.tolist()
 
 
-def entropy(pairs):
+def entropy(bigrams):
     """The mean nats of the second token, given the first."""
-    of_first = np.bincount(pairs.first, pairs.weights)[pairs.first]
-    return -(pairs.weights * np.log(pairs.weights / of_first)).sum()
+    of_first = np.bincount(bigrams.first, bigrams.weights)[bigrams.first]
+    return -(bigrams.weights * np.log(bigrams.weights / of_first)).sum()
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("most", [1 << 24, 8 * CONFIG.vocab_size])
 def test_a_model_without_its_layers_then_predicts_as_the_counts_do(dataset, monkeypatch, most, tied):
-    monkeypatch.setattr(pair_start, "_MAX_LOGITS", most)
-    pairs, model = count_pairs(dataset, 1), ChatModel(replace(CONFIG, tie_word_embeddings=tied))
+    monkeypatch.setattr(bigram_start, "_MAX_LOGITS", most)
+    bigrams, model = count_bigrams(dataset, 1), ChatModel(replace(CONFIG, tie_word_embeddings=tied))
     initialise(model, 1)
-    start_from_pairs(model, pairs, 1, "float32")
+    start_from_bigrams(model, bigrams, 1, "float32")
     with torch.no_grad():
-        nats = -model(torch.from_numpy(pairs.first)[:, None])[:, 0].log_softmax(1)
-    reached = (nats.numpy()[np.arange(len(nats)), pairs.second] * pairs.weights).sum()
+        nats = -model(torch.from_numpy(bigrams.first)[:, None])[:, 0].log_softmax(1)
+    reached = (nats.numpy()[np.arange(len(nats)), bigrams.second] * bigrams.weights).sum()
     furthest = (1.3 if tied else 0.1) + (0 if most > 1 << 20 else 0.4)  # tied rows predict themselves, too
-    assert entropy(pairs) < reached < entropy(pairs) + furthest < np.log(CONFIG.vocab_size)
+    assert entropy(bigrams) < reached < entropy(bigrams) + furthest < np.log(CONFIG.vocab_size)
     assert all(weight.grad is None for weight in model.parameters())
 
 
 def test_drawn_contexts_have_the_distribution_of_what_follows_them(monkeypatch):
-    monkeypatch.setattr(pair_start, "_MAX_LOGITS", 2 * 4)
-    pairs = Pairs(np.array([0, 0, 1, 3]), np.array([1, 2, 3, 0]), np.array([0.5, 0.25, 0.125, 0.125]))
+    monkeypatch.setattr(bigram_start, "_MAX_LOGITS", 2 * 4)
+    bigrams = Bigrams(np.array([0, 0, 1, 3]), np.array([1, 2, 3, 0]), np.array([0.5, 0.25, 0.125, 0.125]))
     drawn = Counter()
-    batches = pair_start.batches(pairs, 4, 1)
+    batches = bigram_start.batches(bigrams, 4, 1)
     for _ in range(500):
         contexts, targets = next(batches)
         assert targets.sum() == 1
@@ -83,16 +83,16 @@ def test_drawn_contexts_have_the_distribution_of_what_follows_them(monkeypatch):
 
 
 def test_training_begins_there_and_gives_the_same_bytes_each_time(tokens, tmp_path):
-    starts = {"pairs": "pairs", "again": "pairs", "random": "random"}
+    starts = {"bigrams": "bigrams", "again": "bigrams", "random": "random"}
     runs = {name: run_training(tokens, tmp_path / name, start=start) for name, start in starts.items()}
     weights = {name: (folder / "model/model.safetensors").read_bytes() for name, folder in runs.items()}
-    assert weights["pairs"] == weights["again"] != weights["random"]
+    assert weights["bigrams"] == weights["again"] != weights["random"]
     losses = {name: float(read_curve(folder)[0]["loss"]) for name, folder in runs.items()}
-    assert losses["pairs"] < losses["random"] - 1
+    assert losses["bigrams"] < losses["random"] - 1
 
 
 @pytest.mark.parametrize("changes", [{"embedding": "bytes"}, {"head": "bytes"}, {"chunking": "learned"}])
 def test_models_that_compute_their_rows_start_as_they_did(tokens, tmp_path, changes):
-    first, second = (run_training(tokens, tmp_path / start, start=start, **changes) for start in ("pairs", "random"))
+    first, second = (run_training(tokens, tmp_path / start, start=start, **changes) for start in ("bigrams", "random"))
     weights = [(folder / "model/model.safetensors").read_bytes() for folder in (first, second)]
     assert weights[0] == weights[1]
