@@ -34,7 +34,7 @@ import train_tokenizer
 from chatmill.benchmarking.peak_memory import peak_bytes
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation.template import LossKind
-from chatmill.encoded.token_files import read_meta, read_split, token_byte_lengths
+from chatmill.encoded.token_files import read_meta, read_sources, read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.teacher.predictions import Predictions
@@ -48,6 +48,7 @@ from chatmill.training.precision import choose_precision
 from chatmill.training.trainer import Trainer, keep_freed_memory
 
 BATCH = 4096  # tokens a step
+DOCUMENTS = "documents"  # the format, and the source, of text that is no talk
 
 
 class Count(NamedTuple):
@@ -115,6 +116,7 @@ class Data:
         self.vocabulary = read_folder(folder / "tokenizer")
         self.special, self.num_bytes = self.vocabulary.special, token_byte_lengths(self.vocabulary)
         self.train, self.validation = (read_split(folder / "tokens", split) for split in ("train", "validation"))
+        self.sources = read_sources(folder / "tokens", "train", read_meta(folder / "tokens"))
 
     @property
     def vocab_size(self) -> int:
@@ -124,7 +126,7 @@ class Data:
         """The train conversations, packed; with parameters of score_teacher, what it predicts beside them."""
         spans = truncate_conversations(self.train, context, "chatml", self.special)
         predictions = self.predictions(teacher) if teacher else None
-        return PackedDataset(self.train, spans, context, self.special, teacher=predictions)
+        return PackedDataset(self.train, spans, context, self.special, sources=self.sources, teacher=predictions)
 
     def predictions(self, teacher: dict[str, Any]) -> Predictions | None:
         """What a teacher predicts, by the stage score_teacher; it is written once."""
@@ -142,9 +144,9 @@ class Data:
 
     def bits_of(self, nats: np.ndarray) -> tuple[float, float]:
         """Bits per byte of all held-out text, and of the assistant's, by the nats (N,) of each token."""
-        ids, loss, _ = self.validation
-        is_text = self.num_bytes[ids] > 0
-        chosen = is_text, is_text & (loss == LossKind.TRAINED)
+        ids, loss, offsets = self.validation
+        is_text, is_talk = self.num_bytes[ids] > 0, np.repeat(~self.validation.is_document, np.diff(offsets))
+        chosen = is_text, is_text & is_talk & (loss == LossKind.TRAINED)
         return tuple(bits_per_byte(nats[some].sum(), int(self.num_bytes[ids[some]].sum())) for some in chosen)
 
 
@@ -206,7 +208,8 @@ def measure(
 class Chatmill:
     """What the stage train_model does in the time, with other parts where they are given.
 
-    `typical` is how many seconds a step takes that is not compiled: a long run is compiled.
+    `typical` is how many seconds a step takes that is not compiled: a long run is compiled. In the share
+    `documents_first` of the steps only the source `documents` is read, and all sources in the others.
     """
 
     def __init__(
@@ -225,6 +228,7 @@ class Chatmill:
         teacher: dict[str, Any] | None = None,
         teacher_weight: float = 0.7,
         start: str = "bigrams",
+        documents_first: float = 0.0,
         tied: bool = True,
         optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
@@ -234,6 +238,9 @@ class Chatmill:
         self.dataset = data.pack(config.max_position_embeddings, teacher)
         self.rows_per_step = batch // self.dataset.row_length
         self.rows = self.dataset.endless_rows(seed)
+        others = {name: 0.0 for name in self.dataset.source_names if name != DOCUMENTS}
+        self.documents = replace(self.dataset, weights=others, stream=1).endless_rows(seed)
+        self.documents_first = documents_first
         self.model = ChatModel(replace(config, tie_word_embeddings=tied))
         initialise(self.model, seed)
         self.seed, self.starts_from_bigrams = seed, start == "bigrams"
@@ -254,7 +261,8 @@ class Chatmill:
         if done == 0 and self.starts_from_bigrams:  # in the time of the first step
             start_from_bigrams(self.model, count_bigrams(self.dataset, self.seed), self.seed, self.trainer.precision)
         self.trainer.steps = steps
-        rows = [next(self.rows) for _ in range(self.rows_per_step)]
+        source = self.documents if done < self.documents_first * steps else self.rows
+        rows = [next(source) for _ in range(self.rows_per_step)]
         batches = self.dataset.batches(rows, self.rows_per_step)
         self.trainer.step(batches)
         useful = sum(int((batch.conversation_ids >= 0).sum()) for batch in batches)

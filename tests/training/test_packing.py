@@ -236,6 +236,13 @@ def test_documents_are_in_no_chain():
         assert not row.skipped[after[after < len(row.skipped)]].any()
 
 
+@pytest.mark.parametrize("talks", [["ab", ["q", "a"], "cd"], [["q", "a"], "ab", "c" * 90]])
+def test_documents_may_stand_anywhere_among_the_conversations(talks):
+    dataset = pack(talks, 64, chained=1.0)
+    first_lines = {text_of(dataset, i)[: len(BOS) + 1] for i in range(len(dataset.spans.starts))}
+    assert first_lines >= {f"{BOS}{text[0]}" for text in talks if isinstance(text, str)}
+
+
 def test_short_rows_have_no_part_of_a_long_document():
     spans = pack(["ab", "c" * 90, ["q", "a"]], 64).spans.not_longer(63)
     assert (spans.documents.tolist(), spans.truncated.tolist()) == ([True, False], [False, False])

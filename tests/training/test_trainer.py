@@ -6,6 +6,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.model import attention
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.distributed import choose_device_kind, choose_processes
@@ -13,7 +14,8 @@ from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
 from chatmill.training.precision import choose_precision
 from chatmill.training.processor import Processor
-from chatmill.training.trainer import Trainer
+from chatmill.training.trainer import Trainer, takes_segments
+from support.segments import attend_to_each
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -53,6 +55,32 @@ def test_compiled_steps_give_the_same_weights_each_time_and_their_code_is_kept(t
         found.append(counters["aot_autograd"]["autograd_cache_hit"])
     assert found == [0, 1, 1]
     assert all(torch.equal(weight, trained[0]) for weight in trained)
+
+
+def test_only_nvidia_gpus_take_segments(monkeypatch):
+    model, capability = ChatModel(ModelConfig.from_depth(1, vocab_size=64, context=64)), (8, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    cpu, gpu = map(torch.device, ("cpu", "cuda"))
+    assert takes_segments(model, gpu, "bfloat16") and not takes_segments(model, gpu, "float32")
+    assert not takes_segments(model, cpu, "bfloat16")
+    capability = (7, 5)
+    assert not takes_segments(model, gpu, "bfloat16")
+
+
+def test_a_step_with_segments_learns_as_one_with_a_mask(monkeypatch):
+    monkeypatch.setattr(attention, "varlen_attn", attend_to_each)
+    losses, config = [], ModelConfig.from_depth(2, vocab_size=64, context=64)
+    ids = np.random.default_rng(0).integers(0, 64, (3, 64))
+    places = np.tile(np.arange(64), (3, 1))
+    batch = Batch(ids, places % 20, places // 20, ids, np.full_like(ids, 2))
+    for has_segments in (False, True):
+        model = ChatModel(config)
+        initialise(model, 1)
+        options = {"steps": 9, "prompt_weight": 0.1, "precision": "float32", "compiled": False}
+        trainer = Trainer(model, MuonAdamW(model, 0.01, torch.float32), torch.ones(64, dtype=torch.int64), **options)
+        trainer.has_segments = has_segments
+        losses.append([trainer.step([batch]).loss for _ in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5) and losses[0][2] < losses[0][0]
 
 
 def test_one_process_is_started_where_there_is_no_gpu():

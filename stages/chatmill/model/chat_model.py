@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig, RopeScaling
+from chatmill.model.attention import Segments
 from chatmill.model.byte_head import ByteHead
 from chatmill.model.chunk_cache import ChunkCache
 from chatmill.model.chunks import ChunkedDecoder
@@ -40,7 +41,7 @@ class Decoder(nn.Module):
         ids: Tensor,
         table: Tensor,
         rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
+        mask: Tensor | Segments | None,
         cache: SequenceCache | None,
         *,
         last_only: bool,
@@ -88,7 +89,7 @@ class ChatModel(nn.Module):
         self,
         ids: Tensor,
         positions: Tensor | None = None,
-        mask: Tensor | None = None,
+        mask: Tensor | Segments | None = None,
         cache: SequenceCache | ChunkCache | None = None,
         *,
         last_only: bool = False,
@@ -96,7 +97,7 @@ class ChatModel(nn.Module):
         """(B, T) ids -> (B, T, V) logits, or (B, 1, V) of the last position.
 
         `positions` (B, T), all below S, continue from the cache's length unless given. `mask` (B, 1, T, S) is true
-        where a position may attend; without it, attention is causal. `cache` is read and extended.
+        where a position may attend, or segments say it; without it, attention is causal. `cache` is read and extended.
         """
         table = self.model.embed_tokens.weight
         x, _ = self._hidden_states(ids, table, positions, mask, cache, last_only=last_only)
@@ -106,7 +107,7 @@ class ChatModel(nn.Module):
         self,
         ids: Tensor,
         positions: Tensor | None,
-        mask: Tensor | None,
+        mask: Tensor | Segments | None,
         targets: Tensor,
         soft_targets: SoftTargets | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -155,7 +156,7 @@ class ChatModel(nn.Module):
         ids: Tensor,
         table: Tensor,
         positions: Tensor | None,
-        mask: Tensor | None,
+        mask: Tensor | Segments | None,
         cache: SequenceCache | ChunkCache | None,
         *,
         last_only: bool,
@@ -167,7 +168,7 @@ class ChatModel(nn.Module):
             positions = torch.arange(past, past + time, device=ids.device)[None]
         if mask is None and (past or window < time):
             mask = torch.ones(1, 1, time, past + time, dtype=torch.bool, device=ids.device).tril(past)
-        if mask is not None and window < past + time:
+        if isinstance(mask, Tensor) and window < past + time:
             mask = mask.triu(past - window + 1)
         if len(self.cos) < min(past + time, self.config.max_position_embeddings):
             self.build_rotary_tables(max(past + time, 2 * len(self.cos)))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model.attention import attend
+from chatmill.model.attention import Segments, attend
 
 INITIAL_CACHE_LENGTH = 512  # tokens that a new cache has room for; it grows as it is filled
 
@@ -88,7 +88,7 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastKeyValues | None
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | Segments | None, cache: PastKeyValues | None
     ) -> Tensor:
         """(B, T, C) -> (B, T, C); `mask` is as `attend` takes it."""
         heads = (*x.shape[:2], -1, self.head_dim)
@@ -128,7 +128,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: PastKeyValues | None
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | Segments | None, cache: PastKeyValues | None
     ) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)

@@ -41,7 +41,7 @@ def find_heads(
     marks = np.flatnonzero(split.ids == special[IM_START])
     if template == "chatml" and len(marks):
         ends, first = starts + lengths, np.searchsorted(marks, starts)
-        marks = np.append(marks, [len(split.ids)] * 2)
+        marks = np.append(marks, [len(split.ids)] * 3)
         second, third = np.minimum(marks[first + 1], ends), np.minimum(marks[first + 2], ends)
         trained = np.append(split.loss == LossKind.TRAINED, False)
         answers = np.logical_or.reduceat(trained, np.stack([second, third], axis=1).ravel())[::2]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.conversation.template import LossKind
-from chatmill.model.attention import conversation_mask
-from chatmill.model.chat_model import ChatModel, SoftTargets
+from chatmill.model.attention import Segments, conversation_mask, find_segments
+from chatmill.model.chat_model import ChatModel, Decoder, SoftTargets
 from chatmill.training.distributed import SINGLE_PROCESS, Group, load_full_state_dict
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
@@ -34,6 +34,16 @@ def keep_freed_memory() -> None:
     if hasattr(library, "mallopt"):
         for parameter, value in _ALLOCATOR.items():
             library.mallopt(parameter, value)
+
+
+def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
+    """Whether a model's attention may skip masked pairs: on NVIDIA GPUs since Ampere, in bfloat16, and unless it has a
+    sliding window, chunks, or heads of an unusual size.
+    """
+    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    fits = model.config.head_dim % 8 == 0 and model.config.head_dim <= 256
+    return precision == "bfloat16" and fits and type(model.model) is Decoder and not model.config.variant.sliding_window
 
 
 class LossTotals(NamedTuple):
@@ -95,6 +105,7 @@ class Trainer:
         self.num_bytes = num_bytes.to(group.device)
         self.steps, self.completed_steps, self.precision = steps, 0, precision
         self.initial_teacher_weight = teacher_weight
+        self.has_segments = takes_segments(model, group.device, precision)
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
         if compiled and (head := getattr(model, "byte_head", None)):
@@ -147,12 +158,13 @@ class Trainer:
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss of a batch, to differentiate; and its LossTotals as a tensor (4,) float64."""
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
+        visible = find_segments(batch.conversation_ids).to(ids.device) if self.has_segments else conversations
         soft_targets = None
         if batch.teacher is not None:
             tokens, chances = map(self._to_device, batch.teacher)
             soft_targets = SoftTargets(tokens, chances, torch.tensor(self.teacher_weight, device=ids.device))
         with autocast(ids.device.type, self.precision):  # not in what is compiled: PyTorch caches no such graph
-            nats, penalty = self.nats(ids, positions, conversations, targets, soft_targets)
+            nats, penalty = self.nats(ids, positions, visible, targets, soft_targets)
         weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
@@ -169,9 +181,13 @@ class Trainer:
         self,
         ids: Tensor,
         positions: Tensor,
-        conversations: Tensor,
+        visible: Tensor | Segments,
         targets: Tensor,
         soft_targets: SoftTargets | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Four (B, T) -> (B, T) float32, the loss of each target; and the model's auxiliary loss, if any."""
-        return self.model.nats(ids, positions, conversation_mask(conversations), targets, soft_targets)
+        """Four (B, T) -> (B, T) float32, the loss of each target; and the model's auxiliary loss, if any.
+
+        `visible` are the conversations (B, T) that tokens belong to, or their segments.
+        """
+        mask = visible if isinstance(visible, Segments) else conversation_mask(visible)
+        return self.model.nats(ids, positions, mask, targets, soft_targets)
