@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from chatmill.encoded.token_files import read_split
 from chatmill.training.distributed import Group, launch
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.training_loop import share_rows
+from chatmill.training.training_loop import rows_at_once, share_rows
 from support.process_groups import be_killed, check_shards, complain, differ, fail
 from support.tiny import VOCABULARY
 from support.training_runs import (
@@ -221,3 +221,8 @@ def test_two_machines_train_together(tokens, alone, tmp_path):
     ]
     assert [machine.wait() for machine in machines] == [0, 0]
     assert losses(folders[0]) == pytest.approx(losses(alone), abs=CLOSE) and not (folders[1] / "model").exists()
+
+
+def test_a_gpu_computes_more_rows_at_once_and_always_a_divisor_of_a_steps():
+    assert [rows_at_once(8, 512, 8192, device) for device in ("cpu", "cuda")] == [4, 8]
+    assert rows_at_once(9, 512, 8192) == 3 and rows_at_once(3, 1024, 1 << 20) == 1

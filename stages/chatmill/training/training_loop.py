@@ -31,7 +31,7 @@ from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
 
 STAGE = "train_model"
-MAX_BATCH_LOGITS = 1 << 24  # the gradients of several batches are added up
+MAX_BATCH_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 28}  # the gradients of several batches are added up
 CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
 SHORT_ROW = 256  # tokens
@@ -93,9 +93,9 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
 
     def phase(dataset: PackedDataset, steps: int) -> Phase:
         rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
-        return Phase(
-            dataset, steps, rows_per_step, rows_at_once(rows_per_step // group.size, dataset.row_length, vocab_size)
-        )
+        own_rows = rows_per_step // group.size
+        at_once = rows_at_once(own_rows, dataset.row_length, vocab_size, group.device.type)
+        return Phase(dataset, steps, rows_per_step, at_once)
 
     weighted = list(weighted_datasets(parameters, dataset))
     of_epoch = dataset if parameters.phases else weighted[0][0]
@@ -203,9 +203,9 @@ def log_weights(phases: Sequence[Sequence[Phase]]) -> None:
         log(STAGE, f"{place}tokens by source (times that each conversation is read in an epoch): {read}")
 
 
-def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int) -> int:
+def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int, device: str = "cpu") -> int:
     """The rows that are computed together: the largest divisor of a step's rows within MAX_BATCH_LOGITS."""
-    most = max(1, MAX_BATCH_LOGITS // (row_length * vocab_size))
+    most = max(1, MAX_BATCH_LOGITS.get(device, MAX_BATCH_LOGITS["cpu"]) // (row_length * vocab_size))
     return max(rows for rows in range(1, rows_per_step + 1) if rows_per_step % rows == 0 and rows <= most)
 
 
