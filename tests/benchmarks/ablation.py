@@ -230,6 +230,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "soft cap 15": {"change": softly_capped(15.0)},
     "soft cap 30": {"change": softly_capped(30.0)},
     "float32": {"precision": "float32"},
+    "bfloat16": {"precision": "bfloat16"},
     "prompt_loss_weight 0": {"prompt_weight": 0.0},
     "prompt_loss_weight 1": {"prompt_weight": 1.0},
 }
