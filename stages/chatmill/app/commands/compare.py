@@ -1,4 +1,4 @@
-"""Compare models on the same prompts: answers side by side, and bits per byte of each answer under each model."""
+"""Compare models: their answers to the same prompts side by side, or by a verdict on the same data."""
 
 import argparse
 import json
@@ -23,8 +23,12 @@ from chatmill.app.experiments import fetch_model
 from chatmill.app.terminal.formatting import plural
 from chatmill.app.terminal.settings import MAX_THREADS, check_positive
 from chatmill.app.terminal.side_by_side import columns, wrap_text
-from chatmill.app.terminal.terminal_chat import describe_session, notify
+from chatmill.app.terminal.terminal_chat import describe_session, device_name, notify
 from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
+from chatmill.app.verdict import views
+from chatmill.app.verdict.compared_runs import Run
+from chatmill.app.verdict.comparing import LIMIT, compare_sides
+from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
@@ -32,11 +36,21 @@ from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.user_errors import error_line
 from chatmill.report.metrics import number
 
+DATA_OPTIONS = ("format", "limit", "tokens", "html", "markdown")
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `chatmill compare`."""
     add = command.add_argument
-    add("models", nargs="+", metavar="MODEL", help="folder or file; or DVC experiment, branch, tag or commit")
+    model = "folder or file; or DVC experiment, branch, tag or commit; with --data also A1,A2 that differ by their seed"
+    add("models", nargs="+", metavar="MODEL", help=model)
+    data = "conversations or texts, on which a verdict is given: which model needs fewer bits, and answers better"
+    add("--data", type=Path, metavar="FILE", help=data)
+    add("--format", choices=FORMAT_NAMES, metavar="NAME", help="of --data, as for `chatmill evaluate`")
+    add("--limit", type=int, metavar="N", help=f"read at most N conversations of --data (default: {LIMIT:,})")
+    add("--tokens", type=Path, metavar="FOLDER", help="encoded training text of the first model, for its n-grams")
+    add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
+    add("--markdown", type=Path, metavar="FILE", help="also write the verdict as Markdown")
     add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
     add("--prompt-file", type=Path, metavar="FILE", help="file with more prompts, one a line")
     add("--system", default="", metavar="TEXT", help="system prompt (default: none)")
@@ -56,6 +70,11 @@ def run(options: argparse.Namespace) -> None:
         check_positive("--threads", options.threads, MAX_THREADS)
     if not 2 <= len(options.models) <= len(ascii_uppercase):
         raise ValueError(f"expected 2 to {len(ascii_uppercase)} models, got {len(options.models)}")
+    if options.data:
+        run_on_data(options)
+        return
+    if given := [name for name in DATA_OPTIONS if getattr(options, name) is not None]:
+        raise ValueError(f"--{given[0]}: expected --data FILE as well")
     prompts = read_prompts(options.prompt, options.prompt_file)
     sessions = open_sessions(options)
     if options.json:
@@ -67,6 +86,39 @@ def run(options: argparse.Namespace) -> None:
         comparisons.append(compare_answers(prompt, sessions))
         print_lines([*comparison_lines(comparisons[-1], headings, width), []], sys.stdout)
     print_lines(summary(comparisons), sys.stdout)
+
+
+def run_on_data(options: argparse.Namespace) -> None:
+    """Compare the models on data, and print the verdict."""
+    if options.prompt or options.prompt_file:
+        raise ValueError("expected either --data, or prompts")
+    if options.limit is not None:
+        check_positive("--limit", options.limit)
+    verdict = compare_sides(
+        options.models,
+        options.data,
+        format=options.format,
+        limit=options.limit,
+        tokens=options.tokens,
+        device=options.device,
+        threads=options.threads,
+        measured=notify_of_run,
+    )
+    for file, write in ((options.html, views.page), (options.markdown, views.markdown)):
+        if file:
+            file.write_text(write(verdict), encoding="utf-8")
+    if options.json:
+        print(json.dumps(views.as_json(verdict)))
+    else:
+        print_lines(views.terminal_lines(verdict, shutil.get_terminal_size().columns), sys.stdout)
+
+
+def notify_of_run(run: Run) -> None:
+    """Print on stderr how a model was measured."""
+    engine = run.loaded.engine
+    documents = len(run.text.sums["all"][0])
+    counts = f"{plural(documents, 'document')}, {plural(len(run.correct), 'exercise')}, {len(run.hits)} rankings"
+    notify(f"{run.name}: {engine.name} on {device_name(engine)}: {counts}")
 
 
 def read_prompts(from_options: Sequence[str], file: Path | None) -> list[str]:

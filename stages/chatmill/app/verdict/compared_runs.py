@@ -1,0 +1,130 @@
+"""What a verdict needs of each run: the nats of each conversation, right answers to exercises, and hits@1.
+
+Shapes: D documents, I items.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from chatmill.app.experiments import fetch_model
+from chatmill.app.measurement import Measurement, ScoredDocument, measure, read_documents
+from chatmill.conversation.chatml import Conversation, Record, is_document, parse
+from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.evaluation.answering import answer_questions
+from chatmill.evaluation.held_out_set import Question, sample_test_set
+from chatmill.evaluation.hits import hits_at_1, make_rankings
+from chatmill.evaluation.scoring import make_prefix_scorer
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.model_loading import LoadedModel, load_model
+from chatmill.pipeline.user_errors import error_line
+
+MAX_QUESTIONS = 10  # of each skill and phrasing
+MAX_RANKINGS = 50  # conversations, each with 20 replies to choose from
+MAX_ANSWER = 128  # tokens
+WARM_UP, TIMED = 8, 64  # tokens
+
+
+class ComparedData(NamedTuple):
+    """What the models are compared on."""
+
+    documents: list[ScoredDocument]
+    questions: list[Question]  # exercises, each with one right answer
+    talk: list[Conversation]  # conversations that end with a true reply
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model, and what was measured of it."""
+
+    name: str
+    loaded: LoadedModel
+    text: Measurement
+    correct: np.ndarray  # (I,) bool, for each question
+    hits: np.ndarray  # (I,) 0 to 1, for each ranking
+    token_ms: float  # of an answer, the median
+
+
+def read_compared(file: Path, format: str | None, limit: int) -> ComparedData:
+    """At most `limit` documents of a file, by hash where it is a split that the stage mix wrote; and its questions.
+
+    Raises ValueError with file and line for what cannot be read.
+    """
+    if format is None and _is_split(file):
+        sample = sample_test_set(file, limit, MAX_QUESTIONS, 10 * MAX_RANKINGS)
+        documents = [ScoredDocument(file, record.source, record) for record in sample.test.records]
+        return ComparedData(documents, sample.questions, sample.talk)
+    documents = read_documents(file, format, limit)
+    return ComparedData(documents, [], [one for one in map(_conversation, documents) if one])
+
+
+def _is_split(file: Path) -> bool:
+    """Whether the first line of a file is a record of the pipeline."""
+    with open_decompressed(file) as stream, suppress(ValueError):
+        entry = json.loads(stream.readline(1 << 24))
+        return isinstance(entry, dict) and {"source", "group", "text"} <= entry.keys()
+    return False
+
+
+def _conversation(document: ScoredDocument) -> Conversation:
+    """The messages of a document; none where it is a text."""
+    content = document.content
+    if isinstance(content, Record):
+        return [] if is_document(content.text) else parse(content.text)
+    return [] if isinstance(content, str) else content
+
+
+def measure_run(name: str, data: ComparedData, device: str, threads: int | None) -> Run:
+    """Measure the model of a name: a path, or a DVC run. Raises ValueError with its name."""
+    try:
+        with fetch_model(name) as path:
+            loaded = load_model(path, device, threads)
+        text = measure(loaded, data.documents)
+        session = ChatSession(*loaded, max_tokens=MAX_ANSWER)
+        correct, _ = answer_questions(session, data.questions, MAX_ANSWER)
+        hits = _hits(loaded, data.talk)
+        return Run(name, loaded, text, np.array(correct, bool), np.array(hits), _token_ms(loaded))
+    except (ValueError, MemoryError) as error:
+        message = error_line(error)
+        raise ValueError(message if message.startswith(name) else f"{name}: {message}") from error
+
+
+def _hits(loaded: LoadedModel, talk: Sequence[Conversation]) -> list[float]:
+    rankings = make_rankings(talk, MAX_RANKINGS)
+    engine, segments = loaded.engine, loaded.template.continue_final_message
+    return hits_at_1(rankings, loaded.tokenizer, segments, engine.context, make_prefix_scorer(engine))
+
+
+def _token_ms(loaded: LoadedModel) -> float:
+    """The median milliseconds in which the engine reads one token after another."""
+    engine, times = loaded.engine, []
+    engine.rewind(0)
+    for _ in range(min(WARM_UP + TIMED, engine.context - 1)):
+        start = time.perf_counter()
+        engine.append([0])
+        times.append(1000 * (time.perf_counter() - start))
+    engine.rewind(0)
+    return float(np.median(times[WARM_UP:] or times))
+
+
+def which_text(runs: Sequence[Run]) -> str:
+    """`all` if the runs scored the same bytes of each document, else `assistant`. Raises ValueError where none has it.
+
+    What a template adds to an answer, such as a space before it, adds to its nats, not to what is compared.
+    """
+    if scored_the_same(runs, "all"):
+        return "all"
+    if not all(run.text.sums["assistant"][1].any() for run in runs):
+        raise ValueError("the models have different templates: expected data with answers of an assistant")
+    return "assistant"
+
+
+def scored_the_same(runs: Sequence[Run], which: str) -> bool:
+    """Whether runs scored as many bytes of a text in each document."""
+    return all(np.array_equal(run.text.sums[which][1], runs[0].text.sums[which][1]) for run in runs[1:])

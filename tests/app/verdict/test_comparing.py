@@ -1,0 +1,102 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from chatmill.app.cli import main
+from chatmill.app.verdict.comparing import runs_of
+from chatmill.conversation.chatml import Message, Record, render
+from support.tiny import CONFIG, write_model
+
+NUM_TALKS = 25
+
+
+def talk(question, answer):
+    return render([Message.from_text("user", question), Message.from_text("assistant", answer)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models, and a split with talk and exercises."""
+    folder = tmp_path_factory.mktemp("verdict")
+    write_model(folder / "a")
+    write_model(folder / "b", replace(CONFIG, num_hidden_layers=1))
+    write_model(folder / "markers", template="markers")
+    skill = {"name": "sums", "phrasing": "known", "answers": ["2"]}
+    records = [Record("talk", f"talk/{i}", talk(f"Who is {i}?", f"It is me, {i}!")) for i in range(NUM_TALKS)]
+    records += [Record("skills", f"skills/{i}", talk(f"1 + 1, {i}?", "2"), skill=skill) for i in range(3)]
+    (folder / "test.jsonl").write_text("".join(record.to_json() for record in records), encoding="utf-8")
+    return folder
+
+
+def compare(folder, *arguments):
+    return main(
+        ["compare", "--threads", "1", "--device", "cpu", *(str(one).replace("@", f"{folder}/") for one in arguments)]
+    )
+
+
+def test_the_last_line_is_a_verdict(folder, capsys):
+    assert compare(folder, "@a", "@b", "--data", "@test.jsonl") == 0
+    lines = capsys.readouterr().out.split("\n\n")[-1]
+    assert " bits than A (" in lines or "no clear difference" in lines
+    assert "skills: no clear difference (0.0 % and 0.0 %); hits@1: " in " ".join(lines.split())
+    assert " ".join(lines.split()).endswith("as the default model does.")
+
+
+def test_json_has_what_it_follows_from(folder, capsys):
+    assert compare(folder, "@a", "@b", "--data", "@test.jsonl", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    first, second = (side["bits_per_byte"]["value"] for side in found["sides"])
+    (difference,) = found["differences"]
+    assert difference["bits"]["relative"] == pytest.approx(second / first - 1)
+    assert difference["skills"]["items"] == 3 and difference["hits_at_1"]["items"] == NUM_TALKS
+    assert found["text"] == "all" and found["baselines"]["xz"] > 0
+    worst = found["documents"][0]
+    words = sum(word["bits"] for part in worst["words"] for word in part)
+    assert abs(words - worst["bits"]) < 1 and abs(worst["bits"]) == max(abs(one["bits"]) for one in found["documents"])
+
+
+def test_a_model_does_not_differ_from_itself(folder, capsys):
+    assert compare(folder, "@a", "@a,@a", "--data", "@test.jsonl", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    (difference,) = found["differences"]
+    assert difference["bits"]["relative"] == 0 and not difference["bits"]["is_clear"] and not found["documents"]
+
+
+def test_pages_and_markdown_are_the_same_verdict(folder, capsys):
+    files = folder / "verdict.html", folder / "verdict.md"
+    assert compare(folder, "@a", "@b", "@a", "--data", "@test.jsonl", "--html", files[0], "--markdown", files[1]) == 0
+    capsys.readouterr()
+    page, text = (file.read_text(encoding="utf-8") for file in files)
+    assert page.startswith("<!doctype html>") and "<script" not in page
+    assert text.count("With another seed alone A would differ") == page.count("With another seed alone A") == 2
+    assert "| bits per byte of all text | " in text and "right answers, of 3" in page
+
+
+def test_models_of_other_templates_are_compared_by_answers(folder, capsys):
+    assert compare(folder, "@a", "@markers", "--data", "@test.jsonl") == 0
+    assert "bits per byte of the assistant's text" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["@a", "@b", "--html", "x.html"], "--html: expected --data FILE as well"),
+        (["@a", "@b", "--data", "@test.jsonl", "-p", "Hi"], "expected either --data, or prompts"),
+        (["@a", "@b", "--data", "@test.jsonl", "--limit", "0"], "--limit"),
+        (["@a", "--data", "@test.jsonl"], "expected 2 to 26 models, got 1"),
+        (["@a", "@a,,@b", "--data", "@test.jsonl"], "expected names of runs with commas between"),
+        (["@a", "@none", "--data", "@test.jsonl"], "none: no such file or folder"),
+        (["@a", "@b", "--data", "@none.jsonl"], "none.jsonl"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(folder, capsys, arguments, message):
+    assert compare(folder, *arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_a_path_with_a_comma_is_one_run(tmp_path):
+    (tmp_path / "a,b").mkdir()
+    assert runs_of(str(tmp_path / "a,b")) == [str(tmp_path / "a,b")]
+    assert runs_of("a, b") == ["a", "b"]

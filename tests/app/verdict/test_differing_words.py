@@ -1,0 +1,36 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.app.verdict.differing_words import ScoredText, word_differences
+
+
+def scored(text, nats, breaks=()):
+    return ScoredText(text, np.array(nats, float), list(breaks))
+
+
+def test_a_word_has_the_bits_of_its_bytes():
+    first = scored(b"a bc", [1, 1, 1, 1])
+    second = scored(b"a bc", [1 + math.log(2), 1, 1, 1 - 2 * math.log(2)])
+    ((one, other),) = word_differences(first, second)
+    assert (one.text, other.text) == ("a", " bc")
+    assert (one.bits, other.bits) == (pytest.approx(1), pytest.approx(-2))
+
+
+def test_control_tokens_stand_between_the_parts_and_blank_ones_are_left_out():
+    text = scored(b"Hi\nyou", np.ones(6), [2, 3])
+    assert [[word.text for word in part] for part in word_differences(text, text)] == [["Hi"], ["you"]]
+
+
+@given(st.text(min_size=1), st.lists(st.integers(0, 20)), st.integers(0, 2**32))
+def test_words_have_all_of_the_difference_and_the_text(text, breaks, seed):
+    content, random = text.encode("utf-8", "replace"), np.random.default_rng(seed)
+    sides = [scored(content, 10 * random.random(len(content)), [b for b in breaks if b < len(content)]) for _ in "AB"]
+    words = [word for part in word_differences(*sides) for word in part]
+    if not breaks and text.strip():
+        expected = (sides[1].nats - sides[0].nats).sum() / math.log(2)
+        assert sum(word.bits for word in words) == pytest.approx(expected, abs=1e-6)
+        assert "".join(word.text for word in words) == content.decode()

@@ -1,0 +1,70 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmill.app.verdict.significance import (
+    SEED_NOISE,
+    bits_difference,
+    seed_noise,
+    share_difference,
+    sign_test,
+    student_quantile,
+)
+from chatmill.evaluation.intervals import NORMAL_QUANTILE
+
+NATS = np.random.default_rng(0).uniform(20, 60, 400)
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)])
+def test_quantiles_are_those_of_the_tables(freedom, quantile):
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=0.005)
+
+
+@pytest.mark.parametrize(("better", "worse", "p"), [(0, 5, 2 / 32), (8, 1, 20 / 512), (0, 0, 1), (3, 3, 1)])
+def test_the_sign_test_counts_the_ways(better, worse, p):
+    assert sign_test(better, worse) == p
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_the_sign_test_has_no_side(better, worse):
+    assert 0 <= sign_test(better, worse) == sign_test(worse, better) <= 1
+
+
+def test_a_change_of_all_conversations_is_as_uncertain_as_the_seed():
+    found = bits_difference([NATS], [1.02 * NATS])
+    margin = NORMAL_QUANTILE * math.sqrt(2) * SEED_NOISE
+    assert (found.value, found.interval) == (pytest.approx(0.02), pytest.approx((0.02 - margin, 0.02 + margin)))
+    assert found.is_clear and found.noise.of_rerun == pytest.approx(margin)
+
+
+def test_what_the_conversations_disagree_on_is_not_clear():
+    changed = NATS * np.random.default_rng(1).normal(1.005, 0.3, len(NATS))
+    assert not bits_difference([NATS], [changed]).is_clear
+    assert bits_difference([NATS[:5]], [NATS[:5]]).interval is None
+
+
+def test_several_runs_say_themselves_how_much_they_vary():
+    first, second = ([NATS * (1 + change) for change in changes] for changes in ((-0.01, 0, 0.01), (0.02, 0.02, 0.02)))
+    noise = seed_noise([first, second])
+    assert (noise.runs, noise.deviation) == (6, pytest.approx(math.sqrt((0.01**2 + 0.01**2) / 4)))
+    found = bits_difference(first, second)
+    margin = student_quantile(4) * noise.deviation * math.sqrt(2 / 3)
+    assert found.interval == pytest.approx((0.02 - margin, 0.02 + margin))
+    assert seed_noise([first, second[:1]]).runs == seed_noise([first * 2, second[:1]]).runs == 0
+
+
+def test_shares_are_compared_item_by_item():
+    first = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0], bool)
+    second = np.array([1, 1, 1, 1, 1, 1, 1, 1, 1], bool)
+    found = share_difference([first], [second])
+    assert (found.first, found.second, found.items, found.p) == (pytest.approx(1 / 3), 1, 9, 2 / 64)
+    assert found.is_clear and not share_difference([first], [first]).is_clear
+    assert share_difference([first[:0]], [second[:0]]) is None
+
+
+def test_runs_of_a_side_are_one_witness_for_each_item():
+    items = np.array([1, 0, 0, 0], bool)
+    assert share_difference([items] * 3, [~items] * 3).p == share_difference([items], [~items]).p
