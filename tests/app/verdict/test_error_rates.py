@@ -1,4 +1,4 @@
-"""Verdicts on runs of the default model that differ by their seed alone: tests/benchmarks/seed_noise.py trained them."""
+"""Verdicts on runs of the default model that differ by their seed alone, of tests/benchmarks/seed_noise.py."""
 
 from itertools import combinations
 from pathlib import Path

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.app.verdict.significance import (
+    SEED_FREEDOM,
     SEED_NOISE,
     bits_difference,
     seed_noise,
@@ -13,7 +14,6 @@ from chatmill.app.verdict.significance import (
     sign_test,
     student_quantile,
 )
-from chatmill.evaluation.intervals import NORMAL_QUANTILE
 
 NATS = np.random.default_rng(0).uniform(20, 60, 400)
 
@@ -35,9 +35,10 @@ def test_the_sign_test_has_no_side(better, worse):
 
 def test_a_change_of_all_conversations_is_as_uncertain_as_the_seed():
     found = bits_difference([NATS], [1.02 * NATS])
-    margin = NORMAL_QUANTILE * math.sqrt(2) * SEED_NOISE
+    margin = student_quantile(SEED_FREEDOM) * math.sqrt(2) * SEED_NOISE
     assert (found.value, found.interval) == (pytest.approx(0.02), pytest.approx((0.02 - margin, 0.02 + margin)))
-    assert found.is_clear and found.noise.of_rerun == pytest.approx(margin)
+    assert not found.is_clear and found.noise.of_rerun == pytest.approx(margin)
+    assert bits_difference([NATS], [1.03 * NATS]).is_clear
 
 
 def test_what_the_conversations_disagree_on_is_not_clear():
@@ -46,14 +47,15 @@ def test_what_the_conversations_disagree_on_is_not_clear():
     assert bits_difference([NATS[:5]], [NATS[:5]]).interval is None
 
 
-def test_several_runs_say_themselves_how_much_they_vary():
+def test_several_runs_say_as_well_how_much_they_vary():
     first, second = ([NATS * (1 + change) for change in changes] for changes in ((-0.01, 0, 0.01), (0.02, 0.02, 0.02)))
     noise = seed_noise([first, second])
-    assert (noise.runs, noise.deviation) == (6, pytest.approx(math.sqrt((0.01**2 + 0.01**2) / 4)))
+    squares = SEED_FREEDOM * SEED_NOISE**2 + 2 * 0.01**2
+    assert (noise.runs, noise.deviation) == (6, pytest.approx(math.sqrt(squares / (SEED_FREEDOM + 4))))
     found = bits_difference(first, second)
-    margin = student_quantile(4) * noise.deviation * math.sqrt(2 / 3)
+    margin = student_quantile(SEED_FREEDOM + 4) * noise.deviation * math.sqrt(2 / 3)
     assert found.interval == pytest.approx((0.02 - margin, 0.02 + margin))
-    assert seed_noise([first, second[:1]]).runs == seed_noise([first * 2, second[:1]]).runs == 0
+    assert seed_noise([first[:1], second[:1]]) == (pytest.approx(SEED_NOISE), student_quantile(SEED_FREEDOM), 0)
 
 
 def test_shares_are_compared_item_by_item():

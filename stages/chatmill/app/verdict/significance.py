@@ -1,9 +1,9 @@
 """Whether two sides differ: each is one run, or several that differ by their seed alone.
 
 Two things blur a difference of bits per byte. Other conversations would have given another one: the paired bootstrap
-over conversations says how far. And a run with another seed would have: each run's bits vary by a relative standard
-deviation, estimated from the runs of the sides where they are MIN_RUNS together or more, else SEED_NOISE. The interval
-has both, as squares add up.
+over conversations says how far. And a run with another seed would have: bits vary by a relative standard deviation.
+Few runs estimate it badly, so it is moderated: SEED_NOISE counts as an estimate with SEED_FREEDOM degrees of freedom
+beside that of the runs of both sides (Smyth 2004, doi:10.2202/1544-6115.1027). The squares of both parts add up.
 
 Shapes: C conversations, I items that an answer is right or wrong for.
 """
@@ -16,8 +16,8 @@ import numpy as np
 
 from chatmill.evaluation.intervals import NORMAL_QUANTILE, Interval, bootstrap
 
-SEED_NOISE = 0.003  # tests/benchmarks/seed_noise.py
-MIN_RUNS = 6  # of both sides, with at least two each
+SEED_NOISE = 0.0067  # of 24 seeds of a short run of the default model: tests/benchmarks/seed_noise.py
+SEED_FREEDOM = 8
 
 
 class Noise(NamedTuple):
@@ -25,7 +25,7 @@ class Noise(NamedTuple):
 
     deviation: float  # of a run's bits per byte, relative to them
     quantile: float  # standard deviations within which 95 % lie, as sure as the deviation is known
-    runs: int  # that it was estimated from; 0: SEED_NOISE
+    runs: int  # that it was estimated from beside SEED_NOISE
 
     @property
     def of_rerun(self) -> float:
@@ -65,13 +65,11 @@ def bits_difference(
 
 
 def seed_noise(sides: Sequence[Sequence[np.ndarray]]) -> Noise:
-    """The noise of the runs of some sides, pooled; SEED_NOISE where there are too few of them."""
-    totals = [np.array([run.sum() for run in side]) for side in sides]
-    number, freedom = sum(map(len, totals)), sum(len(side) - 1 for side in totals)
-    if number < MIN_RUNS or min(map(len, totals)) < 2:
-        return Noise(SEED_NOISE, NORMAL_QUANTILE, 0)
-    squares = sum((((side / side.mean()) - 1) ** 2).sum() for side in totals)
-    return Noise(math.sqrt(squares / freedom), student_quantile(freedom), number)
+    """The noise of runs, by those of the sides that have several, and by SEED_NOISE."""
+    totals = [np.array([run.sum() for run in side]) for side in sides if len(side) > 1]
+    freedom = SEED_FREEDOM + sum(len(side) - 1 for side in totals)
+    squares = SEED_FREEDOM * SEED_NOISE**2 + sum((((side / side.mean()) - 1) ** 2).sum() for side in totals)
+    return Noise(math.sqrt(squares / freedom), student_quantile(freedom), sum(map(len, totals)))
 
 
 def student_quantile(freedom: int) -> float:

@@ -99,7 +99,9 @@ def sentence(first: Side, difference: Difference) -> str:
         if found:
             parts.append(f"{name}: {_share_part(first.letter, other, found)}")
     rerun = f"With another seed alone {first.letter} would differ by up to {_percent(bits.noise.of_rerun)} %"
-    source = f"by these {bits.noise.runs} runs" if bits.noise.runs else "as the default model does"
+    source = (
+        f"by these {bits.noise.runs} runs and the default model" if bits.noise.runs else "as the default model does"
+    )
     return f"{'; '.join(parts)}. {rerun}, {source}."
 
 
