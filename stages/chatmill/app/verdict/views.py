@@ -135,7 +135,7 @@ def _word(word: Word) -> Html:
     if abs(word.bits) < MIN_BITS:
         return markup.to_html(word.text)
     class_ = "t1" if word.bits > 0 else "t2"
-    return tag("mark", word.text, tag("small", f" {word.bits:+.1f}"), class_=class_)
+    return tag("span", word.text, tag("small", f" {word.bits:+.1f}"), class_=class_)
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
