@@ -87,12 +87,10 @@ def measure(
 
     Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number.
     """
-    engine, tokenizer, template = loaded[:3]
+    engine = loaded.engine
     length = window_length(engine, context)
     stride = default_stride(length) if stride is None else stride
-    scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
-    segments = [to_segments(document.content, template) for document in documents]
-    corpus = Corpus.from_segments(segments, tokenizer, escaped=template.escapes, scored=scored)
+    corpus = encode_documents(documents, loaded)
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
         raise ValueError(
             f"the tokenizer gives ids up to {corpus.ids.max()}, but the model has logits for "
@@ -172,6 +170,14 @@ def window_length(engine: Engine, requested: int | None) -> int:
     if not 2 <= requested <= engine.context:
         raise ValueError(f"context: expected 2 to {engine.context} tokens, got {requested}")
     return requested
+
+
+def encode_documents(documents: Sequence[ScoredDocument], loaded: LoadedModel) -> Corpus:
+    """The documents in the model's tokens and template, and which of them are scored."""
+    _, tokenizer, template, *_ = loaded
+    scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
+    segments = [to_segments(document.content, template) for document in documents]
+    return Corpus.from_segments(segments, tokenizer, escaped=template.escapes, scored=scored)
 
 
 def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from chatmill.app.experiments import fetch_model
+from chatmill.app.inputs import text_or_messages
 from chatmill.app.measurement import Measurement, ScoredDocument, measure, read_documents
-from chatmill.conversation.chatml import Conversation, Record, is_document, parse
+from chatmill.conversation.chatml import Conversation, Record
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.evaluation.answering import answer_questions
 from chatmill.evaluation.held_out_set import Question, sample_test_set
@@ -75,9 +76,8 @@ def _is_split(file: Path) -> bool:
 def _conversation(document: ScoredDocument) -> Conversation:
     """The messages of a document; none where it is a text."""
     content = document.content
-    if isinstance(content, Record):
-        return [] if is_document(content.text) else parse(content.text)
-    return [] if isinstance(content, str) else content
+    plain = text_or_messages(content) if isinstance(content, Record) else content
+    return [] if isinstance(plain, str) else plain
 
 
 def measure_run(name: str, data: ComparedData, device: str, threads: int | None) -> Run:

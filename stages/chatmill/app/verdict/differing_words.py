@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.measurement import ScoredDocument, corpus_nats, to_segments
+from chatmill.app.measurement import ScoredDocument, corpus_nats, encode_documents
 from chatmill.app.verdict.compared_runs import Run
-from chatmill.conversation.template import LossKind
 from chatmill.evaluation.corpus import Corpus
 
 NUM_DOCUMENTS = 20
@@ -65,11 +64,8 @@ def differing_documents(
 
 def score(run: Run, documents: Sequence[ScoredDocument], which: str) -> list[ScoredText]:
     """The scored text of each document under a run."""
-    engine, tokenizer, template = run.loaded[:3]
-    scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
-    segments = [to_segments(document.content, template) for document in documents]
-    corpus = Corpus.from_segments(segments, tokenizer, escaped=template.escapes, scored=scored)
-    nats = corpus_nats(engine, corpus, run.text.context, run.text.stride)
+    corpus = encode_documents(documents, run.loaded)
+    nats = corpus_nats(run.loaded.engine, corpus, run.text.context, run.text.stride)
     is_scored = corpus.is_scored & corpus.is_trained if which == "assistant" else corpus.is_scored
     return [_scored_text(corpus, nats, is_scored, slice(*corpus.offsets[i : i + 2])) for i in range(len(documents))]
 

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.measurement import ScoredDocument, to_segments
+from chatmill.app.measurement import ScoredDocument, encode_documents
 from chatmill.app.verdict.compared_runs import Run
 from chatmill.app.verdict.significance import BitsDifference, ShareDifference, bits_difference, share_difference
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte
-from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.intervals import Estimate, bits_interval, share
 from chatmill.evaluation.ngram import read_counted_text, score_with_ngrams
 
@@ -147,8 +146,7 @@ def baseline_bits(side: Side, documents: Sequence[ScoredDocument], tokens: Path 
     """Bits per byte of the same text by xz, and by the n-grams of encoded training text, if it is given."""
     run = side.runs[0]
     _, tokenizer, template, *_ = run.loaded
-    segments = [to_segments(document.content, template) for document in documents]
-    corpus = Corpus.from_segments(segments, tokenizer, escaped=template.escapes)
+    corpus = encode_documents(documents, run.loaded)
     result = {"xz": baselines(corpus.text())["xz"]} if side.which == "all" else {}
     if tokens is not None:
         counted = read_counted_text(tokens, tokenizer, template.name, Path(run.name))
