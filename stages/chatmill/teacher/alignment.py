@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
     ids: Integers  # (M,)
     starts: Integers  # (U,) where those that stand for the same token begin
     tokens: Integers  # (U,) that token
-    others: Integers | None  # ids that share the probability but stand for none; None: they and `ids` are all
+    others: Integers  # ids that share the probability but stand for none
 
 
 def find_places(student_lengths: Integers, teacher_lengths: Integers) -> Places:
@@ -75,7 +75,7 @@ class Alignment:
         """The candidates after these bytes of a token, which end inside of a word or not."""
         if self.is_identity:
             everything = np.arange(self.vocab_size)
-            return Candidates(everything, everything, everything, None)
+            return Candidates(everything, everything, everything, everything[:0])
         first, last = bisect_left(self.sorted_tokens, read), self._end_of(read)
         ids, rests = self.sorted_ids[first:last], [token[len(read) :] for token in self.sorted_tokens[first:last]]
         ended = sum(not rest for rest in rests)
@@ -85,7 +85,7 @@ class Alignment:
         pairs = np.array(sorted(zip(tokens, ids, strict=True)), np.int64).reshape(-1, 2)
         others, known = (pairs[chosen] for chosen in (pairs[:, 0] < 0, pairs[:, 0] >= 0))
         different, starts = np.unique(known[:, 0], return_index=True)
-        return Candidates(known[:, 1], starts, different, others[:, 1] if read else None)
+        return Candidates(known[:, 1], starts, different, others[:, 1])
 
     def _end_of(self, read: bytes) -> int:
         """The end of the tokens that begin with these bytes."""

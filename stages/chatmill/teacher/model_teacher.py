@@ -18,17 +18,19 @@ from torch.nn.utils.rnn import pad_sequence
 from chatmill.conversation.chatml import BOS, PAD
 from chatmill.conversation.template import LossKind, Segment
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.batch_scoring import BATCH_LOGITS, group_by_size
+from chatmill.evaluation.batch_scoring import group_by_size
 from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, sliding_windows
 from chatmill.model.checkpoint_loading import load_chat_model, stand_ins
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.teacher.alignment import Alignment, Candidates, Places, find_places, may_go_on
+from chatmill.teacher.alignment import Alignment, Places, find_places, may_go_on
+from chatmill.teacher.likeliest import likeliest, likeliest_of_each
 from chatmill.teacher.predictions import Predictions
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.processor import own_processor
 
+_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 27}  # 32 MB on a CPU: half and twice as many take longer
 _LONGEST_WINDOW = 1024  # tokens that are read at once, whatever the model's context: each has V logits
 
 Integers = NDArray[np.integer[Any]]
@@ -66,6 +68,7 @@ class ModelTeacher:
             self.controls[i]: i for name, i in student.special.items() if i in self.controls and name not in (BOS, PAD)
         }
         self.alignment = Alignment(self.student, self.tokenizer, follow)
+        self.lengths = _lengths(self.tokenizer)
         self.nats, self.num_bytes = 0.0, 0  # of the text that it has predicted
 
     @property
@@ -100,9 +103,10 @@ class ModelTeacher:
         ids = self.split.ids[offsets[0] : offsets[-1]].astype(np.int64)
         offsets = offsets - offsets[0]
         own_ids, own_offsets = (ids, offsets) if self.alignment.is_identity else self._encode(ids, offsets)
-        places = find_places(_lengths(self.student, ids), _lengths(self.tokenizer, own_ids))
+        places = find_places(_lengths(self.student)[ids], self.lengths[own_ids])
         numbers, keys = self._what_was_read(ids, own_ids, places)
         tokens, chances = np.zeros((len(ids), num_kept), np.int64), np.zeros((len(ids), num_kept), np.float32)
+        left_out = np.where(places.crosses, own_ids[places.indices], -1)
         batches = list(self._batches(own_offsets))
         batch_of, row_of = np.full(len(own_ids), -1), np.zeros(len(own_ids), np.int64)
         for number, batch in enumerate(batches):
@@ -112,13 +116,16 @@ class ModelTeacher:
         borders = batch_of[places.indices][order].searchsorted(np.arange(len(batches) + 1))
         for batch, of_batch in zip(batches, (order[a:b] for a, b in pairwise(borders)), strict=True):
             rows = self._probabilities(own_ids, batch)
-            different, firsts = np.unique(numbers[of_batch], return_index=True)
-            for number, some in zip(different, np.split(of_batch, firsts[1:]), strict=True):
-                indices = places.indices[some]
-                left_out = np.where(places.crosses[some], own_ids[indices], -1)
+            at_begin = numbers[of_batch].searchsorted(len([key for key in keys if not key[0]]))
+            for number in np.unique(numbers[of_batch[:at_begin]]):
+                some = of_batch[numbers[of_batch] == number]
                 candidates = self.alignment.candidates(*keys[number])
-                found = likeliest(rows, row_of[indices], candidates, left_out, num_kept)
+                found = likeliest(rows, row_of[places.indices[some]], candidates, left_out[some], num_kept)
                 tokens[some], chances[some] = found
+            some = of_batch[at_begin:]
+            different = [self.alignment.candidates(*keys[number]) for number in numbers[some]]
+            found = likeliest_of_each(rows, row_of[places.indices[some]], different, left_out[some], num_kept)
+            tokens[some], chances[some] = found
         return Predictions(tokens, chances)
 
     def _encode(self, ids: Integers, offsets: Integers) -> tuple[Integers, Integers]:
@@ -160,7 +167,7 @@ class ModelTeacher:
             for window in sliding_windows(int(end - begin), self.context, default_stride(self.context))
         ]
         sizes = [(window.end - window.start) * self.model.config.vocab_size for window in windows]
-        for group in group_by_size(sizes, BATCH_LOGITS.get(self.device.type, BATCH_LOGITS["cpu"])):
+        for group in group_by_size(sizes, _BATCH_LOGITS.get(self.device.type, _BATCH_LOGITS["cpu"])):
             yield [windows[i] for i in group]
 
     @torch.inference_mode()
@@ -178,37 +185,10 @@ class ModelTeacher:
         is_text = self.tokenizer.is_text[targets]
         own = np.maximum(chances[is_text, targets[is_text]], np.finfo(np.float32).tiny)
         self.nats -= float(np.log(own).sum(dtype=np.float64))
-        self.num_bytes += int(_lengths(self.tokenizer, targets[is_text]).sum())
+        self.num_bytes += int(self.lengths[targets[is_text]].sum())
         return chances
 
 
-def likeliest(
-    rows: Floats, places: Integers, candidates: Candidates, left_out: Integers, num_kept: int
-) -> tuple[Integers, Floats]:
-    """(N, K) the likeliest tokens at N places with the same candidates, given their rows of (R, V); and their chances.
-
-    `left_out` (N,) is a candidate that stands for no token there, or -1.
-    """
-    tokens, chances = np.zeros((len(places), num_kept), np.int64), np.zeros((len(places), num_kept), np.float32)
-    if not len(candidates.tokens):
-        return tokens, chances
-    of_places = rows[places]
-    shares = of_places[:, candidates.ids]
-    if candidates.others is not None:
-        total = shares.sum(axis=1) + of_places[:, candidates.others].sum(axis=1)
-        shares = shares / np.maximum(total, np.finfo(np.float32).tiny)[:, None]
-    if len(some := np.flatnonzero(left_out >= 0)):
-        shares[some] *= candidates.ids != left_out[some, None]
-    if len(candidates.tokens) < len(candidates.ids):
-        shares = np.add.reduceat(shares, candidates.starts, axis=1)
-    of_tokens = torch.from_numpy(shares)
-    kept = min(num_kept, len(candidates.tokens))
-    values, indices = (found.numpy() for found in of_tokens.topk(kept, dim=1))
-    tokens[:, :kept], chances[:, :kept] = candidates.tokens[indices], values
-    return tokens, chances
-
-
-def _lengths(tokenizer: ChatTokenizer, ids: Integers) -> Integers:
-    """(N,) the bytes of each token; one for a control token."""
-    lengths = np.array([len(token) for token in tokenizer.token_bytes])
-    return np.where(tokenizer.is_text, lengths, 1)[ids]
+def _lengths(tokenizer: ChatTokenizer) -> Integers:
+    """(V,) the bytes of each token; one for a control token."""
+    return np.where(tokenizer.is_text, [len(token) for token in tokenizer.token_bytes], 1)

@@ -64,6 +64,8 @@ def page(browser, address):
 def test_an_answer_comes_with_its_figures(page):
     ask(page, "Hello")
     assert answer_text(page) == "Hello! How are you?"
+    expect(last(page).locator(".stats")).to_be_hidden()
+    press(page, "Figures")
     figures = last(page).locator(".stats").inner_text()
     assert re.search(r"\d tokens/s.*\d ms to the first token.*\b20 tokens.*\b\d+ of 16,384 tokens of", figures, re.S)
 
@@ -118,8 +120,30 @@ def test_regenerating_asks_again_in_place_of_the_answer(page):
     request = captured_request(page, lambda: press(page, "Regenerate"))
     assert (len(request["messages"]), request["seed"]) == (1, 2)
     expect(last(page)).to_contain_text("tokens of context")
-    assert answer_text(page) != first
+    second = answer_text(page)
+    assert second != first
     assert page.locator(".answer").count() == 1
+    expect(last(page).locator(".place")).to_have_text("2/2")
+    expect(page.get_by_role("button", name="Later answer")).to_be_disabled()
+    press(page, "Earlier answer")
+    assert answer_text(page) == first
+    page.reload()
+    expect(last(page).locator(".place")).to_have_text("1/2")
+    assert answer_text(page) == first
+    press(page, "Later answer")
+    assert answer_text(page) == second
+    request = captured_request(page, lambda: ask(page, "Sum?"))
+    assert [message["role"] for message in request["messages"]] == ["user", "assistant", "user"]
+
+
+def test_where_chance_has_no_part_another_answer_is_offered_by_chance(page):
+    ask(page, "Hello")
+    press(page, "Regenerate")
+    expect(page.locator("#notice")).to_contain_text("At temperature 0 the same message has the same answer.")
+    assert last(page).locator(".place").count() == 0
+    press(page, "Set temperature 0.8")
+    expect(page.locator("#notice")).to_be_hidden()
+    assert captured_request(page, lambda: press(page, "Regenerate"))["temperature"] == 0.8
 
 
 def test_an_edited_turn_cuts_the_conversation_and_is_asked_again(page):
@@ -200,6 +224,11 @@ def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
     setting(page, "Temperature").fill("-1")
     send(page, "Hello")
     expect(page.get_by_role("alert")).to_contain_text("Settings with values out of range: Temperature.")
+    hint = page.locator("#hint-temperature")
+    expect(hint).to_have_text("expected a number from 0 to 100")
+    setting(page, "Temperature").fill("1")
+    expect(hint).to_have_text("0: always the likeliest token")
+    setting(page, "Temperature").fill("-1")
     assert page.get_by_label("Message", exact=True).input_value() == "Hello"
     assert page.locator(".exchange").count() == 0
 

@@ -109,18 +109,68 @@ def test_chats_are_kept_listed_and_opened_again(page):
     expect(page.locator(".words")).to_have_text("Second")
 
 
-def test_a_chat_is_deleted_only_after_a_question(page):
+def test_a_deleted_chat_can_be_brought_back_until_the_notice_is_closed(page):
     ask(page, "First")
+    shown = page.locator("#exchanges").inner_text()
     press(page, "Delete First")
-    dialog = page.get_by_role("dialog", name="Delete this chat?")
-    dialog.get_by_role("button", name="Cancel").click()
-    expect(titles(page)).to_have_count(1)
-    press(page, "Delete First")
-    dialog.get_by_role("button", name="Delete").click()
     expect(titles(page)).to_have_count(0)
+    expect(page.locator(".empty-chat")).to_be_visible()
+    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(titles(page)).to_have_text(["First"])
+    assert page.locator("#exchanges").inner_text() == shown
+    ask(page, "Second")
+    press(page, "Delete First")
+    press(page, "Close")
     page.reload()
     expect(page.locator(".empty-chat")).to_be_visible()
     assert titles(page).count() == 0
+
+
+def test_a_chat_gets_a_name_that_is_kept(page):
+    ask(page, "First")
+    press(page, "Rename First")
+    page.get_by_role("dialog").get_by_label("Name").fill("My chat")
+    page.keyboard.press("Enter")
+    expect(titles(page)).to_have_text(["My chat"])
+    ask(page, "Second")
+    page.reload()
+    expect(titles(page)).to_have_text(["My chat"])
+    expect(page).to_have_title("My chat · chatmill")
+    press(page, "Rename My chat")
+    page.keyboard.press("Escape")
+    expect(titles(page)).to_have_text(["My chat"])
+
+
+def test_chats_are_found_by_the_words_of_questions_and_answers(page, tmp_path):
+    def talk(asked, answered):
+        return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]}
+
+    bring(page, tmp_path / "chats.jsonl", talk("Rivers?", "The Nile is long"), talk("Lakes?", "One is deep"))
+    expect(titles(page)).to_have_text(["Rivers?", "Lakes?"])
+    search = page.get_by_label("Search chats")
+    search.fill("nile LONG")
+    expect(titles(page)).to_have_text(["Rivers?"])
+    search.fill("nile deep")
+    expect(page.locator("#chat-list")).to_have_text("No chat has these words.")
+    search.fill("")
+    expect(titles(page)).to_have_count(2)
+    expect(page.locator(".period")).to_have_text(["Today"])
+
+
+def test_the_text_of_a_dropped_file_is_added_to_the_message(page):
+    drop = """([name, text]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([text], name));
+        document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }"""
+    page.locator("#message").fill("Read this:")
+    page.evaluate(drop, ["notes.txt", "some words"])
+    expect(page.locator("#message")).to_have_value("Read this:\nsome words")
+    page.evaluate(drop, ["long.txt", "x" * 200_001])
+    expect(page.locator("#notice")).to_contain_text("long.txt: over 200 kB")
+    page.evaluate(drop, ["chats.jsonl", json.dumps(TALK)])
+    expect(titles(page)).to_have_count(1)
 
 
 def test_the_focus_stays_in_a_dialog_and_returns(page):
@@ -161,7 +211,7 @@ def test_html_of_a_user_or_a_model_is_text_and_never_runs(page, tmp_path):
     expect(page.locator(".content")).to_have_text(f"Say {HOSTILE}")
     assert captured_request(page, lambda: send(page, HOSTILE))["messages"][-1]["content"] == HOSTILE
     press(page, f"Delete Ask {HOSTILE[:56]}")
-    expect(page.get_by_role("dialog")).to_contain_text("<img src=x")
+    expect(page.locator("#notice")).to_contain_text("<img src=x")
     assert page.locator("main :is(img, script, a), dialog :is(img, script, a)").count() == 0
     assert "run" not in page.title().replace("='run'", "")
 
@@ -260,8 +310,8 @@ def test_a_server_whose_key_is_not_given_is_told(browser, folder):
 
 
 def test_everything_is_done_with_the_keyboard(page):
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the message")).to_be_focused()
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.get_by_role("link", name="Skip to the message").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.keyboard.type("one")
@@ -303,11 +353,11 @@ def test_every_control_has_a_name(page):
     setting(page, "Seed")
     press(page, "Tokens")
     expect(page.locator(".tokens")).to_have_count(2)
-    press(page, "Delete Hello")
+    press(page, "Rename Hello")
     snapshot = page.locator("body").aria_snapshot()
     page.keyboard.press("Escape")
     snapshot += page.locator("body").aria_snapshot()
-    assert 'dialog "Delete this chat?"' in snapshot and 'button "Send"' in snapshot
+    assert 'dialog "Rename this chat"' in snapshot and 'button "Send"' in snapshot
     assert NAMELESS.findall(snapshot) == []
 
 
@@ -381,7 +431,6 @@ def test_a_run_that_is_not_loaded_yet_is_found_by_its_name_and_loaded(browser, g
 def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted(page):
     begin(page)
     press(page, "Delete Go on")
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.locator(".empty-chat")).to_be_visible()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     page.reload()

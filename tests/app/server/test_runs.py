@@ -232,6 +232,62 @@ def test_the_listing_is_json_of_all_runs(client, listed):
     assert (listing["problem"], listing["notes"], listing["ticket"]) == (None, [], listed.ticket)
 
 
+def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, monkeypatch):
+    waiting, shown = asyncio.Event(), runs_module.exp_show
+
+    async def wait(folder):
+        await waiting.wait()
+        return await shown(folder)
+
+    async def ask(found):
+        early = await found.listing(early=True)
+        waiting.set()
+        return early, await found.listing()
+
+    monkeypatch.setattr(runs_module, "exp_show", wait)
+    early, complete = asyncio.run(ask(Runs(repository.folder)))
+    assert (early["complete"], complete["complete"], early["problem"]) == (False, True, None)
+    rows, others = ({run["name"]: run for run in listing["runs"]} for listing in (early, complete))
+    assert rows.keys() == others.keys()
+    assert {name for name in rows if rows[name] != others[name]} <= {
+        "workspace",
+        "damaged",
+        "broken",
+        rows_name("data", rows),
+    }
+    assert others["damaged"]["problem"] and not rows["damaged"]["problem"]
+    for name in ("early", "late", "main", HOSTILE):
+        assert rows[name] == others[name]
+
+
+def rows_name(label, rows):
+    return next(name for name, run in rows.items() if run["label"] == label)
+
+
+def test_without_git_an_early_listing_is_none_and_the_complete_one_says_why(tmp_path):
+    async def ask(found):
+        return [await found.listing(early=True), await found.listing()]
+
+    _, complete = asyncio.run(ask(Runs(tmp_path)))
+    assert complete["runs"] == [] and "not inside of a DVC repository" in complete["problem"]
+
+
+def test_runs_that_differ_by_their_seed_alone_are_a_group(repository):
+    def of(rev, seed, **more):
+        section = {"depth": 3, "seed": seed, **more}
+        deps = {"stages/train_model.py": {"hash": more.pop("code", "a")}, "data/tokens": {"hash": str(seed)}}
+        return experiment(state(rev * 40, deps=deps, params={"params.yaml": {"data": {"train_model": section}}}))
+
+    runs = [of("a", 1), of("b", 2), of("c", 3, steps=5), of("d", 4, code="b"), of("e", 5)]
+    rows = {run["rev"][0]: run for run in rows_of(repository, state("0" * 40, "main", experiments=runs))}
+    assert rows["a"]["group"] == rows["b"]["group"] == rows["e"]["group"] is not None
+    assert len({run["group"] for run in rows.values()}) == 4  # one of them is None
+    assert [rows[name]["seed"] for name in "ab"] == ["1", "2"] and rows["0"]["seed"] is None
+    assert rows["a"]["differs"] == rows["0"]["differs"] == {}
+    assert rows["c"]["differs"] == {"train_model.steps": "5"}
+    assert set(rows["d"]["differs"]) == {"code and data", "train_model.code"}
+
+
 def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
     async def ask(found):
         first = await asyncio.gather(*(found.listing(refresh=True) for _ in range(20)))

@@ -27,7 +27,7 @@ from chatmill.app.terminal.terminal_chat import describe_session, device_name, n
 from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
 from chatmill.app.verdict import views
 from chatmill.app.verdict.compared_runs import Run
-from chatmill.app.verdict.comparing import LIMIT, compare_sides
+from chatmill.app.verdict.comparing import LIMIT, compare_sides, runs_of
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.inference.chat_session import ChatSession
@@ -95,7 +95,7 @@ def run_on_data(options: argparse.Namespace) -> None:
     if options.limit is not None:
         check_positive("--limit", options.limit)
     verdict = compare_sides(
-        options.models,
+        list(map(runs_of, options.models)),
         options.data,
         format=options.format,
         limit=options.limit,

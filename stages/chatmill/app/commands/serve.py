@@ -3,6 +3,8 @@
 import argparse
 import os
 import socket
+import threading
+import webbrowser
 from dataclasses import fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,6 +24,7 @@ API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 EXAMPLES = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
+  chatmill serve --open                                 the same, and its page opens in the browser
   chatmill serve --model data/model --model data/export/onnx
   CHATMILL_API_KEY=… chatmill serve --host 0.0.0.0 --allow-host my-machine
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
@@ -72,6 +75,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help=f"key that requests must send (better set in {API_KEY_VARIABLE})",
     )
+    add("--open", action="store_true", help="open the chat page in a browser")
     add = command.add_argument_group("limits").add_argument
     add("--parallel", type=int, default=16, metavar="N", help="answers at once, of each model (default: %(default)s)")
     add("--queue", type=int, default=64, metavar="N", help="waiting requests, of each model (default: %(default)s)")
@@ -103,7 +107,15 @@ def run(options: argparse.Namespace) -> None:
             notify(f"{model.name}: {describe_model(model)}")
         app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None)
         print(f"chatmill: {address(bound)}", flush=True)
+        if options.open:
+            threading.Thread(target=open_page, args=[address(bound)], daemon=True).start()
         Server(app, models, grace=options.grace, verbose=options.verbose, proxies=options.proxy).run([bound])
+
+
+def open_page(url: str) -> None:
+    """Open a page in the user's browser, or say that there is none; a browser of the terminal ends with the call."""
+    if not webbrowser.open(url):
+        notify(f"no browser was found: open {url} in one")
 
 
 def check(options: argparse.Namespace) -> None:

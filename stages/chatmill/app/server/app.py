@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import cast
 
@@ -18,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from chatmill.app.server import assets, routes, runs
+from chatmill.app.server import assets, routes, runs, verdicts
 from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
 from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.ignored_parameters import IgnoredParametersMiddleware
@@ -34,8 +35,9 @@ def create_app(
 ) -> ASGIApp:
     """The ASGI application: API, runs and pages behind the security middleware."""
     api_routes = routes.routes(models)
+    judge = verdicts.Verdicts(known_runs, Path.cwd(), models.options.load_options["threads"])
     app = Starlette(
-        routes=[*api_routes, *runs.routes(known_runs), *assets.routes()],
+        routes=[*api_routes, *verdicts.routes(judge), *runs.routes(known_runs), *assets.routes()],
         exception_handlers={
             ApiError: handle_api_error,
             HTTPException: handle_http_exception,

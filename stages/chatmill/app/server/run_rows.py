@@ -1,5 +1,7 @@
 """The rows of the runs page, one for each run, from the output of `dvc exp show --json`."""
 
+import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ from chatmill.report.summary import ENGINE, PROMPT_TOKENS
 
 BENCHMARK = Path("data/metrics/benchmark.json")
 REPORT = Path("data/report")
+SEED, CODE_AND_DATA = "train_model.seed", "code and data"
+INPUTS = ("stages/", "data/raw/")
 MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # of outputs that a run has not written
 
 RunRow = dict[str, Any]
@@ -22,10 +26,49 @@ RunRow = dict[str, Any]
 def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> list[RunRow]:
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
     rows = [run_row(state, files) for state in flattened(states)]
+    tell_apart(rows)
     labels = Counter(run["label"] for run in rows)
     for run in rows:
         run["name"] = unique_name(run, labels, folder)
     return sorted(rows, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
+
+
+def tell_apart(rows: list[RunRow]) -> None:
+    """Give each run what its settings differ in from those of most, and a group: runs that differ by their seed alone.
+
+    The settings are taken from the rows. Where code or data differ alone, the first digits of their sum are told.
+    """
+    settings = [run.pop("settings") for run in rows]
+    common = {
+        key: Counter(found.get(key) for found in settings if found).most_common(1)[0][0]
+        for key in dict.fromkeys(key for found in settings for key in found)
+    }
+    for run, found in zip(rows, settings, strict=True):
+        run["seed"] = found.pop(SEED, None)
+        run["differs"] = {key: value for key, value in found.items() if value != common[key]}
+        identity = json.dumps([run["state"] == "done", sorted(found.items())])
+        run["group"] = hashlib.sha256(identity.encode()).hexdigest()[:12] if found else None
+
+
+def settings_of(data: dict[str, Any]) -> dict[str, str]:
+    """All parameters of a run by dotted key, and the sum of its code and data."""
+    found = file_contents(data.get("params")).get("params.yaml")
+    if not isinstance(found, dict):
+        return {}
+    settings = dict(dotted(found))
+    inputs = {path: each.get("hash") for path, each in (data.get("deps") or {}).items() if path.startswith(INPUTS)}
+    settings[CODE_AND_DATA] = hashlib.sha256(json.dumps(sorted(inputs.items())).encode()).hexdigest()[:7]
+    return settings
+
+
+def dotted(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each value as text, with its keys joined by dots."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from dotted(value, f"{name}.")
+        else:
+            yield valid_text(name), valid_text(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -54,6 +97,7 @@ def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
         "problem": valid_text("; ".join(problems(state, data))) or None,
         "model": is_done and any(files.files(run, output) for output in MODEL_FOLDERS),
         "report": is_done and bool(files.files(run, REPORT)),
+        "settings": settings_of(data),  # until tell_apart
         **run_parameters(file_contents(data.get("params")).get("params.yaml")),
         **model_dimensions(files.files(run, MODEL_FOLDERS[-1]) if is_done else {}),
         **run_metrics(  # until the run is done, the files are those of the run it started from

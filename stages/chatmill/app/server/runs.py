@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_urlsafe
@@ -20,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chatmill.app.server.api_errors import ApiError
+from chatmill.app.server.git_runs import git_states
 from chatmill.app.server.run_files import RunFiles
 from chatmill.app.server.run_rows import REPORT, RunRow, run_rows
 from chatmill.pipeline.processes import SOURCE_ROOT
@@ -52,14 +54,23 @@ class Runs:
         self.ticket = token_urlsafe(16)  # gives access to reports, as a link cannot carry the API key
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
+        self._early = asyncio.Event()  # set when an early listing can be given
         self._rows: dict[str, RunRow] = {}
         self._files: RunFiles | None = None
         self._read_lock = asyncio.Lock()
 
-    async def listing(self, refresh: bool = False) -> dict[str, Any]:
-        """All runs, or why they cannot be listed; `refresh` lists them again."""
+    async def listing(self, refresh: bool = False, *, early: bool = False) -> dict[str, Any]:
+        """All runs, or why they cannot be listed; `refresh` lists them again.
+
+        An early listing has what is known in a second: the rows of the listing before, or those that git has.
+        """
         if self._listing is None or (refresh and self._listing.done()):
+            self._early.clear()
             self._listing = asyncio.create_task(self._list())
+        if early:
+            await self._early.wait()
+            if not self._listing.done():
+                return self._described(None, [], is_complete=False)
         return await asyncio.shield(self._listing)
 
     def model_names(self) -> list[str]:
@@ -80,16 +91,35 @@ class Runs:
         try:
             if self._folder is None:
                 raise ValueError("this server was started without a folder of runs")
-            states = await exp_show(self._folder)
-            self._files = await asyncio.to_thread(RunFiles, self._folder)
-            rows = await asyncio.to_thread(run_rows, states, self._folder, self._files)
+            shown = asyncio.create_task(exp_show(self._folder))
+            await self._list_early(self._folder)
+            rows = await asyncio.to_thread(self._make_rows, await shown, self._folder)
             self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
             if len(rows) > MAX_RUNS:
                 notes.append(f"{len(rows) - MAX_RUNS:,} older runs are not shown: at most {MAX_RUNS} are listed.")
         except ValueError as error:
             problem = str(error)  # the runs of the listing before remain
+        finally:
+            self._early.set()
+        return self._described(problem, notes, is_complete=True)
+
+    async def _list_early(self, folder: Path) -> None:
+        """List what git has, unless there is a listing from before."""
+        if not self._rows:
+            with suppress(ValueError):  # the complete listing says why
+                states = await asyncio.to_thread(git_states, folder, MAX_RUNS)
+                rows = await asyncio.to_thread(self._make_rows, states, folder)
+                self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
+        self._early.set()
+
+    def _make_rows(self, states: list[dict[str, Any]], folder: Path) -> list[RunRow]:
+        self._files = RunFiles(folder)
+        return run_rows(states, folder, self._files)
+
+    def _described(self, problem: str | None, notes: list[str], *, is_complete: bool) -> dict[str, Any]:
         runs = list(self._rows.values())
-        return {"runs": runs, "problem": problem, "notes": notes, "ticket": self.ticket, "read": time()}
+        result = {"runs": runs, "problem": problem, "notes": notes, "ticket": self.ticket, "read": time()}
+        return result | {"complete": is_complete}
 
     async def _read(self, name: str, output: Path) -> bytes | None:
         run = self._rows.get(name)
@@ -183,7 +213,8 @@ def routes(runs: Runs) -> list[Route]:
     """The routes of the listing, the training curves and the reports."""
 
     async def listing(request: Request) -> Response:
-        return JSONResponse(await runs.listing(refresh="refresh" in request.query_params))
+        given = request.query_params
+        return JSONResponse(await runs.listing("refresh" in given, early="early" in given))
 
     async def curve(request: Request) -> Response:
         name = request.path_params["name"]

@@ -13,7 +13,7 @@ LIMIT = 1000  # documents
 
 
 def compare_sides(
-    names: Sequence[str],
+    sides_of_names: Sequence[Sequence[str]],
     data: Path,
     *,
     format: str | None,
@@ -23,16 +23,16 @@ def compare_sides(
     threads: int | None,
     measured: Callable[[Run], None],
 ) -> Verdict:
-    """Compare sides, each the name of a run or several with commas between, on a file; `measured` is told of each run.
+    """Compare sides, each of one run or of several of other seeds, on a file; `measured` is told of each run.
 
     Raises ValueError for a run or data that cannot be read, and for runs that have no text in common.
     """
     compared = read_compared(data, format, limit or LIMIT)
     runs: list[list[Run]] = []
-    for name in names:
+    for names in sides_of_names:
         runs.append([])
-        for part in runs_of(name):
-            runs[-1].append(measure_run(part, compared, device, threads))
+        for name in names:
+            runs[-1].append(measure_run(name, compared, device, threads))
             measured(runs[-1][-1])
     everyone = [run for side in runs for run in side]
     which = which_text(everyone)

@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { newConversation } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
+import { hasWords, periodOf } from "../../../../stages/chatmill/app/server/static/chat/chat_search.js";
+import { newConversation, titleOf } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
 import { latestFirst, openHistory } from "../../../../stages/chatmill/app/server/static/chat/history.js";
 
 /** @param {string} id @param {number} updated */
@@ -45,4 +46,25 @@ test("the latest comes first", () => {
     [{ updated: 1 }, { updated: 3 }, { updated: 2 }].sort(latestFirst).map(({ updated }) => updated),
     [3, 2, 1],
   );
+});
+
+test("times are told by the day, the week, the month and the name of the month", () => {
+  const now = new Date(2026, 10, 24, 9).getTime();
+  const periods = [
+    [new Date(2026, 10, 24, 0, 0), "Today"],
+    [new Date(2026, 10, 23, 23, 59), "Yesterday"],
+    [new Date(2026, 10, 23, 0, 0), "Yesterday"],
+    [new Date(2026, 10, 22, 23, 0), "Last 7 days"],
+    [new Date(2026, 10, 10), "Last 30 days"],
+    [new Date(2026, 2, 3), "March 2026"],
+  ];
+  for (const [time, period] of periods) assert.equal(periodOf(Number(time), now), period);
+});
+
+test("a chat is found by words in any of its texts, whatever their case", () => {
+  const answer = { model: null, parts: [{ kind: "text", text: "It is DEEP." }], finish: null };
+  const chat = { ...newConversation([], "Be kind"), exchanges: [{ asked: "How is the lake?", answers: [answer] }] };
+  for (const words of ["", "lake", "deep LAKE", "kind"]) assert.ok(hasWords(/** @type {any} */ (chat), words), words);
+  assert.ok(!hasWords(/** @type {any} */ (chat), "lake river"));
+  assert.equal(titleOf({ .../** @type {any} */ (chat), name: " My  lake " }), "My lake");
 });

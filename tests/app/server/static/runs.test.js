@@ -10,6 +10,14 @@ import {
   shown,
   sorted,
 } from "../../../../stages/chatmill/app/server/static/runs/columns.js";
+import {
+  compareCommand,
+  differences,
+  estimate,
+  groupsOf,
+  merged,
+  sidesOf,
+} from "../../../../stages/chatmill/app/server/static/runs/groups.js";
 import { chatAddress, fetchChangedCurve, reportAddress } from "../../../../stages/chatmill/app/server/static/runs/requests.js";
 import {
   selectionHint,
@@ -31,7 +39,8 @@ afterEach(() => {
 /** @param {string} name @param {Record<string, any>} figures @returns {Run} */
 function run(name, figures = {}) {
   const facts = { name, label: name, kind: "experiment", rev: "abc", state: "done", model: "m", report: false };
-  return { ...facts, problem: null, batch_size: 8, tokenizer: "bpe", depth: 2, ...figures };
+  const settings = { batch_size: 8, tokenizer: "bpe", depth: 2, seed: "1", group: null, differs: {} };
+  return { ...facts, problem: null, ...settings, ...figures };
 }
 
 /** @param {string} key */
@@ -235,10 +244,12 @@ test("runs without a curve are told together, by the reason", () => {
 });
 
 test("a listing is pluralize, and one without runs says how to make one", () => {
-  const listing = { runs: [run("a")], ticket: "", notes: [], problem: null, read: 0 };
+  const listing = { runs: [run("a")], ticket: "", notes: [], problem: null, read: 0, complete: true };
   assert.match(summary(listing), /^1 run, as of \d\d:\d\d\.$/);
   assert.match(summary({ ...listing, runs: [] }), /^There are no runs/);
   assert.equal(summary({ ...listing, runs: [], problem: "broken" }), "");
+  assert.match(summary({ ...listing, complete: false }), /^1 run, as of .*\. DVC is still asked /);
+  assert.match(summary({ ...listing, runs: [], complete: false }), /^Reading the runs/);
 });
 
 test("names stand in addresses whatever they hold", () => {
@@ -260,4 +271,43 @@ test("a curve is fetched again only if it has changed, and remains while the ser
   assert.equal(await fetchChangedCurve("a b", after), null);
   assert.equal(await fetchChangedCurve("a b", after), null);
   assert.deepEqual(asked, Array(4).fill("/runs/a%20b/curve.json"));
+});
+
+test("runs of a group are merged into their mean, with an interval by Student's t", () => {
+  const runs = [
+    run("a1", { group: "a", skills: 0.5, bits_per_byte: 1 }),
+    run("b", { group: "b", skills: 0.25, bits_per_byte: 2 }),
+    run("a2", { group: "a", skills: 0.75, bits_per_byte: null }),
+    run("c"),
+  ];
+  assert.deepEqual(groupsOf(runs).map((group) => group.map(({ name }) => name)), [["a1", "a2"], ["b"], ["c"]]);
+  const [first, second, third] = merged(runs);
+  assert.deepEqual([first.members, first.label, first.kind], [["a1", "a2"], "a1, a2", "2 seeds"]);
+  assert.deepEqual([first.skills, first.bits_per_byte, first.intervals.bits_per_byte], [0.625, 1, null]);
+  const [low, high] = first.intervals.skills;
+  assert.ok(Math.abs(low - (0.625 - 12.71 * 0.125)) < 1e-9 && Math.abs(high - (0.625 + 12.71 * 0.125)) < 1e-9);
+  assert.deepEqual([second, third], [runs[1], runs[3]]);
+  assert.deepEqual(estimate([null]), { mean: null, interval: null });
+  assert.deepEqual(estimate([3, null]), { mean: 3, interval: null });
+  assert.deepEqual(estimate(Array(99).fill(2)), { mean: 2, interval: [2, 2] });
+});
+
+test("the sides of a verdict are groups, or the runs of the only one", () => {
+  const [one, two, other] = [run("a1", { group: "a" }), run("a2", { group: "a" }), run("b,c", { group: "b" })];
+  assert.equal(sidesOf([]), null);
+  assert.equal(sidesOf([one]), null);
+  assert.deepEqual(sidesOf([one, two]), [["a1"], ["a2"]]);
+  assert.deepEqual(sidesOf([one, other, two]), [["a1", "a2"], ["b,c"]]);
+  assert.equal(sidesOf([one, run("d", { model: null })]), null);
+  assert.equal(sidesOf(Array.from("vwxyz", (name) => run(name))), null);
+  assert.equal(
+    compareCommand([["a1", "a2"], ["it's"]]),
+    "chatmill compare a1,a2 'it'\\''s' --data data/chat/test.jsonl",
+  );
+});
+
+test("what a run differs in is named as in params.yaml, without the section of training", () => {
+  assert.equal(differences(run("a")), "");
+  const differs = { "train_model.steps": "500", "mix.x": "y" };
+  assert.equal(differences(run("a", { differs })), "steps\u00a0500, mix.x\u00a0y");
 });

@@ -3,6 +3,7 @@
 
 import { addParts, hasText } from "./conversation.js";
 import { statsOf, warningsOf, problemSentence } from "./answer_stats.js";
+import { nameOf } from "./model_description.js";
 import { MarkdownView } from "./markdown_view.js";
 import { showTokens } from "./tokens.js";
 import { ApiError, streamChat } from "../shared/api.js";
@@ -10,7 +11,9 @@ import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("../shared/api.js").Part} Part */
-/** @typedef {{ regenerate: () => unknown, goOn: () => unknown, copy: (answer: Answer) => unknown }} Actions */
+/** @typedef {{ index: number, count: number, choose: (index: number) => unknown }} Versions answers to one message */
+/** @typedef {{ regenerate: () => unknown, goOn: () => unknown, copy: (answer: Answer) => unknown,
+ *   versions: Versions | null }} Actions `versions` if there are several */
 
 const PACE = 250; // characters of an open block parsed again per millisecond: longer blocks are drawn less often
 
@@ -50,7 +53,8 @@ export class AnswerView {
   #body = element("div", { className: "content" });
   #status = element("p", { className: "hint", hidden: true });
   #problem = element("div", { className: "problem", role: "alert", hidden: true });
-  #stats = element("p", { className: "stats" });
+  #stats = element("p", { className: "stats", hidden: true });
+  #warnings = element("p", { className: "warnings" });
   #actions = element("div", { className: "actions" });
   #tokens = element("div", { className: "token-view", hidden: true });
   /** @type {(MarkdownView | ToolView)[]} */
@@ -59,13 +63,13 @@ export class AnswerView {
   #drawn = 0; // time of the last drawing, in milliseconds
 
   /** @param {Answer} answer @param {Partial<Actions>} actions */
-  constructor(answer, { regenerate = noop, goOn = noop, copy = noop }) {
+  constructor(answer, { regenerate = noop, goOn = noop, copy = noop, versions = null }) {
     this.answer = answer;
-    this.actions = { regenerate, goOn, copy };
-    const name = answer.model ?? "Imported answer";
-    const heading = element("h2", { className: "who" }, name);
+    this.actions = { regenerate, goOn, copy, versions };
+    const name = answer.model === null ? "imported answer" : nameOf(answer.model);
+    const heading = element("h2", { className: "who", title: answer.model ?? "" }, name);
     this.node = element("section", { className: "answer", "aria-label": `Answer of ${name}` }, heading, this.#body);
-    this.node.append(this.#status, this.#problem, this.#stats, this.#actions, this.#tokens);
+    this.node.append(this.#status, this.#problem, this.#warnings, this.#actions, this.#stats, this.#tokens);
     this.finish();
   }
 
@@ -78,6 +82,7 @@ export class AnswerView {
     this.#status.hidden = false;
     this.#problem.hidden = this.#tokens.hidden = true;
     this.#stats.replaceChildren();
+    this.#warnings.replaceChildren();
     this.#actions.replaceChildren();
   }
 
@@ -96,7 +101,9 @@ export class AnswerView {
     this.#problem.hidden = !this.answer.problem;
     const again = button("Try again", () => this.actions.regenerate());
     this.#problem.replaceChildren(element("p", {}, this.answer.problem ?? ""), again);
-    this.#stats.replaceChildren(...statsLine(this.answer));
+    const { finish, timings, ids } = this.answer;
+    this.#stats.replaceChildren(...statsOf(timings, ids.length).map(figure));
+    this.#warnings.replaceChildren(...warningsOf(finish, timings).map((text) => element("span", {}, text)));
     this.#actions.replaceChildren(...this.#buttons());
   }
 
@@ -132,15 +139,25 @@ export class AnswerView {
   }
 
   #buttons() {
-    const { regenerate, goOn, copy } = this.actions;
+    const { regenerate, goOn, copy, versions } = this.actions;
     const isAnswered = hasText(this.answer);
-    const tokens = button("Tokens", () => this.#toggleTokens(tokens), { className: "quiet", ariaExpanded: "false" });
+    const closed = { className: "quiet", ariaExpanded: "false" };
+    const figures = button("Figures", () => this.#toggleFigures(figures), closed);
+    const tokens = button("Tokens", () => this.#toggleTokens(tokens), closed);
     return [
+      ...(versions ? leaves(versions) : []),
       ...(isAnswered ? [button("Copy", () => copy(this.answer), { className: "quiet" })] : []),
       ...(this.answer.ids.length ? [tokens] : []),
+      ...(this.answer.timings ? [figures] : []),
       ...(this.answer.problem ? [] : [button("Regenerate", regenerate, { className: "quiet last-only" })]),
       ...(isAnswered ? [button("Continue", goOn, { className: "quiet last-only" })] : []),
     ];
+  }
+
+  /** @param {HTMLElement} opener */
+  #toggleFigures(opener) {
+    this.#stats.hidden = !this.#stats.hidden;
+    opener.ariaExpanded = String(!this.#stats.hidden);
   }
 
   /** @param {HTMLElement} opener */
@@ -176,14 +193,25 @@ class ToolView {
   }
 }
 
-/** The statistics and warnings under an answer.
- * @param {Answer} answer
+/** A figure under an answer.
+ * @param {import("./answer_stats.js").Statistic} statistic
  */
-function statsLine({ finish, timings, ids }) {
-  const stats = statsOf(timings, ids.length).map(({ value, unit, about }) =>
-    element("span", { title: about }, element("b", {}, value), ` ${unit}`),
-  );
-  return [...stats, ...warningsOf(finish, timings).map((text) => element("span", { className: "warning" }, text))];
+function figure({ value, unit, about }) {
+  return element("span", { title: about }, element("b", {}, value), ` ${unit}`);
+}
+
+/** The controls by which the versions of an answer are leafed through: ‹ 2/3 ›.
+ * @param {Versions} versions
+ */
+function leaves({ index, count, choose }) {
+  const step = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ to) =>
+    button(sign, () => choose(to), {
+      className: "quiet last-only",
+      "aria-label": label,
+      disabled: to < 0 || to >= count,
+    });
+  const place = element("span", { className: "place" }, `${index + 1}/${count}`);
+  return [step("‹", "Earlier answer", index - 1), place, step("›", "Later answer", index + 1)];
 }
 
 function noop() {}

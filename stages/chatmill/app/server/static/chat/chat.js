@@ -4,9 +4,9 @@
  * action in `listen` below; those of an answer are in answer.js, those of a question in exchange.js.
  */
 
-import { ChatList } from "./chat_list.js";
+import { ChatList, decoded } from "./chat_list.js";
 import { Composer } from "./composer.js";
-import { newConversation } from "./conversation.js";
+import { FileError, newConversation } from "./conversation.js";
 import { openHistory } from "./history.js";
 import { Models } from "./models.js";
 import { showNotice, hideNotice } from "./notice.js";
@@ -36,6 +36,7 @@ const chosenFile = byId("import-file", HTMLInputElement);
 const { model, beside } = nodes;
 const models = new Models({ model, beside, about: byId("about-model", HTMLElement) });
 const settings = new Settings(byId("sampling", HTMLElement));
+const MAX_TEXT = 200_000; // bytes of a dropped file
 let sendsWhenReady = false; // a message was sent before the models were loaded
 const composer = new Composer(message, { send, back: () => models.all.length > 0 && chatView.editLast() });
 const history = await openHistory(); // the user may type meanwhile
@@ -50,6 +51,7 @@ async function start() {
   history.onChange(onOtherTabChange);
   await list.show();
   await connect();
+  if (document.activeElement === document.body) composer.focus();
 }
 
 async function connect() {
@@ -140,6 +142,8 @@ function listen() {
   byId("composer", HTMLFormElement).addEventListener("submit", (event) => (event.preventDefault(), send()));
   onClick("stop", () => (chatView.stop(), composer.focus()));
   onClick("new-chat", () => open(null));
+  const search = byId("search", HTMLInputElement);
+  search.addEventListener("input", () => list.search(search.value));
   onClick("import", () => chosenFile.click());
   onClick("export", () => list.exportAll());
   onClick("reset", () => settings.reset());
@@ -153,6 +157,8 @@ function listen() {
   }
   addEventListener("popstate", () => (chatView.stop(), openFromUrl()));
   document.addEventListener("keydown", onEscape);
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", onDrop);
   document.addEventListener("visibilitychange", () => document.hidden && chatView.isRunning && chatView.save());
 }
 
@@ -167,6 +173,23 @@ function onClick(id, action) {
 function copyCode({ target }) {
   if (!(target instanceof HTMLElement) || !target.dataset.copy) return;
   copy(target.closest(".code")?.querySelector("code")?.textContent ?? "");
+}
+
+/** Put the text of a dropped file into the message; a file of chats is imported.
+ * @param {DragEvent} event
+ */
+async function onDrop(event) {
+  const file = event.dataTransfer?.files[0];
+  if (!file) return;
+  event.preventDefault();
+  if (file.name.endsWith(".jsonl")) return void list.importFile(file, chatView.conversation.models.slice(0, 1));
+  if (file.size > MAX_TEXT) return showNotice(`${file.name}: over ${MAX_TEXT / 1000} kB: paste a part of it.`);
+  try {
+    composer.add(decoded(await file.arrayBuffer(), file.name));
+  } catch (error) {
+    if (!(error instanceof FileError)) throw error;
+    showNotice(error.message);
+  }
 }
 
 /** @param {KeyboardEvent} event */

@@ -1,11 +1,12 @@
 // @ts-check
 /** The list of the saved conversations, and their import and export. */
 
+import { hasWords, periodOf } from "./chat_search.js";
 import { FileError, readLines, toLines } from "./conversation.js";
 import { latestFirst } from "./history.js";
-import { showNotice } from "./notice.js";
-import { askConfirmation } from "../shared/dialogs.js";
-import { button, byId, element } from "../shared/dom.js";
+import { hideNotice, showNotice } from "./notice.js";
+import { askForText } from "../shared/dialogs.js";
+import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
@@ -15,6 +16,7 @@ const MAX_BYTES = 100_000_000; // of a file to import
 /** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted. */
 export class ChatList {
   #shown = PAGE;
+  #words = ""; // that the listed conversations contain
 
   /** @type {string | null} */
   #current = null;
@@ -33,12 +35,44 @@ export class ChatList {
   /** Show the saved conversations; `current` is the id of the open one. */
   async show(current = this.#current) {
     this.#current = current;
-    const titles = await this.history.titles();
-    const rows = titles.slice(0, this.#shown).map((one) => this.#row(one));
-    const more = titles.length - rows.length;
+    const titles = await this.#found();
+    const listed = titles.slice(0, this.#shown);
+    const rows = this.#rows(listed);
+    const more = titles.length - listed.length;
     const label = `Show ${Math.min(more, PAGE)} of ${more} more`;
     if (more > 0) rows.push(element("li", {}, button(label, () => this.#more())));
-    this.node.replaceChildren(...(rows.length ? rows : [element("li", { className: "hint" }, "No chats yet.")]));
+    const none = this.#words ? "No chat has these words." : "No chats yet.";
+    this.node.replaceChildren(...(rows.length ? rows : [element("li", { className: "hint" }, none)]));
+  }
+
+  /** List the conversations that contain each of these words, or all of them.
+   * @param {string} words
+   */
+  search(words) {
+    this.#words = words.trim();
+    this.#shown = PAGE;
+    return this.show();
+  }
+
+  async #found() {
+    const titles = await this.history.titles();
+    if (!this.#words) return titles;
+    const all = await this.history.all();
+    const ids = new Set(all.filter((one) => hasWords(one, this.#words)).map(({ id }) => id));
+    return titles.filter(({ id }) => ids.has(id));
+  }
+
+  /** The rows of titles, under the periods in which they were changed.
+   * @param {import("./history.js").Title[]} titles
+   */
+  #rows(titles) {
+    const now = Date.now();
+    const periods = titles.map(({ updated }) => periodOf(updated, now));
+    return titles.flatMap((title, index) => {
+      const row = this.#row(title);
+      const begins = periods[index] !== periods[index - 1];
+      return begins ? [element("li", { className: "period" }, periods[index]), row] : [row];
+    });
   }
 
   /** Export all conversations as one file. */
@@ -72,11 +106,26 @@ export class ChatList {
   #row({ id, title }) {
     const isOpen = id === this.#current;
     const name = button(title, () => this.open(id), { className: "title", ariaCurrent: isOpen ? "page" : null });
-    const save = button("↓", () => this.#exportOne(id), { className: "quiet", title: "Export" });
-    const remove = button("×", () => this.#remove(id, title), { className: "quiet", title: "Delete" });
-    save.ariaLabel = `Export ${title}`;
-    remove.ariaLabel = `Delete ${title}`;
-    return element("li", { className: isOpen ? "chat open" : "chat" }, name, save, remove);
+    const actions = /** @type {[string, string, () => unknown][]} */ ([
+      ["✎", "Rename", () => this.#rename(id, title)],
+      ["↓", "Export", () => this.#exportOne(id)],
+      ["×", "Delete", () => this.#remove(id, title)],
+    ]);
+    const buttons = actions.map(([sign, does, action]) =>
+      button(sign, action, { className: "quiet", title: does, "aria-label": `${does} ${title}` }),
+    );
+    return element("li", { className: isOpen ? "chat open" : "chat" }, name, ...buttons);
+  }
+
+  /** @param {string} id @param {string} title */
+  async #rename(id, title) {
+    const name = await askForText("Rename this chat", "Name", title);
+    const conversation = name === null ? undefined : await this.history.get(id);
+    if (!conversation || name === null) return;
+    conversation.name = name.trim();
+    await this.history.put(conversation);
+    await this.show();
+    if (id === this.#current) this.open(id);
   }
 
   #more() {
@@ -99,16 +148,31 @@ export class ChatList {
 
   /** @param {string} id @param {string} title */
   async #remove(id, title) {
-    if (!(await askConfirmation("Delete this chat?", `“${title}” cannot be restored.`, "Delete"))) return;
+    const conversation = await this.history.get(id);
+    const wasOpen = id === this.#current;
     await this.history.remove(id);
     await this.show();
-    if (id === this.#current) this.open(null);
-    (this.node.querySelector("button") ?? byId("new-chat", HTMLButtonElement)).focus();
+    if (wasOpen) this.open(null);
+    const undo = button("Undo", () => conversation && this.#restore(conversation, wasOpen));
+    showNotice(`“${title}” is deleted.`, undo);
+    undo.focus();
+  }
+
+  /** @param {Conversation} conversation @param {boolean} opens */
+  async #restore(conversation, opens) {
+    this.history.removed.delete(conversation.id);
+    await this.history.putAll([conversation]);
+    hideNotice();
+    await this.show();
+    if (opens) this.open(conversation.id);
   }
 }
 
-/** @param {ArrayBuffer} bytes @param {string} name */
-function decoded(bytes, name) {
+/** The text of a file. Throws FileError if it is not UTF-8.
+ * @param {ArrayBuffer} bytes
+ * @param {string} name
+ */
+export function decoded(bytes, name) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {

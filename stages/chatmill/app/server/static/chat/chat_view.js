@@ -4,9 +4,10 @@
 import { streamInto } from "./answer.js";
 import { hasText, messagesFor, newAnswer, newConversation, textOf, titleOf } from "./conversation.js";
 import { ExchangeView } from "./exchange.js";
-import { showNotice } from "./notice.js";
+import { hideNotice, showNotice } from "./notice.js";
 import { emptyChat } from "./empty_chat.js";
 import { announce, copy, clearAnnouncements } from "./announcer.js";
+import { button } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("./conversation.js").Conversation} Conversation */
@@ -17,6 +18,7 @@ import { announce, copy, clearAnnouncements } from "./announcer.js";
  *   history: import("./history.js").History, onSaved: (conversation: Conversation) => Promise<void>,
  *   focus: () => void }} Parts `onSaved` is called after a conversation was saved, `focus` to focus the composer */
 
+const SOME_CHANCE = 0.8; // a temperature at which answers differ
 const NEAR = 60; // pixels from the end within which the page scrolls with a growing answer
 
 /** The view of a conversation with one model, or with two side by side. */
@@ -215,8 +217,43 @@ export class ChatView {
     view.showAnswer(column);
     this.focus();
     await this.#answer(view, column);
-    if (!answers[column].problem || hasText(answers[column]) || !hasText(before)) return;
-    answers[column] = { ...before, problem: answers[column].problem };
+    const after = answers[column];
+    if (after.problem && !hasText(after) && hasText(before)) answers[column] = { ...before, problem: after.problem };
+    else if (hasText(before)) this.#keepVersion(view.exchange, column, before);
+    view.showAnswer(column);
+    await this.save();
+  }
+
+  /** Keep an answer beside the one that followed it, unless both are the same.
+   * @param {Exchange} exchange
+   * @param {number} column
+   * @param {Answer} before
+   */
+  #keepVersion(exchange, column, before) {
+    const after = exchange.answers[column];
+    if (textOf(after.parts) === textOf(before.parts)) {
+      if (!this.settings.temperature) this.#offerChance();
+      return;
+    }
+    exchange.versions ??= [];
+    exchange.versions[column] = [...(exchange.versions[column] ?? [before]), after];
+  }
+
+  /** Say why an answer is the same again, and offer what changes that. */
+  #offerChance() {
+    const change = () => (this.settings.set("temperature", SOME_CHANCE), hideNotice());
+    const offer = button(`Set temperature ${SOME_CHANCE}`, change);
+    showNotice("At temperature 0 the same message has the same answer.", offer);
+  }
+
+  /** Show another answer to a message.
+   * @param {ExchangeView} view
+   * @param {number} column
+   * @param {Answer} answer
+   */
+  async #choose(view, column, answer) {
+    if (this.isRunning) return;
+    view.exchange.answers[column] = answer;
     view.showAnswer(column);
     await this.save();
   }
@@ -235,6 +272,7 @@ export class ChatView {
     return new ExchangeView(exchange, Math.max(this.conversation.models.length, 1), {
       edit: (view, text) => this.#edit(view, text),
       regenerate: (view, column) => this.#regenerate(view, column),
+      choose: (view, column, answer) => this.#choose(view, column, answer),
       goOn: (view, column) => this.#goOn(view, column),
       copy: (answer) => copy(textOf(answer.parts)),
     });

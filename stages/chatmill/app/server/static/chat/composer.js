@@ -15,6 +15,16 @@ export class Composer {
     });
   }
 
+  /** Append the text of a file to the message.
+   * @param {string} text
+   */
+  add(text) {
+    const { value } = this.field;
+    this.field.value = value && !value.endsWith("\n") ? `${value}\n${text}` : value + text;
+    this.#fit();
+    this.field.focus();
+  }
+
   get text() {
     return this.field.value;
   }

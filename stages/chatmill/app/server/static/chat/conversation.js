@@ -14,9 +14,10 @@
 /** @typedef {import("../shared/api.js").Timings} Timings */
 /** @typedef {{ model: string | null, parts: Part[], finish: string | null, problem: string | null,
  *   timings: Timings | null, promptIds: number[], ids: number[] }} Answer */
-/** @typedef {{ asked: string, answers: Answer[] }} Exchange the user's message, and an answer of each model */
+/** @typedef {{ asked: string, answers: Answer[], versions?: Answer[][] }} Exchange the user's message, and an answer of
+ *   each model; `versions` are all answers of each model that was asked again, the shown one included */
 /** @typedef {{ id: string, revision: number, updated: number, models: string[], system: string,
- *   exchanges: Exchange[] }} Conversation `revision` counts how often it was saved */
+ *   exchanges: Exchange[], name?: string }} Conversation `revision` counts how often it was saved; `name` is given */
 /** @typedef {{ role: string, content: string, tool_calls?: object[] }} Message an entry of a line or a request */
 /** @typedef {["system" | "user" | "assistant" | Part["kind"], string]} Step a text, call or output of a message */
 /** @typedef {{ role: string, parts: Part[] }} Turn */
@@ -48,11 +49,12 @@ export function newAnswer(model) {
   return { model, parts: [], finish: null, problem: null, timings: null, promptIds: [], ids: [] };
 }
 
-/** The title of a conversation: the beginning of the first question.
- * @param {Pick<Conversation, "exchanges">} conversation
+/** The title of a conversation: the name that the user gave it, or the beginning of the first question.
+ * @param {Pick<Conversation, "exchanges" | "name">} conversation
  */
 export function titleOf(conversation) {
-  const words = (conversation.exchanges[0]?.asked ?? "").slice(0, 1000).trim().split(/\s+/).join(" ");
+  const text = conversation.name || conversation.exchanges[0]?.asked || "";
+  const words = text.slice(0, 1000).trim().split(/\s+/).join(" ");
   return [...words].slice(0, TITLE_LENGTH).join("") || "New chat";
 }
 

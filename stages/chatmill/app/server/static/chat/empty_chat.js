@@ -1,6 +1,7 @@
 // @ts-check
 /** The content of a chat before its first message. */
 
+import { nameOf } from "./model_description.js";
 import { button, element } from "../shared/dom.js";
 
 const PROMPTS = [
@@ -18,7 +19,7 @@ const PROMPTS = [
  */
 export function emptyChat(models, ask) {
   const prompts = PROMPTS.map((prompt) => element("li", {}, button(prompt, () => ask(prompt))));
-  const heading = element("h2", {}, models.length ? `Chat with ${models.join(" and ")}` : "Chat");
+  const heading = element("h2", {}, models.length ? `Chat with ${models.map(nameOf).join(" and ")}` : "Chat");
   const hint = "A small model knows only what it was trained on. Write a message, or begin with one of these:";
   return element("div", { className: "empty-chat" }, heading, element("p", {}, hint), element("ul", {}, ...prompts));
 }

@@ -8,6 +8,7 @@ import { button, element } from "../shared/dom.js";
 /** @typedef {import("./conversation.js").Exchange} Exchange */
 /** @typedef {{ edit: (view: ExchangeView, text: string) => unknown, copy: (answer: Answer) => unknown,
  *   regenerate: (view: ExchangeView, column: number) => unknown,
+ *   choose: (view: ExchangeView, column: number, answer: Answer) => unknown,
  *   goOn: (view: ExchangeView, column: number) => unknown }} Actions which get the exchange's view */
 
 /** An exchange on the page. */
@@ -32,7 +33,8 @@ export class ExchangeView {
   showAnswer(column) {
     const answer = this.exchange.answers[column];
     const { regenerate, goOn, copy } = this.actions;
-    const actions = { regenerate: () => regenerate(this, column), goOn: () => goOn(this, column), copy };
+    const versions = this.#versions(column);
+    const actions = { regenerate: () => regenerate(this, column), goOn: () => goOn(this, column), copy, versions };
     const view = answer ? new AnswerView(answer, actions) : null;
     const node = view?.node ?? element("section", { className: "answer" }, button("Answer", actions.regenerate));
     const before = this.#columns.children[column];
@@ -40,6 +42,16 @@ export class ExchangeView {
     else this.#columns.append(node);
     this.answers[column] = view;
     return view;
+  }
+
+  /** The answers of a column that can be leafed through; null if there is one.
+   * @param {number} column
+   */
+  #versions(column) {
+    const all = this.exchange.versions?.[column] ?? [];
+    const index = all.indexOf(this.exchange.answers[column]);
+    const choose = (/** @type {number} */ to) => this.actions.choose(this, column, all[to]);
+    return index < 0 ? null : { index, count: all.length, choose };
   }
 
   /** Let the user edit the message. */

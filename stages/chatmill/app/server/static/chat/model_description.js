@@ -10,6 +10,16 @@ const UNITS = [
   ["KB", 1e3],
 ];
 
+/** @type {Record<string, string>} */
+const OF_PROJECT = { "data/export/onnx": "this project's model", "data/model": "this project's model in PyTorch" };
+
+/** What a model is called on the page: a folder's last name, or that of a run.
+ * @param {string} id
+ */
+export function nameOf(id) {
+  return Object.hasOwn(OF_PROJECT, id) ? OF_PROJECT[id] : id.replace(/[\\/]+$/, "").replace(/^.*[\\/](?=.)/, "");
+}
+
 /** Names and values of a model's properties; unknown ones are left out.
  * @param {Model | undefined} model
  * @returns {[string, string][]}
@@ -18,7 +28,7 @@ export function describeModel(model) {
   if (!model) return [];
   /** @type {[string, string | undefined | false | 0][]} */
   const rows = [
-    ["Name", model.id],
+    ["Path or run", model.id],
     ["Runs on", [model.engine, model.device].filter(Boolean).join(", ")],
     ["Size", model.size && formatBytes(model.size)],
     ["Context", model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens`],

@@ -1,7 +1,7 @@
 // @ts-check
 /** The models that can be chosen, and the description of the chosen one. */
 
-import { describeModel } from "./model_description.js";
+import { describeModel, nameOf } from "./model_description.js";
 import { fetchModels, findRuns } from "../shared/api.js";
 import { element } from "../shared/dom.js";
 
@@ -59,5 +59,5 @@ export class Models {
 
 /** @param {Model} model */
 function option({ id, loaded }) {
-  return element("option", { value: id }, loaded ? id : `${id} (not loaded)`);
+  return element("option", { value: id, title: id }, loaded ? nameOf(id) : `${nameOf(id)} (not loaded)`);
 }

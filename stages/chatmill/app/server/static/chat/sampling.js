@@ -17,6 +17,14 @@ export const CONTROLS = [
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, hint: "of an answer" },
 ];
 
+/** The values that a control takes: "a number from 0 to 100", "a whole number from 1 on".
+ * @param {Control} control
+ */
+export function rangeOf({ min, max, step }) {
+  const kind = step === 1 ? "a whole number" : "a number";
+  return `${kind} from ${min} ${max === undefined ? "on" : `to ${max}`}`;
+}
+
 /** The parameters of a request for the changed settings: numbers, and the stop texts.
  * @param {Changed} changed
  * @returns {Record<string, unknown>}

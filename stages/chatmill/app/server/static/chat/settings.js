@@ -1,9 +1,9 @@
 // @ts-check
 /** The controls of sampling: they start with the server's defaults, and changed settings are saved. */
 
-import { CONTROLS, requestValues, withSetting } from "./sampling.js";
+import { CONTROLS, rangeOf, requestValues, withSetting } from "./sampling.js";
 import { load, save } from "./local_storage.js";
-import { element } from "../shared/dom.js";
+import { byId, element } from "../shared/dom.js";
 
 /** @typedef {import("./sampling.js").Control} Control */
 /** @typedef {import("./sampling.js").Changed} Changed */
@@ -50,6 +50,20 @@ export class Settings {
     return requestValues(this.#changed);
   }
 
+  /** The temperature that a request will have; undefined if it is the model's. */
+  get temperature() {
+    return this.#changed.temperature ?? this.#defaults.temperature;
+  }
+
+  /** Change a setting.
+   * @param {string} name
+   * @param {number} value
+   */
+  set(name, value) {
+    this.#save(name, value);
+    this.#show();
+  }
+
   /** The labels of controls with invalid values. */
   invalid() {
     return CONTROLS.filter(({ name }) => !this.#inputs.get(name)?.validity.valid).map(({ label }) => label);
@@ -67,8 +81,17 @@ export class Settings {
 
   /** @param {string} name @param {HTMLInputElement} input */
   #read(name, input) {
-    input.setAttribute("aria-invalid", String(!input.validity.valid));
+    const { valid } = input.validity;
+    input.setAttribute("aria-invalid", String(!valid));
+    const hint = CONTROLS.find((control) => control.name === name);
+    if (hint) this.#hint(input).textContent = valid ? hint.hint : `expected ${rangeOf(hint)}`;
+    this.#hint(input).classList.toggle("bad", !valid);
     if (input.validity.valid) this.#save(name, input.value === "" ? null : input.valueAsNumber);
+  }
+
+  /** @param {HTMLInputElement} input */
+  #hint(input) {
+    return byId(`hint-${input.id.replace(/^setting-/, "")}`, HTMLElement);
   }
 
   /** @param {string} name @param {number | string | null} value */
@@ -82,7 +105,7 @@ export class Settings {
     for (const [name, input] of this.#inputs) {
       input.value = String(this.#changed[name] ?? this.#defaults[name] ?? "");
       input.placeholder = name === "seed" ? "random" : String(this.#defaults[name] ?? "the model's");
-      input.setAttribute("aria-invalid", "false");
+      if (input.ariaInvalid === "true") this.#read(name, input);
     }
     this.#stops.value = this.#changed.stop ?? "";
     this.#mark();

@@ -1,20 +1,42 @@
 // @ts-check
 /** Requests for the runs and their curves, and the URLs of reports and chats. */
 
-import { get } from "../shared/api.js";
+import { get, streamEvents } from "../shared/api.js";
 
 /** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
  *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
- *   depth: number | null, [metric: string]: any }} Run and its metrics by the keys of their columns */
-/** @typedef {{ runs: Run[], ticket: string, notes: string[], problem: string | null, read: number }} Listing */
+ *   depth: number | null, seed: string | null, group: string | null, differs: Record<string, string>,
+ *   [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group differ by their seed */
+/** @typedef {{ runs: Run[], ticket: string, notes: string[], problem: string | null, read: number,
+ *   complete: boolean }} Listing an early one is not complete */
+/** @typedef {{ measured?: string, problem?: string, sentences?: string[], heads?: string[], note?: string,
+ *   number?: string }} VerdictEvent a run that was measured, or the verdict, or why there is none */
 /** @typedef {[across: number, up: number]} Point */
 /** @typedef {{ problem?: string, [column: string]: any }} Curve (step, bits per byte) of each column, or its problem */
 
-/** The listing of all runs; `refresh` makes the server list them again.
+/** The listing of all runs; `refresh` makes the server list them again. An early one comes in a second.
+ * @param {{ refresh?: boolean, early?: boolean }} options
  * @returns {Promise<Listing>}
  */
-export function fetchRuns(refresh = false) {
-  return get(refresh ? "/runs.json?refresh=1" : "/runs.json");
+export function fetchRuns({ refresh = false, early = false } = {}) {
+  return get(`/runs.json?${new URLSearchParams({ ...(refresh && { refresh: "1" }), ...(early && { early: "1" }) })}`);
+}
+
+/** Have the server compare sides, each of one run or of several that differ by their seed.
+ * @param {string[][]} sides
+ * @param {AbortSignal} signal
+ * @returns {AsyncGenerator<VerdictEvent>}
+ */
+export function streamVerdict(sides, signal) {
+  return streamEvents("/runs/verdict", { sides }, signal);
+}
+
+/** The URL of a verdict's page.
+ * @param {string} number
+ * @param {string} ticket
+ */
+export function verdictAddress(number, ticket) {
+  return `/runs/verdicts/${number}/report?ticket=${encodeURIComponent(ticket)}`;
 }
 
 /** The training curve of a run.

@@ -5,10 +5,13 @@ import { curvesFigure, MAX_CURVES } from "./curves.js";
 import { chatAddress, fetchChangedCurve, fetchCurve, fetchRuns } from "./requests.js";
 import { COSTS, kindsOf, scatterFigure } from "./scatter.js";
 import { selectionHint, canChat, missingCurveNotes, lineOf, passes, summary, valuesOf } from "./selection.js";
+import { merged } from "./groups.js";
 import { RunsTable } from "./table.js";
+import { VerdictView } from "./verdict.js";
 import { onKeyNeeded } from "../shared/api.js";
 import { promptForKey } from "../shared/dialogs.js";
 import { byId, element } from "../shared/dom.js";
+import { pluralize } from "../shared/text_format.js";
 
 /** @typedef {import("./requests.js").Run} Run */
 /** @typedef {import("./requests.js").Curve} Curve */
@@ -20,12 +23,13 @@ const [tokenizer, depth, column, along, against] = ["tokenizer", "depth", "colum
   byId(id, HTMLSelectElement),
 );
 const [chat, untick, refreshButton] = ["chat", "untick", "refresh"].map((id) => byId(id, HTMLButtonElement));
-const named = byId("named", HTMLInputElement);
+const [named, merge] = ["named", "merge"].map((id) => byId(id, HTMLInputElement));
 /** @type {Set<string>} */
 const ticked = new Set();
 /** @type {Map<string, Promise<Curve>>} */
 const curves = new Map(); // by name and revision
 const table = new RunsTable(byId("runs", HTMLElement), ticked, onTick);
+const verdict = new VerdictView(byId("verdict", HTMLElement), () => ticket);
 /** @type {Run[]} */
 let runs = [];
 let ticket = "";
@@ -33,17 +37,23 @@ let ticket = "";
 /** @param {boolean} refresh whether the server lists the runs again */
 async function load(refresh) {
   refreshButton.disabled = true;
-  setText("state", "Reading the runs … DVC takes half a second for each run that it has not read before.");
+  setText("state", "Reading the runs …");
   try {
-    const listing = await fetchRuns(refresh);
-    ({ runs, ticket } = listing);
-    setText("state", [summary(listing), ...listing.notes].join(" "));
-    showProblem(listing.problem);
+    const early = await fetchRuns({ refresh, early: true });
+    showListing(early);
+    if (!early.complete) showListing(await fetchRuns());
   } catch (error) {
     setText("state", "");
     showProblem(messageOf(error));
   }
   refreshButton.disabled = false;
+}
+
+/** @param {import("./requests.js").Listing} listing */
+function showListing(listing) {
+  ({ runs, ticket } = listing);
+  setText("state", [summary(listing), ...listing.notes].join(" "));
+  showProblem(listing.problem);
   dropMissingRuns();
   setOptions(tokenizer, valuesOf(runs, "tokenizer").sort());
   setOptions(depth, valuesOf(runs, "depth").sort((one, other) => one - other));
@@ -83,7 +93,7 @@ function setOptions(select, values) {
 function show() {
   const filter = { tokenizer: tokenizer.value, depth: depth.value, named: named.value };
   const shown = runs.filter((run) => passes(run, filter));
-  table.show(shown, ticket);
+  table.show(merge.checked ? merged(shown) : shown, ticket);
   const none = runs.length && !shown.length;
   setText("ticked", none ? "No run fits these filters." : selectionHint(tickedRuns()));
   const cost = COSTS.find(({ key }) => key === against.value) ?? COSTS[0];
@@ -99,17 +109,35 @@ function onTick() {
   chat.disabled = !canChat(tickedRuns());
   chat.textContent = ticked.size === 1 ? "Chat with it" : "Chat side by side";
   setText("ticked", selectionHint(tickedRuns()));
+  verdict.show(tickedRuns());
   drawCurves();
 }
 
+/** Draw the curves of the ticked runs, each as soon as it is there. */
 async function drawCurves() {
-  const node = byId("curves", HTMLElement);
   const requested = tickedRuns();
-  const loaded = await Promise.all(requested.slice(0, MAX_CURVES).map(curveOf));
-  if (requested.map(keyOf).join() !== tickedRuns().map(keyOf).join()) return; // the ticks have changed meanwhile
-  const lines = loaded.map((curve, index) => lineOf(requested[index], curve, column.value, along.value));
+  const keys = requested.map(keyOf).join();
+  /** @type {(Curve | null)[]} */
+  const loaded = requested.slice(0, MAX_CURVES).map(() => null);
+  const isCurrent = () => keys === tickedRuns().map(keyOf).join(); // the ticks may have changed meanwhile
+  drawLoaded(requested, loaded);
+  await Promise.all(
+    loaded.map(async (_, index) => {
+      loaded[index] = await curveOf(requested[index]);
+      if (isCurrent()) drawLoaded(requested, loaded);
+    }),
+  );
+}
+
+/** @param {Run[]} requested @param {(Curve | null)[]} loaded null for a curve that is still being read */
+function drawLoaded(requested, loaded) {
+  const node = byId("curves", HTMLElement);
+  const lines = loaded.flatMap((curve, index) =>
+    curve ? [lineOf(requested[index], curve, column.value, along.value)] : [],
+  );
   const notes = missingCurveNotes(lines);
-  const count = requested.length;
+  const [count, left] = [requested.length, loaded.length - lines.length];
+  if (left) notes.push(`Reading ${left} of ${pluralize(loaded.length, "curve")} …`);
   if (count > MAX_CURVES) notes.push(`Only the first ${MAX_CURVES} of ${count} curves are drawn.`);
   if (!count) notes.push("No run is ticked.");
   const drawn = lines.filter(({ points }) => points.length);
@@ -162,7 +190,7 @@ function untickAll() {
 }
 
 against.append(...COSTS.map(({ key, title }) => element("option", { value: key }, title)));
-for (const node of [tokenizer, depth, named, against]) node.addEventListener("input", show);
+for (const node of [tokenizer, depth, named, merge, against]) node.addEventListener("input", show);
 for (const node of [column, along]) node.addEventListener("input", drawCurves);
 chat.addEventListener("click", openChat);
 untick.addEventListener("click", untickAll);

@@ -32,9 +32,11 @@ export function valuesOf(runs, key) {
 /** How many runs were listed, and when.
  * @param {import("./requests.js").Listing} listing
  */
-export function summary({ runs, problem, read }) {
+export function summary({ runs, problem, read, complete }) {
   const time = new Date(1000 * read).toLocaleTimeString("en", { timeStyle: "short", hour12: false });
-  if (runs.length) return `${pluralize(runs.length, "run")}, as of ${time}.`;
+  const rest = complete ? "" : " DVC is still asked which runs wait or failed; it takes half a second for a new run.";
+  if (runs.length) return `${pluralize(runs.length, "run")}, as of ${time}.${rest}`;
+  if (!complete) return "Reading the runs … DVC takes half a second for each that it has not read before.";
   return problem ? "" : "There are no runs: commit the project, then run `dvc repro` or `dvc exp run`.";
 }
 

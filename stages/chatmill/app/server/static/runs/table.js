@@ -2,6 +2,7 @@
 /** The table of runs, which can be sorted by any column; the best value of each is marked. */
 
 import { beginsDescending, bestOf, COLUMNS, shown, sorted } from "./columns.js";
+import { differences } from "./groups.js";
 import { reportAddress } from "./requests.js";
 import { element } from "../shared/dom.js";
 
@@ -43,7 +44,7 @@ export class RunsTable {
 
   /** Show which runs are ticked. */
   markTicks() {
-    for (const box of this.#body.querySelectorAll("input")) box.checked = this.ticked.has(box.value);
+    for (const box of this.#body.querySelectorAll("input")) box.checked = this.ticked.has(box.value.split("\n")[0]);
   }
 
   /** @param {Column} column */
@@ -83,10 +84,13 @@ export class RunsTable {
 
   /** @param {Run} run */
   #tick(run) {
-    const box = element("input", { type: "checkbox", value: run.name, checked: this.ticked.has(run.name) });
-    box.setAttribute("aria-label", `Tick ${run.name}`);
+    /** @type {string[]} */
+    const names = run.members ?? [run.name];
+    const properties = { value: names.join("\n"), checked: names.every((name) => this.ticked.has(name)) };
+    const box = element("input", { type: "checkbox", ...properties });
+    box.setAttribute("aria-label", `Tick ${names.join(", ")}`);
     box.addEventListener("change", () => {
-      this.ticked[box.checked ? "add" : "delete"](run.name);
+      for (const name of names) this.ticked[box.checked ? "add" : "delete"](name);
       this.onTick();
     });
     return box;
@@ -98,6 +102,8 @@ export class RunsTable {
     if (run.report) notes.append(" · ", this.#report(run));
     const name = element("span", { className: "name", title: run.rev }, run.label);
     const head = element("th", { scope: "row" }, name, notes);
+    const differs = differences(run);
+    if (differs) head.append(element("small", { className: "differs", title: differs }, differs));
     if (run.problem) head.append(element("small", { className: "bad" }, run.problem));
     return head;
   }
@@ -114,6 +120,8 @@ function cell(column, run, best) {
   const text = shown(column, run);
   const isBest = best !== null && run[column.key] === best;
   const node = element("td", { className: isBest ? "best" : "" }, isBest ? `★ ${text}` : text);
+  const interval = run.intervals?.[column.key];
+  if (interval) node.append(element("small", {}, interval.map(column.show).join(" to ")));
   if (column.note && run[column.note]) node.append(element("small", {}, run[column.note]));
   return node;
 }

@@ -72,14 +72,25 @@ export async function fetchTokens(model, ids) {
  * @returns {AsyncGenerator<Chunk>}
  */
 export async function* streamChat(request, signal) {
-  const response = await post("/v1/chat/completions", { ...request, stream: true }, signal);
+  for await (const chunk of streamEvents("/v1/chat/completions", { ...request, stream: true }, signal)) {
+    if (chunk.error) throw new ApiError(chunk.error.message, chunk.error);
+    yield chunk;
+  }
+}
+
+/** The events of a streamed answer to a request, as they arrive. Throws ApiError if the answer is incomplete.
+ * @param {string} path
+ * @param {object} request
+ * @param {AbortSignal} signal
+ * @returns {AsyncGenerator<any>}
+ */
+export async function* streamEvents(path, request, signal) {
+  const response = await post(path, request, signal);
   const events = new EventReader();
   for await (const bytes of readBytes(response.body)) {
     for (const data of events.push(bytes)) {
       if (data === "[DONE]") return;
-      const chunk = JSON.parse(data);
-      if (chunk.error) throw new ApiError(chunk.error.message, chunk.error);
-      yield chunk;
+      yield JSON.parse(data);
     }
   }
   throw new ApiError("the connection ended in the middle of the answer");

@@ -13,17 +13,24 @@ const KEYS = [
   ["← → ↑ ↓", "move from token to token in the tokens of an answer"],
 ];
 
-/** Ask the user to confirm an action that cannot be undone; true if confirmed.
+/** Ask the user for a text in place of another; null if cancelled.
  * @param {string} title
- * @param {string} text
- * @param {string} action
+ * @param {string} label
+ * @param {string} before
  */
-export async function askConfirmation(title, text, action) {
+export async function askForText(title, label, before) {
+  const field = element("input", { id: "text", value: before, autocomplete: "off", required: true, maxLength: 200 });
   const cancel = button("Cancel", () => dialog.close(""));
-  const go = button(action, () => dialog.close("yes"), { className: "danger" });
-  const dialog = openDialog(title, element("p", {}, text), element("div", { className: "choices" }, cancel, go));
-  cancel.focus();
-  return (await dialogResult(dialog)) === "yes";
+  const go = element("button", { type: "submit", className: "first" }, "Save");
+  const choices = element("div", { className: "choices" }, cancel, go);
+  const form = element("form", {}, element("label", { htmlFor: "text" }, label), field, choices);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    dialog.close(field.value);
+  });
+  const dialog = openDialog(title, form);
+  field.select();
+  return (await dialogResult(dialog)) || null;
 }
 
 /** Ask the user for the server's API key; null if cancelled.
