@@ -4,6 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from chatmill.conversation.chatml import Message, Record, render
 from support.chromium import chromium, visit
 from support.run_repository import RunRepository
 from support.serving import serving
@@ -32,6 +33,10 @@ def repository(tmp_path_factory):
     made.experiment("forgotten")
     made.measure(0.75)
     made.write("data/metrics/summary.json", "{}")
+    (made.folder / "data/chat").mkdir()
+    talk = [Message.from_text("user", "Who are you?"), Message.from_text("assistant", "I am a mill.")]
+    records = [Record("talk", f"talk/{i}", render(talk)).to_json() for i in range(25)]
+    made.write("data/chat/test.jsonl", "".join(records))
     return made
 
 
@@ -209,6 +214,35 @@ def test_marks_of_the_scatter_are_told_one_after_another(page):
     page.keyboard.press("Home")
     expect(page.locator(".description")).to_have_text("second: byte, depth 2, bits per byte 2.500, ms per token 0.125")
     assert page.locator(".mark").count() == 4
+
+
+def test_a_verdict_on_two_ticked_runs_is_told_with_its_page(page):
+    ask = page.get_by_role("button", name="Which is better?")
+    tick(page, "main")
+    expect(ask).to_be_disabled()
+    tick(page, "second")
+    expect(page.locator("#verdict code")).to_have_text("chatmill compare main second --data data/chat/test.jsonl")
+    ask.click()
+    expect(page.locator(".verdict")).to_contain_text("bits: no clear difference (+0.0 %")
+    expect(page.locator("#verdict li")).to_have_text(["A: main", "B: second"])
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="The conversations on which they differ most").click()
+    expect(opened.value.locator("h1")).to_have_text("Verdict")
+    page.get_by_role("button", name="Untick all").click()
+    expect(ask).to_be_disabled()
+
+
+def test_seeds_are_one_row_of_means(page, repository):
+    merge = page.get_by_label("Means over seeds")
+    before = page.locator("tbody tr").count()
+    merge.check()
+    row = page.get_by_role("row").filter(has=page.get_by_role("checkbox", name=re.compile("^Tick .*main")))
+    expect(row).to_contain_text("seeds")
+    assert page.locator("tbody tr").count() < before
+    row.get_by_role("checkbox").check()
+    expect(page.locator("#curves polyline")).not_to_have_count(0)
+    merge.uncheck()
+    assert page.get_by_role("checkbox", name="Tick main", exact=True).is_checked()
 
 
 def test_two_ticked_runs_open_side_by_side_in_chat(page):
