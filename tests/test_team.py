@@ -1,4 +1,4 @@
-"""Two people share runs as stages/README.md says: a bare repository, a storage that is a folder, experiments, a merge."""
+"""Two people share runs as stages/README.md says: a bare repository, a folder as storage, experiments, a merge."""
 
 import subprocess
 

@@ -33,9 +33,7 @@ def client(repository, monkeypatch):
     monkeypatch.chdir(repository.folder)
     runs = Runs(repository.folder)
     asyncio.run(runs.listing())
-    app = Starlette(
-        routes=routes(Verdicts(runs, repository.folder, 1)), exception_handlers={ApiError: handle_api_error}
-    )
+    app = Starlette(routes=routes(Verdicts(runs, repository.folder)), exception_handlers={ApiError: handle_api_error})
     with TestClient(app) as client:
         client.ticket = runs.ticket
         yield client
@@ -100,7 +98,7 @@ def test_where_nobody_waits_no_further_run_is_measured(repository, monkeypatch):
     async def leave():
         runs = Runs(repository.folder)
         await runs.listing()
-        found = Verdicts(runs, repository.folder, 1)
+        found = Verdicts(runs, repository.folder)
         stream = found.events([["main"], ["second"]])
         first = json.loads(await anext(stream))
         await stream.aclose()

@@ -35,7 +35,7 @@ def create_app(
 ) -> ASGIApp:
     """The ASGI application: API, runs and pages behind the security middleware."""
     api_routes = routes.routes(models)
-    judge = verdicts.Verdicts(known_runs, Path.cwd(), models.options.load_options["threads"])
+    judge = verdicts.Verdicts(known_runs, Path.cwd())
     app = Starlette(
         routes=[*api_routes, *verdicts.routes(judge), *runs.routes(known_runs), *assets.routes()],
         exception_handlers={

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_urlsafe
@@ -37,8 +38,8 @@ class _Stopped(Exception):
 class Verdicts:
     """Verdicts on the runs of a listing, given one at a time; their pages are kept for a while."""
 
-    def __init__(self, runs: Runs, folder: Path, threads: int | None) -> None:
-        self.runs, self._folder, self._threads = runs, folder, threads
+    def __init__(self, runs: Runs, folder: Path) -> None:
+        self.runs, self._folder = runs, folder
         self._executor = ThreadPoolExecutor(1, "verdict")
         self._pages: dict[str, bytes] = {}
 
@@ -57,7 +58,7 @@ class Verdicts:
             raise ApiError(404, f"{unknown[0]!s:.200}: no such run with a model here: see /runs.json", code="no_run")
         if not (self._folder / DATA).is_file():
             raise ApiError(409, f"{DATA}, on which runs are compared, is not here: run `dvc pull` or `dvc repro`")
-        return sides
+        return [list(map(str, side)) for side in sides]
 
     async def events(self, sides: list[list[str]]) -> AsyncIterator[bytes | None]:
         """Each run when it was measured, then the verdict or why there is none, as JSON; None in between."""
@@ -93,9 +94,9 @@ class Verdicts:
         def measured(run: Run) -> None:
             send(measured=run.name)
 
-        options = {"format": None, "limit": LIMIT, "tokens": None, "device": "auto", "threads": self._threads}
+        judge = partial(compare_sides, format=None, limit=LIMIT, tokens=None, device="auto", threads=None)
         try:
-            verdict = compare_sides(sides, self._folder / DATA, measured=measured, **options)
+            verdict = judge(sides, self._folder / DATA, measured=measured)
             number = token_urlsafe(8)
             self._pages[number] = views.page(verdict).encode()
             for oldest in list(self._pages)[:-MAX_PAGES]:
