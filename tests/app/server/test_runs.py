@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from chatmill.app.server import runs as runs_module
 from chatmill.app.server.api_errors import ApiError, handle_api_error
+from chatmill.app.server.git_runs import git_states
 from chatmill.app.server.run_files import RunFiles, model_dimensions
 from chatmill.app.server.run_rows import run_rows
 from chatmill.app.server.runs import Runs, points, routes, run_program
@@ -262,6 +263,23 @@ def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, 
 
 def rows_name(label, rows):
     return next(name for name, run in rows.items() if run["label"] == label)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "stages: [", "stages: [1]", "stages: {a: 1}", "stages: {a: {outs: [b]}}", "\x00"),
+        *("[" * 99_999, "[" * 5000, "- " * 99_999, "\n".join(" " * level + "a:" for level in range(1400))),
+    ],
+)
+def test_an_early_listing_reads_around_damaged_files(tmp_path, content):
+    for name in ("params.yaml", "dvc.lock"):
+        (tmp_path / name).write_text(content)
+    for command in ("init -q -b main", "add .", "-c user.name=a -c user.email=b commit -qm A"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    workspace, branch = git_states(tmp_path, 10)
+    assert (workspace["rev"], branch["name"]) == ("workspace", "main")
+    assert branch["data"]["metrics"] == {} and branch["data"]["timestamp"]
 
 
 def test_without_git_an_early_listing_is_none_and_the_complete_one_says_why(tmp_path):

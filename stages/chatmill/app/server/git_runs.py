@@ -6,6 +6,7 @@ DVC alone knows which runs wait, are running or have failed, and what cannot be 
 import json
 import subprocess
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ PARAMETERS, LOCK, SUMMARY = "params.yaml", "dvc.lock", "data/metrics/summary.jso
 FORMAT, TIME = "%(objectname) %(refname)", "format-local:%Y-%m-%dT%H:%M:%S"
 BRANCHES, EXPERIMENTS = "refs/heads/", "refs/exps/"
 INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no run is
+MAX_BYTES, MAX_NESTED, NESTED_LISTS = 1 << 20, 5000, b"- - - - "  # of a file; a deeper level has a longer indent
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 State = dict[str, Any]  # as `dvc exp show --json` prints it
@@ -97,22 +99,24 @@ def _workspace_files(folder: Path) -> dict[str, bytes]:
 
 
 def _of_files(files: dict[str, bytes]) -> dict[str, Any]:
-    parameters, lock = (_parsed(files[path]) for path in (PARAMETERS, LOCK))
-    stages = [stage for stage in (lock.get("stages") or {}).values() if isinstance(stage, dict)]
-    sums = {
-        kind: {each["path"]: {"hash": each.get("md5")} for stage in stages for each in stage.get(kind) or []}
-        for kind in ("deps", "outs")
-    }
-    summary = _parsed(files[SUMMARY])
+    parameters, lock, summary = (_parsed(files[path]) for path in (PARAMETERS, LOCK, SUMMARY))
     metrics = {SUMMARY: {"data": summary}} if summary else {}
-    return {"timestamp": None, "params": {PARAMETERS: {"data": parameters}}, "metrics": metrics, **sums}
+    data = {"timestamp": None, "params": {PARAMETERS: {"data": parameters}}, "metrics": metrics}
+    with suppress(AttributeError, KeyError, TypeError):  # where the lock is damaged
+        stages = list((lock.get("stages") or {}).values())
+        for kind in ("deps", "outs"):
+            entries = [entry for stage in stages for entry in stage.get(kind) or []]
+            data[kind] = {entry["path"]: {"hash": entry.get("md5")} for entry in entries}
+    return data
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """The keys and values of a YAML or JSON file; none where it has no such content."""
+    """The keys and values of a YAML or JSON file; none where it has no such content, or might be nested very deeply."""
+    if len(content) > MAX_BYTES or content.count(b"[") + content.count(b"{") > MAX_NESTED or NESTED_LISTS in content:
+        return {}  # libyaml has no limit: it would use up the stack, and end the server
     try:
         found = json.loads(content) if content.startswith(b"{") else yaml.load(content, LOADER)  # safe
-    except (ValueError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         return {}
     return found if isinstance(found, dict) else {}
 

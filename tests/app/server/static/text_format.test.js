@@ -8,7 +8,11 @@ import {
   problemSentence,
   rounded,
 } from "../../../../stages/chatmill/app/server/static/chat/answer_stats.js";
-import { describeModel, formatBytes } from "../../../../stages/chatmill/app/server/static/chat/model_description.js";
+import {
+  describeModel,
+  formatBytes,
+  nameOf,
+} from "../../../../stages/chatmill/app/server/static/chat/model_description.js";
 import { requestValues, unescaped, withSetting } from "../../../../stages/chatmill/app/server/static/chat/sampling.js";
 import { pluralize, sentence } from "../../../../stages/chatmill/app/server/static/shared/text_format.js";
 
@@ -67,11 +71,11 @@ test("sizes have the unit that they reach", () => {
 
 test("of a model that is not loaded little is known", () => {
   assert.deepEqual(describeModel({ id: "a", loaded: false }), [
-    ["Name", "a"],
+    ["Path or run", "a"],
     ["Loaded", "with its first answer"],
   ]);
   assert.deepEqual(describeModel({ id: "a", loaded: true, engine: "onnx", tools: [] }), [
-    ["Name", "a"],
+    ["Path or run", "a"],
     ["Runs on", "onnx"],
     ["Tools", "none"],
   ]);
@@ -93,4 +97,10 @@ test("a setting that is empty or the default is no change", () => {
   assert.deepEqual(changed, { seed: 1, top_k: 0 });
   assert.deepEqual(withSetting(changed, "top_k", 5, defaults), { seed: 1 });
   assert.deepEqual(withSetting(changed, "seed", null, defaults), { top_k: 0 });
+});
+
+test("a model has the last name of its path, or that of its run, or is the project's", () => {
+  const names = ["data/export/onnx", "data/model", "/tmp/models/qwen/", "C:\\models\\qwen", "wise-ox", "a/b.gguf", "/"];
+  const expected = ["this project's model", "this project's model in PyTorch", "qwen", "qwen", "wise-ox", "b.gguf", ""];
+  assert.deepEqual(names.map(nameOf), expected);
 });
