@@ -68,7 +68,8 @@ export class AnswerView {
     this.actions = { regenerate, goOn, copy, versions };
     const name = answer.model === null ? "imported answer" : nameOf(answer.model);
     const heading = element("h2", { className: "who", title: answer.model ?? "" }, name);
-    this.node = element("section", { className: "answer", "aria-label": `Answer of ${name}` }, heading, this.#body);
+    const group = { className: "answer", role: "group", "aria-label": `Answer of ${name}` };
+    this.node = element("div", group, heading, this.#body);
     this.node.append(this.#status, this.#problem, this.#warnings, this.#actions, this.#stats, this.#tokens);
     this.finish();
   }

@@ -15,7 +15,7 @@ import { button, element } from "../shared/dom.js";
 export class ExchangeView {
   /** @type {(AnswerView | null)[]} */
   answers = [];
-  #question = element("section", { className: "question", "aria-label": "You" });
+  #question = element("div", { className: "question", role: "group", "aria-label": "You" });
   #columns = element("div", { className: "columns" });
 
   /** @param {Exchange} exchange @param {number} columns how many models answer @param {Actions} actions */
@@ -36,7 +36,7 @@ export class ExchangeView {
     const versions = this.#versions(column);
     const actions = { regenerate: () => regenerate(this, column), goOn: () => goOn(this, column), copy, versions };
     const view = answer ? new AnswerView(answer, actions) : null;
-    const node = view?.node ?? element("section", { className: "answer" }, button("Answer", actions.regenerate));
+    const node = view?.node ?? element("div", { className: "answer" }, button("Answer", actions.regenerate));
     const before = this.#columns.children[column];
     if (before) before.replaceWith(node);
     else this.#columns.append(node);
