@@ -412,6 +412,28 @@ def test_a_phone_shows_everything_without_scrolling_sideways(browser, address, t
             page.keyboard.press("Escape")
 
 
+def test_on_a_phone_the_bar_is_one_row_and_the_rest_is_in_the_panels(browser, address):
+    with visit(browser, address, viewport={"width": 390, "height": 844}) as page:
+        bar = page.locator(".bar").bounding_box()
+        buttons = page.locator(".bar :is(button, select):visible")
+        assert (
+            len({round(box["y"] + box["height"] / 2) for box in map(lambda one: one.bounding_box(), buttons.all())})
+            == 1
+        )
+        assert bar["height"] < 64
+        ask(page, "Hello")
+        press(page, "New chat")
+        expect(page.locator(".empty-chat")).to_be_visible()
+        press(page, "Chats")
+        expect(page.get_by_role("link", name="Runs")).to_be_visible()
+        page.get_by_label("Theme").select_option("Dark")
+        press(page, "Settings")
+        expect(page.get_by_label("Beside")).to_be_visible()
+        page.set_viewport_size({"width": 1200, "height": 844})
+        expect(page.locator(".bar").get_by_label("Beside")).to_be_visible()
+        expect(page.locator(".bar").get_by_label("Theme")).to_have_value("dark")
+
+
 def test_a_run_that_is_not_loaded_yet_is_found_by_its_name_and_loaded(browser, git_project):
     with (
         serving("--model", "data/model", *OPTIONS, folder=git_project.folder) as address,

@@ -141,7 +141,7 @@ function listen() {
   onClick("skip", (event) => (event.preventDefault(), message.focus())); // the URL stays as it is
   byId("composer", HTMLFormElement).addEventListener("submit", (event) => (event.preventDefault(), send()));
   onClick("stop", () => (chatView.stop(), composer.focus()));
-  onClick("new-chat", () => open(null));
+  for (const id of ["new-chat", "new-chat-above"]) onClick(id, () => open(null));
   const search = byId("search", HTMLInputElement);
   search.addEventListener("input", () => list.search(search.value));
   onClick("import", () => chosenFile.click());

@@ -29,7 +29,20 @@ export function closeOverlayPanel() {
 }
 
 function showAll() {
+  moveChoosers();
   for (const name of PANELS) show(name, !NARROW.matches && load(`panel.${name}`, name === "chats"));
+}
+
+/** Move what the bar has no room for in a narrow window into the panels, and back. */
+function moveChoosers() {
+  const [places, beside] = ["places", "beside-chooser"].map((id) => byId(id, HTMLElement));
+  if (NARROW.matches) {
+    panel("chats").append(places);
+    byId("about-model", HTMLElement).before(beside);
+  } else {
+    byId("new-chat-above", HTMLElement).before(places);
+    byId("choosers", HTMLElement).append(beside);
+  }
 }
 
 /** @param {string} name */
