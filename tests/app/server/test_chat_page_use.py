@@ -194,6 +194,9 @@ def test_what_is_imported_is_exported_and_prepare_reads_it(page, tmp_path):
     assert exported(page, "Export all", tmp_path / "all.jsonl") == before
     page.locator(".chat").last.hover()
     assert exported(page, "Export 2*3?", tmp_path / "one.jsonl") == before[1:]
+    bring(page, tmp_path / "in.jsonl", TALK, {"messages": tool})
+    expect(page.get_by_role("alert")).to_contain_text("in.jsonl: 1 imported; 1 was here already.")
+    expect(titles(page)).to_have_count(3)
 
 
 def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_path):

@@ -4,6 +4,7 @@ import { test } from "node:test";
 
 import {
   addParts, FileError, hasText, messagesFor, newAnswer, newConversation, readLines, textOf, titleOf, toLine, toLines,
+  toMarkdown, withoutDoubles,
 } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
 
 /** @typedef {import("../../../../stages/chatmill/app/server/static/shared/api.js").Part} Part */
@@ -105,4 +106,19 @@ test("ids are 24 hexadecimal digits and never the same", () => {
   const ids = Array.from({ length: 100 }, () => newConversation([]).id);
   assert.equal(new Set(ids).size, 100);
   assert.ok(ids.every((id) => /^[0-9a-f]{24}$/.test(id)));
+});
+
+test("what is here already is not imported again, and what is twice in a file is imported once", () => {
+  const here = [held(["Hi", "Hello", "Yes?"]), held(["Bye"])];
+  const read = readLines(toLines(here) + toLine(held(["New", "Indeed"]), 0).repeat(2), "f", ["A"]);
+  assert.equal(read.length, 4);
+  assert.deepEqual(withoutDoubles(read, here).map(titleOf), ["New"]);
+  assert.deepEqual(withoutDoubles([held(["Unanswered"])], [held(["Other"])]).map(titleOf), ["Unanswered"]);
+});
+
+test("a chat is Markdown with a heading for each turn", () => {
+  const [chat] = readLines(LINE, "f", ["A"]);
+  chat.exchanges.push({ asked: " And now? ", answers: [] });
+  const turns = ["# 2*3?", "> Be kind.", "## You", "2*3?", "## Answer", "I ask: `2*3` = `6` 6.", "## You", "And now?"];
+  assert.equal(toMarkdown(chat), `${turns.join("\n\n")}\n`);
 });

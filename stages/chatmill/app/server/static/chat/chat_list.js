@@ -2,7 +2,8 @@
 /** The list of the saved conversations, and their import and export. */
 
 import { hasWords, periodOf } from "./chat_search.js";
-import { FileError, readLines, toLines } from "./conversation.js";
+import { copy } from "./announcer.js";
+import { FileError, readLines, toLines, toMarkdown, withoutDoubles } from "./conversation.js";
 import { latestFirst } from "./history.js";
 import { hideNotice, showNotice } from "./notice.js";
 import { askForText } from "../shared/dialogs.js";
@@ -89,13 +90,16 @@ export class ChatList {
     try {
       if (file.size > MAX_BYTES) throw new FileError(`${file.name}: over ${MAX_BYTES / 1e6} MB: split the file`);
       const bytes = await file.arrayBuffer();
-      const conversations = readLines(decoded(bytes, file.name), file.name, models);
+      const read = readLines(decoded(bytes, file.name), file.name, models);
+      const conversations = withoutDoubles(read, await this.history.all());
+      const doubles = read.length - conversations.length;
+      const known = doubles ? `; ${doubles} ${doubles === 1 ? "was" : "were"} here already` : "";
       const now = Date.now();
       conversations.forEach((one, index) => (one.updated = now - index)); // listed in the order of the file
       await this.history.putAll(conversations);
       await this.show();
-      showNotice(`${file.name}: ${conversations.length} imported.`);
-      this.open(conversations[0].id);
+      showNotice(`${file.name}: ${conversations.length} imported${known}.`);
+      if (conversations.length) this.open(conversations[0].id);
     } catch (error) {
       if (!(error instanceof FileError || error instanceof DOMException)) throw error;
       showNotice(`Nothing was imported. ${error.message}`);
@@ -108,6 +112,7 @@ export class ChatList {
     const name = button(title, () => this.open(id), { className: "title", ariaCurrent: isOpen ? "page" : null });
     const actions = /** @type {[string, string, () => unknown][]} */ ([
       ["✎", "Rename", () => this.#rename(id, title)],
+      ["⧉", "Copy", () => this.#copy(id)],
       ["↓", "Export", () => this.#exportOne(id)],
       ["×", "Delete", () => this.#remove(id, title)],
     ]);
@@ -131,6 +136,12 @@ export class ChatList {
   #more() {
     this.#shown += PAGE;
     return this.show();
+  }
+
+  /** @param {string} id */
+  async #copy(id) {
+    const conversation = await this.history.get(id);
+    if (conversation) await copy(toMarkdown(conversation));
   }
 
   /** @param {string} id */

@@ -120,6 +120,41 @@ export function toLines(conversations) {
   return conversations.map((one) => toLine(one, 0) + (one.models.length > 1 ? toLine(one, 1) : "")).join("");
 }
 
+/** The conversations that are not among others, and among those before them, with all of their messages.
+ * @param {Conversation[]} conversations
+ * @param {Conversation[]} others
+ */
+export function withoutDoubles(conversations, others) {
+  const known = new Set(others.flatMap((one) => [toLine(one, 0), toLine(one, 1)]));
+  return conversations.filter((one) => {
+    const line = toLine(one, 0);
+    const isNew = !line || !known.has(line);
+    known.add(line);
+    return isNew;
+  });
+}
+
+/** A conversation with its first model as Markdown: a heading for each turn; calls of the calculator are code.
+ * @param {Conversation} conversation
+ */
+export function toMarkdown(conversation) {
+  const turns = conversation.exchanges.flatMap(({ asked, answers }) => [
+    `## You\n\n${asked.trim()}`,
+    ...(hasText(answers[0]) ? [`## ${answers[0].model ?? "Answer"}\n\n${markdownOf(answers[0].parts)}`] : []),
+  ]);
+  const system = conversation.system.trim();
+  const prompt = system ? [`> ${system.replaceAll("\n", "\n> ")}`] : [];
+  return [`# ${titleOf(conversation)}`, ...prompt, ...turns].join("\n\n") + "\n";
+}
+
+/** @param {Part[]} parts */
+function markdownOf(parts) {
+  return parts
+    .map(({ kind, text }) => (kind === "text" ? text : `\`${text}\` ${kind === "call" ? "= " : ""}`))
+    .join("")
+    .trim();
+}
+
 /** The conversations of a file. Throws FileError with the place of a line that is not a conversation.
  * @param {string} text
  * @param {string} name
