@@ -33,6 +33,10 @@ const verdict = new VerdictView(byId("verdict", HTMLElement), () => ticket);
 /** @type {Run[]} */
 let runs = [];
 let ticket = "";
+let listed = false; // whether a listing is shown
+/** @type {Map<string, Curve>} */
+const lastCurves = new Map(); // as they were last fetched, by name and revision
+let drawnPicture = ""; // what is drawn of which curves
 
 /** @param {boolean} refresh whether the server lists the runs again */
 async function load(refresh) {
@@ -51,14 +55,20 @@ async function load(refresh) {
 
 /** @param {import("./requests.js").Listing} listing */
 function showListing(listing) {
+  const isNew = !listed || JSON.stringify(listing.runs) !== JSON.stringify(runs);
+  listed = true;
   ({ runs, ticket } = listing);
   setText("state", [summary(listing), ...listing.notes].join(" "));
   showProblem(listing.problem);
   dropMissingRuns();
+  if (isNew) showRuns(); // else the focus would be lost
+  onTick();
+}
+
+function showRuns() {
   setOptions(tokenizer, valuesOf(runs, "tokenizer").sort());
   setOptions(depth, valuesOf(runs, "depth").sort((one, other) => one - other));
   show();
-  onTick();
 }
 
 /** @param {unknown} error */
@@ -117,13 +127,13 @@ function onTick() {
 async function drawCurves() {
   const requested = tickedRuns();
   const keys = requested.map(keyOf).join();
-  /** @type {(Curve | null)[]} */
-  const loaded = requested.slice(0, MAX_CURVES).map(() => null);
+  const loaded = requested.slice(0, MAX_CURVES).map((run) => lastCurves.get(keyOf(run)) ?? null);
   const isCurrent = () => keys === tickedRuns().map(keyOf).join(); // the ticks may have changed meanwhile
   drawLoaded(requested, loaded);
   await Promise.all(
     loaded.map(async (_, index) => {
       loaded[index] = await curveOf(requested[index]);
+      lastCurves.set(keyOf(requested[index]), loaded[index]);
       if (isCurrent()) drawLoaded(requested, loaded);
     }),
   );
@@ -131,6 +141,9 @@ async function drawCurves() {
 
 /** @param {Run[]} requested @param {(Curve | null)[]} loaded null for a curve that is still being read */
 function drawLoaded(requested, loaded) {
+  const picture = JSON.stringify([requested.map(keyOf), loaded, column.value, along.value]);
+  if (picture === drawnPicture) return; // not anew under the pointer or the cursor of the keyboard
+  drawnPicture = picture;
   const node = byId("curves", HTMLElement);
   const lines = loaded.flatMap((curve, index) =>
     curve ? [lineOf(requested[index], curve, column.value, along.value)] : [],

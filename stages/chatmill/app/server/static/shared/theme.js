@@ -24,17 +24,20 @@
   }
 
   function chooser() {
-    return /** @type {HTMLSelectElement} */ (document.getElementById("theme"));
+    return /** @type {HTMLSelectElement | null} */ (document.getElementById("theme"));
   }
 
   root.dataset.theme = stored();
   document.addEventListener("DOMContentLoaded", () => {
-    chooser().value = root.dataset.theme ?? "";
-    chooser().addEventListener("change", () => choose(chooser().value));
+    const node = chooser();
+    if (!node) return; // the page is left before it was read to the end
+    node.value = root.dataset.theme ?? "";
+    node.addEventListener("change", () => choose(node.value));
   });
   addEventListener("storage", (event) => {
     if (event.key !== NAME) return; // another tab has chosen
     root.dataset.theme = event.newValue ?? "";
-    chooser().value = root.dataset.theme;
+    const node = chooser();
+    if (node) node.value = root.dataset.theme;
   });
 })();
