@@ -125,6 +125,10 @@ def test_regenerating_asks_again_in_place_of_the_answer(page):
     assert page.locator(".answer").count() == 1
     expect(last(page).locator(".place")).to_have_text("2/2")
     expect(page.get_by_role("button", name="Later answer")).to_be_disabled()
+    captured_request(page, lambda: press(page, "Regenerate"))
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(last(page).locator(".place")).to_have_text("2/2")
+    assert answer_text(page) == second
     press(page, "Earlier answer")
     assert answer_text(page) == first
     page.reload()

@@ -218,13 +218,15 @@ export class ChatView {
     this.focus();
     await this.#answer(view, column);
     const after = answers[column];
-    if (after.problem && !hasText(after) && hasText(before)) answers[column] = { ...before, problem: after.problem };
-    else if (hasText(before)) this.#keepVersion(view.exchange, column, before);
+    if (after.problem && !hasText(after) && hasText(before)) {
+      answers[column] = before;
+      before.problem = after.problem;
+    } else if (hasText(before)) this.#keepVersion(view.exchange, column, before);
     view.showAnswer(column);
     await this.save();
   }
 
-  /** Keep an answer beside the one that followed it, unless both are the same.
+  /** Keep an answer beside the one that followed it, or alone if both are the same.
    * @param {Exchange} exchange
    * @param {number} column
    * @param {Answer} before
@@ -232,6 +234,7 @@ export class ChatView {
   #keepVersion(exchange, column, before) {
     const after = exchange.answers[column];
     if (textOf(after.parts) === textOf(before.parts)) {
+      exchange.answers[column] = before;
       if (!this.settings.temperature) this.#offerChance();
       return;
     }

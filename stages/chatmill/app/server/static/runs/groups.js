@@ -6,7 +6,7 @@ import { pluralize } from "../shared/text_format.js";
 
 /** @typedef {import("./requests.js").Run} Run */
 
-const LETTERS = "ABCD";
+const MAX_SIDES = 4; // of a verdict
 const T = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26]; // of 95 % intervals, by degrees of freedom from 1 on
 const MANY = 1.96;
 
@@ -68,7 +68,7 @@ export function estimate(values) {
 export function sidesOf(ticked) {
   const groups = groupsOf(ticked);
   const sides = groups.length === 1 ? ticked.map((run) => [run]) : groups;
-  const fits = sides.length >= 2 && sides.length <= LETTERS.length && ticked.every((run) => run.model);
+  const fits = sides.length >= 2 && sides.length <= MAX_SIDES && ticked.every((run) => run.model);
   return fits ? sides.map((side) => side.map((run) => run.name)) : null;
 }
 
