@@ -46,6 +46,7 @@ from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import choose_precision
 from chatmill.training.trainer import Trainer, keep_freed_memory
+from chatmill.training.training_loop import rows_at_once
 
 BATCH = 4096  # tokens a step
 DOCUMENTS = "documents"  # the format, and the source, of text that is no talk
@@ -237,6 +238,7 @@ class Chatmill:
         set_up_compiler()
         self.dataset = data.pack(config.max_position_embeddings, teacher)
         self.rows_per_step = batch // self.dataset.row_length
+        self.rows_per_batch = rows_at_once(self.rows_per_step, self.dataset.row_length, data.vocab_size)
         self.rows = self.dataset.endless_rows(seed)
         others = {name: 0.0 for name in self.dataset.source_names if name != DOCUMENTS}
         self.documents = replace(self.dataset, weights=others, stream=1).endless_rows(seed)
@@ -263,7 +265,7 @@ class Chatmill:
         self.trainer.steps = steps
         source = self.documents if done < self.documents_first * steps else self.rows
         rows = [next(source) for _ in range(self.rows_per_step)]
-        batches = self.dataset.batches(rows, self.rows_per_step)
+        batches = self.dataset.batches(rows, self.rows_per_batch)
         self.trainer.step(batches)
         useful = sum(int((batch.conversation_ids >= 0).sum()) for batch in batches)
         return Count(useful, sum(batch.ids.size for batch in batches))

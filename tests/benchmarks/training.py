@@ -1,7 +1,7 @@
 """Training in a given time, compared with what a user might use instead, on the same tokens.
 
-    python tests/benchmarks/training.py FORMAT=FILE … [--minutes M] [--depth D] [--threads N] [--seeds N] [--quick]
-                                        [--tokenizer TYPE] [--teacher MODEL] [--only NAME …]
+    python tests/benchmarks/training.py FORMAT=FILE … [--minutes M | --steps N] [--depth D] [--threads N] [--seeds N]
+                                        [--tokenizer TYPE] [--teacher MODEL] [--only NAME …] [--quick]
 
 `chatmill` is what the stage train_model does, with prompt_loss_weight 1, since all text is measured; its default, 0.1,
 is a row of its own. With a teacher it also learns from n-grams of up to five tokens, or from a model; to score the
@@ -9,8 +9,9 @@ training set is not in the time. If one of the sources is `documents`, a row rea
 of the steps. `plain` is the GPT-2 architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random
 windows over all tokens. `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear
 decay, padded batches. The rate and precision of these two are those that gave the fewest bits per byte in a tenth of
-the time. All have about as many tokens in a step; schedules span the time. It includes compiling, except where code for
-the shape was compiled before: so in the first row, and the first with a teacher. Each runs in its own process.
+the time. All have about as many tokens in a step; schedules span the time, or with `--steps` that many steps, so that
+what else the machine does changes no bits per byte. The time includes compiling, except where code for the shape was
+compiled before: it is in the first row, and in the first with a teacher. Each runs in its own process.
 
 With several seeds there is a row for each. `counted n-grams` are counted on the same tokens, of the order that is best
 on the held-out text; `xz` is what the held-out text adds to the training text that xz compresses.
@@ -183,11 +184,11 @@ def learn(learner: Plain | Transformers, loss: Tensor, share: float) -> None:
     learner.optimizer.zero_grad(set_to_none=True)
 
 
-def train(folder: str, seconds: float, context: int, **options: Any) -> dict[str, Any]:
+def train(folder: str, seconds: float, context: int, limit: int | None = None, **options: Any) -> dict[str, Any]:
     """Train one of the three, and return the results."""
     data = Data(Path(folder))
     learner = make_learner(data, context=context, seconds=seconds, **options)
-    return measure(learner, data, context, seconds, typical=options["typical"])
+    return measure(learner, data, context, seconds, limit, options["typical"])
 
 
 def make_learner(
@@ -276,9 +277,15 @@ def texts(data: Data) -> tuple[bytes, bytes]:
 
 
 def compare(
-    common: dict[str, Any], seconds: float, threads: int, seeds: int, teacher: Path | None, only: list[str]
+    common: dict[str, Any],
+    seconds: float,
+    steps: int | None,
+    threads: int,
+    seeds: int,
+    teacher: Path | None,
+    only: list[str],
 ) -> None:
-    """Print the trials and then the table, with chatmill and others."""
+    """Print the trials and then the table, with chatmill and others, after the time or after `steps` steps."""
     print(describe_machine(threads))
     start = partial(run, __file__, threads=threads, compiled=Path(common["folder"], "compiled"))
     print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
@@ -297,14 +304,14 @@ def compare(
         options |= {"typical": result["seconds"] / result["steps"], "seconds": seconds}
         found = result["all"], name, options
         best[options["kind"]] = min(found, best.get(options["kind"], found), key=lambda trial: trial[0])
-    print(f"\n{seconds:.0f} seconds each\n{ROW}")
+    print(f"\n{f'{steps} steps' if steps else f'{seconds:.0f} seconds'} each\n{ROW}")
     chatmill = best.pop("chatmill")[2] | {"compile": "auto"}
     runs = {name: chatmill | changes for name, changes in OURS.items() if name in only}
     if teacher:
         runs[f"chatmill, teacher {teacher.name}"] = chatmill | {"teacher": {"teacher": str(teacher)}}
     others = {name: options for _, name, options in best.values()}
     for name, options in (runs | others).items():
-        results = [start(common | options | {"seed": seed}) for seed in range(1, seeds + 1)]
+        results = [start(common | options | {"seed": seed, "limit": steps}) for seed in range(1, seeds + 1)]
         for seed, result in enumerate(results, start=1):
             show(f"{name}, seed {seed}" if seeds > 1 else name, result)
         if seeds > 1:
@@ -318,7 +325,9 @@ def compare(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sources", nargs="+", type=source, metavar="FORMAT=FILE")
-    parser.add_argument("--minutes", type=float, default=5)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=5)
+    length.add_argument("--steps", type=int, help="train for as many steps in place of the minutes")
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=1)
@@ -334,7 +343,8 @@ def main() -> None:
     )
     with prepared(dict(options.sources), vocab_size, 0.05, options.tokenizer) as folder:
         common = {"folder": folder, "depth": depth, "context": context}
-        compare(common, 60 * minutes, options.threads, options.seeds, options.teacher, options.only)
+        length = 60 * minutes, options.steps
+        compare(common, *length, options.threads, options.seeds, options.teacher, options.only)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,17 @@ def test_a_model_without_its_layers_then_predicts_as_the_counts_do(dataset, monk
     assert all(weight.grad is None for weight in model.parameters())
 
 
+def test_contexts_in_blocks_give_what_all_at_once_do(dataset, monkeypatch):
+    bigrams, tables = count_bigrams(dataset, 1), []
+    for block in (1 << 22, 3 * CONFIG.vocab_size):
+        monkeypatch.setattr(bigram_start, "_BLOCK_LOGITS", block)
+        model = ChatModel(CONFIG)
+        initialise(model, 1)
+        nats = start_from_bigrams(model, bigrams, 1, "float32")
+        tables.append((model.model.embed_tokens.weight.detach(), nats))
+    torch.testing.assert_close(*tables, rtol=1e-3, atol=1e-4)
+
+
 def test_drawn_contexts_have_the_distribution_of_what_follows_them(monkeypatch):
     monkeypatch.setattr(bigram_start, "_MAX_LOGITS", 2 * 4)
     bigrams = Bigrams(np.array([0, 0, 1, 3]), np.array([1, 2, 3, 0]), np.array([0.5, 0.25, 0.125, 0.125]))

@@ -23,6 +23,7 @@ from chatmill.training.train_parameters import Precision
 STEPS, RATE = 100, 0.02
 _MAX_TOKENS = 1 << 25  # that are counted, of conversations drawn at random
 _MAX_LOGITS = 1 << 24  # of a step: for a larger vocabulary its contexts are drawn
+_BLOCK_LOGITS = 1 << 22  # that are held at once, with their gradients
 
 
 class Bigrams(NamedTuple):
@@ -81,14 +82,25 @@ def start_from_bigrams(model: ChatModel, bigrams: Bigrams, seed: int, precision:
     table = model.model.embed_tokens.weight
     head = table if model.config.tie_word_embeddings else model.lm_head.weight
     optimizer = torch.optim.Adam([table] if head is table else [table, head], lr=RATE)
-    nats = torch.zeros(())
+    block, nats = max(1, _BLOCK_LOGITS // len(table)), 0.0
     for step, (contexts, targets) in zip(range(STEPS), batches(bigrams, len(table), seed), strict=False):
         optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
-        with autocast(table.device.type, precision):
-            logits = F.linear(F.rms_norm(table[contexts], table.shape[1:], eps=model.config.rms_norm_eps), head)
-        nats = -(targets * logits.float().log_softmax(1)).sum()
         optimizer.zero_grad()
-        nats.backward()
+        nats = sum(
+            _backward(table, head, rows, weights, model.config.rms_norm_eps, precision)
+            for rows, weights in zip(contexts.split(block), targets.split(block), strict=True)
+        )
         optimizer.step()
     optimizer.zero_grad()
+    return nats
+
+
+def _backward(
+    table: Tensor, head: Tensor, contexts: Tensor, targets: Tensor, eps: float, precision: Precision
+) -> float:
+    """Add to the gradients of (V, C) embedding and head what some of a step's contexts say; return their nats."""
+    with autocast(table.device.type, precision):
+        logits = F.linear(F.rms_norm(table[contexts], table.shape[1:], eps=eps), head)
+    nats = -(targets * logits.float().log_softmax(1)).sum()
+    nats.backward()
     return nats.item()

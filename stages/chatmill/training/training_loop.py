@@ -31,7 +31,7 @@ from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
 
 STAGE = "train_model"
-MAX_BATCH_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 28}  # the gradients of several batches are added up
+MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up
 CURVE_POINTS = 100
 POINTS_PER_VALIDATION = 10
 SHORT_ROW = 256  # tokens
