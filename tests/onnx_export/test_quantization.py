@@ -59,3 +59,10 @@ def test_outputs_are_within_half_a_step_and_their_extremes_are_kept(weight):
     assert (np.abs(restored - weight) <= 0.5001 * scales[:, None] + 1e-30).all()
     extremes = np.abs(weight).argmax(axis=1)
     np.testing.assert_allclose(restored[range(3), extremes], weight[range(3), extremes], rtol=1e-5, atol=1e-30)
+
+
+@given(MATRICES)
+def test_two_products_with_inputs_of_eight_bits_fit_into_16_bits(weight):
+    """Where processors without VNNI add them up."""
+    values, _ = quantize_outputs(weight)
+    assert 2 * 255 * int(np.abs(values.astype(int)).max(initial=0)) < 2**15
