@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
+from chatmill.checkpoints.weights import read_weights, weight_files
 from chatmill.conversation.chatml import Conversation, read_records
 from chatmill.conversation.template import TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
-from chatmill.evaluation.answering import accuracies, answer_prompts, answer_questions, answer_talk
+from chatmill.evaluation.answering import accuracies, answer_prompts, answer_questions, answer_talk, wrong_answers
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, default_stride
+from chatmill.evaluation.calibration import calibration
 from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSet, sample_test_set
@@ -48,6 +50,13 @@ MAX_RANKINGS = 100  # conversations without `skill` for hits@1
 MAX_SAMPLES = 20  # of the test set, for the report
 MAX_TALK_ANSWERS = 200  # of them that are answered, to see what is copied
 MAX_TALK = 1000  # of them from which other replies are taken
+SHAPE = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "context": "max_position_embeddings",
+}
+TRAINING = ("steps", "epochs", "precision", "compile", "threads", "device")
 
 
 def measure_text(
@@ -134,9 +143,8 @@ def measure_engines(
     for engine, weights in engines:
         nats = corpus.nats(engine.context, make_scorer(engine), stride)
         reference = nats if reference is None else reference
-        correct, _ = answer_questions(
-            ChatSession(engine, corpus.tokenizer, CHATMILL_TEMPLATES[template]), questions, max_tokens
-        )
+        session = ChatSession(engine, corpus.tokenizer, CHATMILL_TEMPLATES[template])
+        correct = [answer.correct for answer in answer_questions(session, questions, max_tokens)]
         result[engine.name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(questions, correct).get("macro"),
@@ -176,6 +184,15 @@ def trained_on_assistant_only(model: Path) -> bool:
     """Whether only the assistant's text had a loss weight in training."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     return bool(config["chatmill"].get("prompt_loss_weight") == 0)
+
+
+def describe_model(model: Path) -> dict[str, Any]:
+    """The section model of the metrics: its size, its shape, and how it was trained."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    shape = {name: config[key] for name, key in SHAPE.items()}
+    training = {key: config["chatmill"][key] for key in TRAINING if key in config["chatmill"]}
+    parameters = sum(weight.numel() for weight in read_weights(weight_files(model)).values())
+    return {"parameters": parameters, **shape, **training}
 
 
 @stage
@@ -230,7 +247,8 @@ def main(
         engines, corpus, engine_questions, template, max_tokens=max_tokens, stride=stride, trained_only=trained_only
     )
     session = ChatSession(*loaded)
-    correct, stopped = answer_questions(session, questions, max_tokens)
+    answers = answer_questions(session, questions, max_tokens)
+    correct, stopped = [answer.correct for answer in answers], [answer.stopped for answer in answers]
     talk = answer_talk(session, sample.talk[:MAX_TALK_ANSWERS], max_tokens)
     free = answer_prompts(session, prompts, loaded.tools, max_tokens) if sample.talk_questions else []
     stopped += [answer["stopped"] for answer in free] if free else [answer.stopped for answer in talk]
@@ -240,11 +258,14 @@ def main(
     segments, scorer = loaded.template.continue_final_message, make_prefix_scorer(loaded.engine)
     hits = hits_at_1(rankings, tokenizer, segments, loaded.engine.context, scorer)
     content = {
+        "model": describe_model(model),
         "template": template,
         "stride": default_stride(loaded.engine.context) if stride is None else stride,
         "bits_per_byte": measure_text(corpus, test_set.sources, nats, ngram, trained_only=trained_only),
         "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
         "skills": accuracies(questions, correct) | {"held_back": accuracies(questions, correct, "held_back")},
+        "wrong_answers": wrong_answers(questions, answers),
+        "calibration": calibration(loaded.engine, loaded.engine.context, corpus),
         "stops_rate": share(stopped),
         "hits_at_1": share(hits),
         "verbatim": measure_copying(
@@ -257,7 +278,7 @@ def main(
         "tokenizer": measure_compression(test_set, tokenizer, corpora, template, compare_tokenizers),
     }
     if not questions:
-        del content["skills"]
+        del content["skills"], content["wrong_answers"]
     if isinstance(loaded.engine, PyTorchEngine) and loaded.engine.model.config.chunking:
         content["chunks"] = describe_chunks(loaded.engine.model, corpus, shown)
     samples.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in shown), encoding="utf-8")

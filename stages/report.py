@@ -15,6 +15,7 @@ from chatmill.report import answers, sections
 from chatmill.report.data import data
 from chatmill.report.markup import document, tag
 from chatmill.report.metrics import Metrics
+from chatmill.report.origin import read_origin, this_run
 from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
 from chatmill.report.speed import speed
 from chatmill.report.summary import key_figures
@@ -123,9 +124,11 @@ def main(
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
         tag("p", "To chat with the model in a browser, without a server: ", tag("code", PAGE_COMMAND), class_="note"),
         sections.summary(measured, timed),
+        this_run(read_origin(Path()), measured, timed),
         sections.checks(measured),
         answers.chats(chats),
         answers.skills(measured),
+        answers.calibration(measured),
         answers.persona(measured),
         answers.talk(measured),
         sections.compression(measured),

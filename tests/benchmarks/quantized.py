@@ -56,9 +56,8 @@ def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -
     """Bits per byte of the corpus, and the macro accuracy of the skills in it."""
     nats = np.concatenate(token_nats(corpus.documents(), engine.context, make_scorer(engine)))
     questions = [one for one in select_questions(test, num_questions) if one.skill["phrasing"] == "known"]
-    right, _ = answer_questions(
-        ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template)), questions, MAX_TOKENS
-    )
+    session = ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template))
+    right = [answer.correct for answer in answer_questions(session, questions, MAX_TOKENS)]
     bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
     return Quality(*bits, values_of(accuracies(questions, right)).get("macro"))
 

@@ -220,6 +220,21 @@ def test_data_without_skills_has_no_skills_in_its_metrics(folders, tmp_path):
     assert found["engines"]["pytorch"]["skills_macro"] is None
 
 
+def test_wrong_answers_are_shown_with_what_is_correct(more_metrics):
+    [first, *others] = more_metrics["wrong_answers"]["adding"]
+    assert first["question"] and first["answer"] not in first["expected"].split(" or ")
+    assert first["answer"] not in [other["answer"] for other in others]
+
+
+def test_the_metrics_say_what_model_they_are_of(more_metrics):
+    model = more_metrics["model"]
+    assert (model["layers"], model["width"], model["context"]) == (2, 32, 640)
+    per_layer = (
+        (2 * 64 + 2 * 32) * 32 + 3 * 32 * 64 + 2 * 32 + 2 * 16
+    )  # attention, feed-forward, norms of both and of heads
+    assert model["parameters"] == 320 * 32 + 2 * per_layer + 32
+
+
 def samples_of(folder):
     return [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
 
@@ -259,9 +274,11 @@ def test_every_share_and_the_bits_have_an_interval_and_a_count(more_metrics):
     text = ("all", "assistant", "by_source.talk", "baselines.ngram", "ngram_assistant", "ngram_by_source.talk")
     bits = {f"bits_per_byte.{name}" for name in text}
     shares = skills | engines | {"stops_rate", "hits_at_1", "verbatim.share", "verbatim.true.share"}
-    assert set(paths(more_metrics["intervals"])) == shares | bits <= plain
+    calibration = {f"calibration.right.{name}" for name in more_metrics["calibration"]["right"]}
+    measured = set(paths(more_metrics["intervals"]))
+    assert shares | bits <= measured <= shares | bits | calibration <= plain
     few = {f"bits_per_byte.{name}.skills" for name in ("by_source", "ngram_by_source")}
-    assert set(paths(more_metrics["counts"])) == shares | bits | few
+    assert set(paths(more_metrics["counts"])) == shares | bits | few | calibration
 
 
 def test_intervals_are_those_of_the_values_beside_them(more_metrics):

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from chatmill.conversation.chatml import Message, Record, render
 from chatmill.report import sections, speed
-from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis
+from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis, scaled_charts, smoothed
 from chatmill.report.markup import Html, table, tag, to_html
 from chatmill.report.metrics import number, percent
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list, visible
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from report import MASK_EXAMPLE, main, read_curve
+from support.accessibility import needs_axe, violations
+from support.chromium import chromium, visit
 from support.tiny import VOCABULARY, byte_tokenizer
 
 EVALUATION = {
@@ -39,7 +41,11 @@ EVALUATION = {
         "longest_max": 23,
         "true": {"share": 0.0, "longest_mean": 3.25, "longest_max": 16},
     },
+    "model": {"parameters": 1_720_000, "layers": 3, "heads": 4, "width": 256, "context": 512, "steps": 900},
+    "wrong_answers": {"adding": [{"question": "1+1?", "answer": "<3>", "expected": "2"}]},
+    "calibration": {"error": 0.0625, "chance": {"0.0": 0.0875, "0.9": 0.9375}, "right": {"0.0": 0.125, "0.9": 0.875}},
     "intervals": {
+        "calibration": {"right": {"0.9": [0.8125, 0.9625]}},
         "bits_per_byte": {"all": [0.85, 0.95]},
         "skills": {"macro": [0.915, 0.985]},
         "sense": {"first": [0.71, 0.885]},
@@ -86,7 +92,7 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, name, attributes):
         self.elements.append((name, dict(attributes)))
-        if name != "meta":
+        if name not in ("meta", "input"):
             self.open.append(name)
 
     def handle_endtag(self, name):
@@ -125,6 +131,7 @@ def write_page(run_stage):
     return lambda *files, **given: (run_stage(*files, **given) / "report" / "index.html").read_text(encoding="utf-8")
 
 
+VIEWPORTS = {width: {"width": width, "height": 900} for width in (1440, 390)}
 HOSTILE = "</p><script>alert(1)</script>&amp;\" onload='x'\u202eevil\0"
 
 
@@ -189,6 +196,30 @@ def test_every_figure_stands_on_the_page(write_page):
         assert figure in shown
 
 
+def test_calibration_and_wrong_answers_stand_on_the_page(write_page):
+    shown = Outline(write_page()).text
+    assert "6.2 % apart (the expected calibration error)" in shown
+    assert "90 % and more93.8 %87.5 % (81.2 to 96.2 %)" in shown and "adding1+1?<3>2" in shown
+    without = Outline(write_page(EVALUATION | {"calibration": {}, "wrong_answers": {}})).text
+    assert "Calibration" not in without and "Wrong answers" not in without
+
+
+def test_the_page_says_what_model_it_is_of(write_page):
+    shown = Outline(write_page()).text
+    assert "1.72 million parameters: 3 layers, 4 heads, width 256, context of 512 tokens" in shown
+    assert "processor <fast>; threads 2" in shown and "900 steps" in shown
+
+
+def test_faster_than_memory_is_explained(write_page):
+    cached = BENCHMARK | {"limit": {"token_ms": 0.5, "reached": {"onnx": 1.25}}}
+    assert [
+        "stay in the processor's cache" in Outline(write_page(benchmark=one)).text for one in (BENCHMARK, cached)
+    ] == [
+        False,
+        True,
+    ]
+
+
 def test_shares_of_talk_and_intervals_stand_on_the_page(write_page):
     shown = Outline(write_page()).text
     for figure in ("37.5 %", "62.5 %", "6.5", "23", "0.0 % (0.0 to 8.0 %)44", "0.850 to 0.950", "91.5 to 98.5 %"):
@@ -248,7 +279,7 @@ def test_two_pages_of_the_same_measurements_are_equal(write_page):
 
 def test_what_was_not_measured_is_left_out(write_page):
     outline = Outline(write_page(evaluation={}, benchmark={}, mix={}, curve="step\tloss\n"))
-    assert [name for name, _ in outline.elements].count("h2") == 2  # tokenizer and data
+    assert [name for name, _ in outline.elements].count("h2") == 3  # this run, tokenizer and data
     assert "– ms" in outline.text
 
 
@@ -315,6 +346,51 @@ def test_lines_carry_their_names_without_overlap():
     chart = line_chart("Chart", lines, linear_axis("x", [1]), linear_axis("y", [10]))
     heights = {name: float(y) for y, name in re.findall(r'y="([\d.]+)" class="name color0">(\w)', chart)}
     assert heights["a"] - heights["b"] >= 14 and heights["b"] > heights["c"]
+
+
+@pytest.mark.slow
+@needs_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", VIEWPORTS)
+def test_axe_finds_nothing(run_stage, scheme, width):
+    rows = "".join(f"{step}\t{9 / step}\t{3 / step}\t\t0.01\n" for step in range(1, 40))
+    chats = [{"prompt": "Hi", "answer": "Ho", "stopped": True, "chunk_bytes": [3, 2]}]
+    curve = CURVE.partition("\n")[0] + "\tlearning_rate\n" + rows
+    page = run_stage(curve=curve, samples=chats, soft=SOFT, sample="Two\nlines") / "report/index.html"
+    with chromium() as browser, visit(browser, page.as_uri(), color_scheme=scheme, viewport=VIEWPORTS[width]) as shown:
+        for summary in shown.locator("summary").all():
+            summary.click()
+        assert violations(shown) == []
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+def test_the_cursor_shows_the_values_and_the_scale_is_chosen(run_stage):
+    page = run_stage(curve="step\tloss\n1\t7.5\n2\t0.75\n3\t0.25\n") / "report/index.html"
+    with chromium() as browser, visit(browser, page.as_uri()) as shown:
+        chart = shown.locator(".linear svg").first
+        box = chart.bounding_box()
+        chart.hover(position={"x": 0.6 * box["width"], "y": 0.5 * box["height"]})
+        opacities = [group.evaluate("group => getComputedStyle(group).opacity") for group in chart.locator(".at").all()]
+        assert sorted(opacities) == ["0", "0", "1"]
+        assert "training 0.75" in chart.locator(".at").nth(opacities.index("1")).text_content()
+        shown.get_by_label("logarithmic").first.check()
+        visible = [shown.locator(f".{scale} svg").first.is_visible() for scale in ("linear", "logarithmic")]
+        assert visible == [False, True]
+
+
+def test_values_stand_beside_the_cursor_and_in_a_table():
+    lines = [Line("a", [(0, 7.5), (9, 1.25)]), Line("b", [(9, 0.0)])]
+    page = scaled_charts("Loss", lines, linear_axis("step", [9]), "nats")
+    linear, logarithmic = page.split('class="logarithmic"')
+    assert re.findall(r">([^<]+)</text></g>", linear) == ["a 7.5", "b 0"]
+    assert re.findall(r">([^<]+)</text></g>", logarithmic) == ["a 7.5", "a 1.25"]  # 0 has no logarithm
+    assert "step 9" in linear and Outline(page).text.endswith("stepab07.5–91.250")
+
+
+def test_the_smooth_line_is_a_mean_of_points_on_both_sides():
+    points = [(float(x), y) for x, y in enumerate([0, 4, 2, 2, 12, 0])]
+    assert [round(value, 6) for _, value in smoothed(points)] == [0, 2, 4, 4, 4.666667, 0]
 
 
 def test_labels_keep_clear_of_the_ticks_below_the_chart():

@@ -12,15 +12,36 @@ from chatmill.evaluation.skill_scoring import is_correct
 from chatmill.inference.chat_session import ChatSession
 from chatmill.pipeline.progress import progress
 
+MAX_WRONG = 3
 
-def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> tuple[list[bool], list[bool]]:
-    """Whether each answer is correct, and whether the model ended it itself."""
-    correct, stopped = [], []
+
+class Answer(NamedTuple):
+    """The answer to a question of a skill."""
+
+    text: str
+    correct: bool
+    stopped: bool  # whether the model ended it itself
+
+
+def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> list[Answer]:
+    """The answer to each question."""
+    result = []
     for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
-        message, stop = session.greedy_reply(question.conversation, max_tokens)
-        correct.append(is_correct(question.skill, message.text))
-        stopped.append(stop)
-    return correct, stopped
+        message, stopped = session.greedy_reply(question.conversation, max_tokens)
+        result.append(Answer(message.text, is_correct(question.skill, message.text), stopped))
+    return result
+
+
+def wrong_answers(questions: list[Question], answers: list[Answer]) -> dict[str, list[dict[str, str]]]:
+    """Up to MAX_WRONG different wrong answers to questions of each skill, with what is correct."""
+    result: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for question, answer in zip(questions, answers, strict=True):
+        shown, skill = result[question.skill["name"]], question.skill
+        if answer.correct or len(shown) == MAX_WRONG or answer.text in (one["answer"] for one in shown):
+            continue
+        expected = " or ".join(skill["answers"]) if "answers" in skill else ", ".join(skill["contains"])
+        shown.append({"question": question.conversation[-1].text, "answer": answer.text, "expected": expected})
+    return {name: shown for name, shown in sorted(result.items()) if shown}
 
 
 def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, Estimate]:

@@ -53,12 +53,17 @@ def read_params(file: Path = PARAMS_FILE) -> Params:
     """The parameters of all stages. Raises ValueError where the file is missing or unreadable."""
     if not file.exists():
         raise ValueError(f"{file} not found in {Path.cwd()}: run stages from the top folder of the project")
+    return parse_params(file.read_bytes(), str(file))
+
+
+def parse_params(content: bytes, name: str) -> Params:
+    """The parameters in the content of a file of this name. Raises ValueError where it is unreadable."""
     try:
-        params = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+        params = yaml.load(content.decode("utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(params, dict):
-        raise ValueError(f"{file}: expected one section for each stage, got {in_yaml(params)}")
+        raise ValueError(f"{name}: expected one section for each stage, got {in_yaml(params)}")
     return params
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from chatmill.report.chart import bar
-from chatmill.report.markup import Html, section, table, tag
+from chatmill.report.chart import Line, bar, line_chart, linear_axis
+from chatmill.report.markup import Html, section, table, tag, words
 from chatmill.report.metrics import Metrics, get_nested, number, percent, percent_range
 
 SENSE_TITLES = {"first": "first", "later": "later, which depends on those before", "noisy": "first, with typing errors"}
@@ -26,21 +26,68 @@ def skills(evaluation: Metrics) -> Html:
             (
                 title,
                 share_cell(evaluation, "skills", name),
-                bar(shares[0]),
+                bar(shares[0], 0, get_nested(evaluation, "intervals", "skills", name)),
                 share_cell(evaluation, "skills", "held_back", name),
-                bar(shares[1], 1),
+                bar(shares[1], 1, get_nested(evaluation, "intervals", "skills", "held_back", name)),
             )
         )
     note = (
-        "Share of right answers, greedy, on numbers, names and orders that training did not see; in brackets 95 % "
-        "intervals."
+        "Share of right answers, greedy, on numbers, names and orders that training did not see; in brackets, and as "
+        "lines on the bars, 95 % intervals."
     )
     head = ("skill", "known", "", "held back", "")
     return section(
         "Skills",
         tag("p", note, class_="note"),
         tag("div", table("By phrasing of the question", head, rows), class_="total"),
+        wrong_answers(evaluation),
     )
+
+
+def wrong_answers(evaluation: Metrics) -> Html:
+    """Some of the questions that were answered wrongly, to unfold."""
+    rows = [
+        (name.replace("_", " "), *(words(answer.get(key, "")) for key in ("question", "answer", "expected")))
+        for name, answers in get_nested(evaluation, "wrong_answers", default={}).items()
+        for answer in answers
+    ]
+    if not rows:
+        return Html()
+    head = ("skill", *map(words, ("question", "answer", "correct, or contains")))
+    listed = table("The first ones of each skill", head, rows)
+    return tag("details", tag("summary", "Wrong answers"), listed)
+
+
+def calibration(evaluation: Metrics) -> Html:
+    """How often the likeliest token is the true one, by the chance that the model gives it."""
+    measured = get_nested(evaluation, "calibration", default={})
+    right = measured.get("right")
+    if not right:
+        return Html()
+    points = [(measured["chance"][name], share) for name, share in right.items()]
+    lines = [Line("the model", points), Line("perfect", [(0.0, 0.0), (1.0, 1.0)], color=4, dashed=True)]
+    share_axis, chance_axis = (
+        linear_axis(name, [1.0]) for name in ("share of tokens that are right", "chance of the likeliest token")
+    )
+    rows = [
+        (
+            f"{number(100 * float(name))} % and more",
+            percent(measured["chance"][name]),
+            share_cell(evaluation, "calibration", "right", name),
+            number(get_nested(evaluation, "counts", "calibration", "right", name)),
+        )
+        for name in right
+    ]
+    note = (
+        "In held-out trained text. Below the diagonal the model is too sure of itself. On average the two are "
+        f"{percent(measured.get('error'))} apart (the expected calibration error)."
+    )
+    head = ("chance", "mean", "right", "tokens")
+    columns = (
+        line_chart("Calibration", lines, chance_axis, share_axis),
+        table("By chance of the likeliest token, with 95 % intervals", head, rows),
+    )
+    return section("Calibration", tag("p", note, class_="note"), tag("div", *columns, class_="columns"))
 
 
 def share_cell(evaluation: Metrics, *path: str) -> str:
@@ -70,7 +117,7 @@ def talk(evaluation: Metrics) -> Html:
     ]
     return section(
         "Talk of the test set",
-        table("Shares, with 95 % intervals", ("", "share", "cases"), rows),
+        table("Shares of talk, with 95 % intervals", ("", "share", "cases"), rows),
         table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
     )
 
@@ -93,7 +140,7 @@ def persona(evaluation: Metrics) -> Html:
         "the questions for facts."
     )
     head = ("message of the user", "make sense", "cases", "the answer to the nearest message of training")
-    return section("Sense", tag("p", note, class_="note"), table("Shares, with 95 % intervals", head, rows))
+    return section("Sense", tag("p", note, class_="note"), table("Shares of replies, with 95 % intervals", head, rows))
 
 
 def chats(samples: Iterable[Metrics]) -> Html:

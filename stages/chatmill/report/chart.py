@@ -1,15 +1,22 @@
-"""Charts as inline SVG: lines that are labelled at their ends, and bars for the cells of a table."""
+"""Charts as inline SVG: lines that are labelled at their ends, and bars for the cells of a table.
+
+They are drawn here, not by a library in the browser, since a page without scripts is safe wherever it is opened, prints
+as it is seen, and is read by screen readers. What is under the cursor is shown by CSS.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from chatmill.report.markup import Html, tag
+from chatmill.report.markup import Html, table, tag
 from chatmill.report.metrics import number
 
 WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
 LETTER, LINE = 7.5, 15  # width of a letter and height of a line of the labels
+SMOOTHED = 5  # points, of which the mean is drawn in place of the middle one
+MIN_SMOOTHED = 20  # points of a line that is smoothed
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,7 @@ class Line:
     color: int = 0  # index in the page's palette
     dashed: bool = False
     upper: Sequence[float] = ()
+    smooth: bool = False  # draw a moving mean, and the points themselves faintly
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,35 @@ def category_axis(name: str, values: Iterable[float]) -> Axis:
     return Axis(name, ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
 
 
+def scaled_charts(title: str, lines: Sequence[Line], x: Axis, y_name: str) -> Html:
+    """A chart whose vertical axis is linear or logarithmic, as the reader chooses, and its values as a table.
+
+    Values of 0 and below are not drawn on the logarithmic one; without any others there is no choice.
+    """
+    values = [value for line in lines for _, value in line.points]
+    linear = line_chart(title, lines, x, linear_axis(y_name, values))
+    below = tag("details", tag("summary", "As a table"), chart_table(title, lines, x.name))
+    positive = [replace(line, points=[point for point in line.points if point[1] > 0]) for line in lines]
+    if not any(line.points for line in positive):
+        return tag("div", linear, below)
+    logarithmic = line_chart(title, positive, x, log_axis(y_name, [value for value in values if value > 0]))
+    choices = (
+        tag("label", tag("input", type="radio", name=f"scale of {title}", value=scale, checked=checked), f" {scale}")
+        for scale, checked in (("linear", "checked"), ("logarithmic", None))
+    )
+    chosen = tag("fieldset", tag("legend", f"Scale of {title}"), *choices, class_="scale")
+    charts = tag("div", linear, class_="linear"), tag("div", logarithmic, class_="logarithmic")
+    return tag("div", chosen, *charts, below, class_="scaled")
+
+
+def chart_table(title: str, lines: Sequence[Line], x_name: str) -> Html:
+    """The points of all lines, by their position."""
+    columns = [dict(line.points) for line in lines]
+    places = sorted({place for column in columns for place in column})
+    rows = ((number(place), *(number(column.get(place)) for column in columns)) for place in places)
+    return table(title, (x_name, *(line.name for line in lines)), rows)
+
+
 def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
     """A figure with its title; a description in words is included for screen readers."""
     lines = [line for line in lines if line.points]
@@ -81,6 +118,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
         *_axes(place),
         *(_draw(line, place) for line in lines),
         *_labels([(line, place(*line.points[-1])[1]) for line in lines], right + 6),
+        *_readouts(lines, place),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
     )
@@ -126,7 +164,43 @@ def _draw(line: Line, place: _Projection) -> Html:
     path = " ".join(f"{across},{height}" for across, height in points)
     dots = [tag("circle", cx=across, cy=height, r=2.5) for across, height in points] if len(points) < 20 else []
     polyline = tag("polyline", points=path, stroke_dasharray="5 4" if line.dashed else None)
+    if line.smooth and len(points) >= MIN_SMOOTHED:
+        mean = " ".join(f"{across},{height}" for across, height in (place(*point) for point in smoothed(line.points)))
+        polyline = tag("g", tag("polyline", points=path, class_="faint"), tag("polyline", points=mean))
     return tag("g", *ranges, polyline, *dots, class_=f"line color{line.color}")
+
+
+def smoothed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Each point with the mean of the SMOOTHED points around it; of fewer at the ends, evenly on both sides."""
+    values, result = [value for _, value in points], []
+    for index, (place, _) in enumerate(points):
+        reach = min(SMOOTHED // 2, index, len(points) - 1 - index)
+        near = values[index - reach : index + reach + 1]
+        result.append((place, sum(near) / len(near)))
+    return result
+
+
+def _readouts(lines: Sequence[Line], place: _Projection) -> Iterator[Html]:
+    """For each position a strip that shows the values there while the cursor is on it."""
+    columns = [(line, dict(line.points)) for line in lines]
+    positions = sorted({x for _, column in columns for x in column})
+    drawn = [place(x, place.y.low)[0] for x in positions]
+    edges = [LEFT, *((left + right) / 2 for left, right in pairwise(drawn)), place.right]
+    for x, across, left, right in zip(positions, drawn, edges[:-1], edges[1:], strict=True):
+        is_left = across < (LEFT + place.right) / 2
+        words: list[tuple[str, str | None]] = [(f"{place.x.name} {number(x)}", None)]
+        words += [(f"{line.name} {number(column[x])}", f"color{line.color}") for line, column in columns if x in column]
+        beside = {"x": across + (6 if is_left else -6), "text_anchor": "start" if is_left else "end"}
+        yield tag(
+            "g",
+            tag("rect", x=round(left, 1), y=TOP, width=round(max(right - left, 0.1), 1), height=HEIGHT - BOTTOM - TOP),
+            tag("line", x1=across, x2=across, y1=TOP, y2=HEIGHT - BOTTOM),
+            *(
+                tag("text", word, y=TOP + LINE * row, class_=c, **beside)
+                for row, (word, c) in enumerate(words, start=1)
+            ),
+            class_="at",
+        )
 
 
 def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
@@ -143,10 +217,15 @@ def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
         yield tag("text", line.name, x=round(left, 1), y=round(height + 4, 1), class_=f"name color{line.color}")
 
 
-def bar(share: float | None, color: int = 0) -> Html:
-    """A bar that fills a share of its cell, from 0 to 1; empty for None."""
+def bar(share: float | None, color: int = 0, interval: Sequence[float] | None = None) -> Html:
+    """A bar that fills a share of its cell, from 0 to 1, with a line for its interval; empty for None."""
     if share is None:
         return Html()
-    length = f"{100 * min(max(share, 0), 1):.1f}%"
-    rect = tag("rect", width=length, height=10, rx=1)
-    return tag("svg", rect, class_=f"bar color{color}", width="100%", height=10, aria_hidden="true")
+    rect = tag("rect", width=_length(share), height=10, rx=1)
+    low, high = interval or (0, 0)
+    line = tag("line", x1=_length(low), x2=_length(high), y1=5, y2=5, class_="interval") if interval else ""
+    return tag("svg", rect, line, class_=f"bar color{color}", width="100%", height=10, aria_hidden="true")
+
+
+def _length(share: float) -> str:
+    return f"{100 * min(max(share, 0), 1):.1f}%"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from chatmill.report.style import STYLE
 
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_VOID = frozenset({"meta", "br"})
+_VOID = frozenset({"meta", "br", "input"})
 
 
 class Html(str):
@@ -41,19 +41,19 @@ def join(content: Iterable[object]) -> Html:
 
 
 def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]) -> Html:
-    """A table in which the first cell of each row is its header."""
+    """A table in which the first cell of each row is its header; a name of a column may be empty."""
     body = (tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells)) for name, *cells in rows)
     return tag(
         "div",
         tag(
             "table",
             tag("caption", caption),
-            tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))),
+            tag("thead", tag("tr", *(tag("th", cell, scope="col") if cell else tag("td") for cell in head))),
             tag("tbody", *body),
         ),
         class_="scroll",
         tabindex=0,
-        role="region",
+        role="group",
         aria_label=caption,
     )
 

@@ -1,7 +1,8 @@
 """Reads values from nested metrics, and formats them for the page."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Metrics = dict[str, Any]
@@ -43,3 +44,18 @@ def bits_range(limits: Sequence[float] | None, decimals: int = 3) -> str:
 def in_bits(value: float | None) -> str:
     """Bits per byte as text."""
     return number(value, decimals=3)
+
+
+def dotted(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each value as text, with its keys joined by dots."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from dotted(value, f"{name}.")
+        else:
+            yield valid_text(name), valid_text(value if isinstance(value, str) else json.dumps(value, default=str))
+
+
+def valid_text(value: str) -> str:
+    """The text with lone surrogates replaced, so that it can be written as UTF-8."""
+    return value.encode("utf-8", "replace").decode()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from chatmill.report.chart import Line, bar, line_chart, linear_axis
+from chatmill.report.chart import Line, bar, linear_axis, scaled_charts
 from chatmill.report.markup import Html, section, table, tag
 from chatmill.report.metrics import Metrics, bits_range, get_nested, in_bits, number, percent
 from chatmill.report.speed import fastest
@@ -22,7 +22,11 @@ EMBEDDING_TITLES = {
     "tuned": "rows made from bytes, after fine-tuning",
 }
 MIN_STOPS_RATE = 0.99  # share of answers that should end by themselves
-LOSS_NOTE = "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight."
+LOSS_NOTE = (
+    "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight. The bold "
+    "line is the mean of five points; the points themselves are faint."
+)
+RATE_NOTE = "At the end of the steps of each point; the other weights' rates are in proportion."
 BITS_NOTE = (
     "Measured on trained text, the assistant's and that of documents: in the training batches, and in a fixed sample "
     "of the validation set, which is of all sources, without weights."
@@ -99,9 +103,10 @@ def rivals(bits: Metrics | None) -> list[tuple[str, float]]:
 
 
 def training(curve: Curve) -> Html:
-    """Loss and bits per byte by step."""
+    """Loss, bits per byte and learning rate by step."""
     charts = [
         training_chart("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
+        training_chart("Learning rate", "rate", {"matrices": curve.get("learning_rate")}, RATE_NOTE),
         training_chart(
             "Bits per byte",
             "bits per byte",
@@ -114,10 +119,13 @@ def training(curve: Curve) -> Html:
 
 def training_chart(title: str, unit: str, columns: dict[str, Points | None], note: str) -> Html:
     """A chart with one line for each column that has values, and a note below it."""
-    lines = [Line(name, downsample(points), color) for color, (name, points) in enumerate(columns.items()) if points]
-    points = [point for line in lines for point in line.points]
-    x, y = linear_axis("step", [step for step, _ in points]), linear_axis(unit, [value for _, value in points])
-    return tag("div", line_chart(title, lines, x, y), tag("p", note, class_="note")) if lines else Html()
+    lines = [
+        Line(name, downsample(points), color, smooth=name == "training")
+        for color, (name, points) in enumerate(columns.items())
+        if points
+    ]
+    x = linear_axis("step", [step for line in lines for step, _ in line.points])
+    return tag("div", scaled_charts(title, lines, x, unit), tag("p", note, class_="note")) if lines else Html()
 
 
 def downsample(points: Points) -> Points:

@@ -38,6 +38,21 @@ svg .grid { stroke: var(--rule); }
 svg .range { stroke: var(--c); opacity: .55; }
 svg polyline { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; }
 svg circle, svg rect { fill: var(--c); }
+svg .faint { opacity: .35; stroke-width: 1; }
+svg .interval { stroke: var(--ink); stroke-width: 1.5; }
+svg .at { opacity: 0; }
+svg .at:hover { opacity: 1; }
+svg .at rect { fill: transparent; }
+svg .at line { stroke: var(--quiet); }
+svg .at text { fill: var(--ink); stroke: var(--page); stroke-width: 4; paint-order: stroke; font-weight: 600; }
+svg .at [class] { fill: var(--c); }
+.scaled { position: relative; }
+.scale { position: absolute; right: 0; top: .1rem; border: 0; padding: 0; margin: 0; font-size: .8rem;
+  color: var(--quiet); }
+.scale legend { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+.scale label { margin-left: .6rem; cursor: pointer; }
+.scaled:has([value="linear"]:checked) .logarithmic { display: none; }
+.scaled:has([value="logarithmic"]:checked) .linear { display: none; }
 .color0 { --c: var(--c0); }
 .color1 { --c: var(--c1); }
 .color2 { --c: var(--c2); }
@@ -51,8 +66,10 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-n
 caption { text-align: left; padding-bottom: .2rem; }
 th, td { text-align: right; padding: .16rem 0 .16rem .9rem; white-space: nowrap; font-weight: 400; }
 th:first-child { text-align: left; padding-left: 0; white-space: normal; }
-thead th { color: var(--quiet); font-size: .8rem; border-bottom: 1px solid var(--rule); vertical-align: bottom; }
+thead :is(th, td) { color: var(--quiet); font-size: .8rem; border-bottom: 1px solid var(--rule);
+  vertical-align: bottom; }
 tbody tr + tr > * { border-top: 1px solid var(--rule); }
+.total th:first-child { white-space: nowrap; }
 .total tbody tr:last-child > * { font-weight: 600; border-top-color: var(--ink); }
 :is(td, th):has(.words) { text-align: left; white-space: normal; min-width: 9rem; }
 td:has(.bar) { width: 36%; min-width: 4rem; }
@@ -77,7 +94,15 @@ td:has(.bar) { width: 36%; min-width: 4rem; }
 .trained { background: var(--t2); border-bottom: 2px solid var(--c2); }
 .prompt { background: var(--wash); border-bottom: 2px solid transparent; }
 .ignored { color: var(--quiet); border-bottom: 2px dotted var(--c4); }
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .6rem 0 1rem;
+  font-size: .9rem; }
+.facts dt { color: var(--quiet); }
+.facts dd { margin: 0; min-width: 0; }
 details { margin: .4rem 0 1rem; }
 summary { cursor: pointer; }
+@media print { body { max-width: none; padding: 0; font-size: 10pt; } h2 { break-after: avoid; }
+  figure, tr, .tiles div, .chat { break-inside: avoid; } .scale, .scaled > details { display: none; }
+  .scroll { overflow: visible; }
+  * { print-color-adjust: exact; } }
 :focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }
 """

@@ -107,4 +107,4 @@ def _count(token: Token) -> str:
 def _item(token: Token, color: str, *details: Html) -> Html:
     """One token of a list; a newline at its end starts a new line."""
     item = tag("li", tag("bdi", visible(token.content)), *details, class_=f"token {color}")
-    return join([item, tag("li", class_="break", role="presentation")]) if token.content.endswith(b"\n") else item
+    return join([item, tag("li", class_="break", aria_hidden="true")]) if token.content.endswith(b"\n") else item

@@ -1,29 +1,18 @@
 """axe finds nothing on the pages, in both themes, on a desktop and on a phone."""
 
-import os
-from pathlib import Path
-
 import pytest
 
+from support.accessibility import needs_axe, violations
 from support.chat_page import ask, last, press, setting
 from support.chromium import chromium, visit
 from support.run_repository import RunRepository
 from support.serving import serving
 
-AXE = next(
-    (
-        file
-        for folder in os.environ.get("NODE_PATH", "").split(os.pathsep)
-        if (file := Path(folder, "axe-core/axe.min.js")).is_file()
-    ),
-    None,
-)
-FOUND = "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations)"
 THEMES, DESKTOP, PHONE = ("light", "dark"), {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(AXE is None, reason="npm's axe-core is not in NODE_PATH"),
+    needs_axe,
 ]
 
 
@@ -40,12 +29,6 @@ def address(tmp_path_factory):
 def browser():
     with chromium() as found:
         yield found
-
-
-def violations(page):
-    """What axe finds: rule, and the first node of each."""
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    return [(found["id"], found["nodes"][0]["html"]) for found in page.evaluate(FOUND)]
 
 
 @pytest.mark.parametrize("theme", THEMES)

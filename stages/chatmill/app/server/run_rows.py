@@ -10,7 +10,7 @@ from typing import Any
 
 from chatmill.app.experiments import MODEL_FOLDERS, WORKSPACE
 from chatmill.app.server.run_files import RunFiles, model_dimensions
-from chatmill.report.metrics import Metrics, get_nested
+from chatmill.report.metrics import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
 from chatmill.report.summary import ENGINE, PROMPT_TOKENS
 
@@ -59,16 +59,6 @@ def settings_of(data: dict[str, Any]) -> dict[str, str]:
     inputs = {path: each.get("hash") for path, each in (data.get("deps") or {}).items() if path.startswith(INPUTS)}
     settings[CODE_AND_DATA] = hashlib.sha256(json.dumps(sorted(inputs.items())).encode()).hexdigest()[:7]
     return settings
-
-
-def dotted(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each value as text, with its keys joined by dots."""
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            yield from dotted(value, f"{name}.")
-        else:
-            yield valid_text(name), valid_text(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -187,8 +177,3 @@ def finite_number(value: Any) -> float | None:
     """The value if it is a finite number, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
-
-
-def valid_text(value: str) -> str:
-    """The text with lone surrogates replaced, so that it can be written as UTF-8."""
-    return value.encode("utf-8", "replace").decode()

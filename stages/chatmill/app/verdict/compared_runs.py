@@ -87,7 +87,7 @@ def measure_run(name: str, data: ComparedData, device: str, threads: int | None)
             loaded = load_model(path, device, threads)
         text = measure(loaded, data.documents)
         session = ChatSession(*loaded, max_tokens=MAX_ANSWER)
-        correct, _ = answer_questions(session, data.questions, MAX_ANSWER)
+        correct = [answer.correct for answer in answer_questions(session, data.questions, MAX_ANSWER)]
         hits = _hits(loaded, data.talk)
         return Run(name, loaded, text, np.array(correct, bool), np.array(hits), _token_ms(loaded))
     except (ValueError, MemoryError) as error:
