@@ -118,13 +118,13 @@ def main(
     sample_tokens = token_list(text_tokens(sample, chat_tokenizer))
     mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
     cards = cards_of(train, token_counter(chat_tokenizer, template), train_model.get("context"))
-    chats = read_samples(samples)
+    chats, run = read_samples(samples), read_origin(Path())
     page = document(
-        "chatmill report",
+        f"chatmill report: {run.name}" if run.name else "chatmill report",
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
         tag("p", "To chat with the model in a browser, without a server: ", tag("code", PAGE_COMMAND), class_="note"),
         sections.summary(measured, timed),
-        this_run(read_origin(Path()), measured, timed),
+        this_run(run, measured, timed),
         sections.checks(measured),
         answers.chats(chats),
         answers.skills(measured),

@@ -28,6 +28,10 @@ def test_a_run_of_the_commit_itself_changes_nothing(project):
     origin = read_origin(project)
     assert origin.commit == git(project, "rev-parse", "HEAD") and origin.subject == "Small <steps>"
     assert origin.experiment is None and origin.changes == [] and not origin.code_differs
+    assert origin.name == origin.commit[:7]
+    (project / "stages/README.md").write_text("Words.")
+    git(project, "add", ".")
+    assert not read_origin(project).code_differs
 
 
 def test_an_experiment_has_its_name_and_what_it_changes(project, monkeypatch):
@@ -38,7 +42,7 @@ def test_an_experiment_has_its_name_and_what_it_changes(project, monkeypatch):
     monkeypatch.setenv("DVC_EXP_NAME", "tiny-seal")
     monkeypatch.setenv("DVC_EXP_BASELINE_REV", first)
     origin = read_origin(project)
-    assert (origin.experiment, origin.commit, origin.code_differs) == ("tiny-seal", first, True)
+    assert (origin.name, origin.commit, origin.code_differs) == ("tiny-seal", first, True)
     assert origin.changes == [Change("train_model.steps", "9", "12"), Change("train_model.seed", None, "1")]
     page = this_run(origin, {}, {})
     for words in ("tiny-seal", f"{first[:7]} Small &lt;steps&gt;, with changes of code", "<td>9</td><td>12</td>"):

@@ -16,6 +16,7 @@ from chatmill.report.metrics import Metrics, dotted, get_nested, number
 
 GIT_SECONDS = 10
 COMMIT_LETTERS = 7
+TEST_SET = "data/chat/test.jsonl"
 
 
 class Change(NamedTuple):
@@ -36,12 +37,17 @@ class Origin(NamedTuple):
     code_differs: bool  # the stages are not those of the commit
     changes: list[Change]  # of the commit's parameters
 
+    @property
+    def name(self) -> str | None:
+        """The name by which `chatmill compare` finds the run: that of the experiment, or of the commit."""
+        return self.experiment or (self.commit and self.commit[:COMMIT_LETTERS])
+
 
 def read_origin(folder: Path) -> Origin:
     """The origin of the run that is being made in a folder."""
     commit = os.environ.get("DVC_EXP_BASELINE_REV") or _git(folder, "rev-parse", "--verify", "HEAD")
     subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
-    changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml")
+    changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")
     written = datetime.now(UTC).replace(microsecond=0)
     experiment = os.environ.get("DVC_EXP_NAME")
     return Origin(written, experiment, commit or None, subject or None, bool(changed), _changes(folder, commit))
@@ -72,7 +78,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def this_run(origin: Origin, evaluation: Metrics, benchmark: Metrics) -> Html:
     """Which run the report is of, and the command that compares it with another one."""
     model, machine = get_nested(evaluation, "model", default={}), get_nested(benchmark, "machine", default={})
-    name = origin.experiment or (origin.commit and origin.commit[:COMMIT_LETTERS])
     commit = origin.commit and f"{origin.commit[:COMMIT_LETTERS]} {origin.subject or ''}"
     facts = {
         "Experiment": origin.experiment,
@@ -81,7 +86,7 @@ def this_run(origin: Origin, evaluation: Metrics, benchmark: Metrics) -> Html:
         "Model": _model(model),
         "Training": _training(model),
         "Measured on": "; ".join(f"{key} {value}" for key, value in machine.items()),
-        "Compare": name and tag("code", f"chatmill compare {name} OTHER_RUN --data data/chat/test.jsonl"),
+        "Compare": origin.name and tag("code", f"chatmill compare {origin.name} OTHER_RUN --data {TEST_SET}"),
     }
     rows = (join([tag("dt", key), tag("dd", value)]) for key, value in facts.items() if value)
     changed = [(name, _value(before), _value(after)) for name, before, after in origin.changes]
