@@ -23,6 +23,7 @@ for module in pkgutil.walk_packages(chatmill.__path__, "chatmill."):
 RUNS = [
     ["chat", "--model", "data/model", "-p", "Hello", "--max-tokens", "2", "--device", "cpu"],
     ["compare", "data/model", "data/export/onnx", "-p", "Hello", "--max-tokens", "2"],
+    ["completion", "bash"],
     ["evaluate", "data/model", "--data", "data/chat/test.jsonl", "--limit", "2"],
     ["export-tokenizer", "data/tokenizer", "data/export/again"],
     ["gguf", "data/model", "data/export/gguf-again", "--quantize", "q4_0"],

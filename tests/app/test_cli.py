@@ -61,11 +61,17 @@ def test_a_prompt_through_a_pipe_is_that_after_p(graph, capsys):
         (["--threads", 0, "-p", "Hi"], "--threads: expected 1 to 1024, got 0"),
         (["--threads", 10**12, "-p", "Hi"], "--threads: expected 1 to 1024, got 1000000000000"),
         (["--output", "~nobody-here/chat.jsonl", "-p", "Hi"], "~nobody-here/chat.jsonl: no such home folder"),
+        (
+            ["--load", "none.jsonl", "-p", "Hi"],
+            "none.jsonl: no such file or directory: load a chat that /save ",
+        ),
+        (["--load", "bad.txt", "-p", "Hi"], "bad.txt: expected a turn to start with a marker such as Human:"),
         (["--model", "\x1b[2J", "-p", "Hi"], "␛[2J: no such "),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.txt").write_text("no chat")
     assert chat(*arguments) == 1
     shown = capsys.readouterr()
     assert shown.err.startswith(f"chatmill: {message}")
@@ -129,6 +135,16 @@ def test_output_is_what_prepare_reads(model, tmp_path):
     (item,) = read_dataset(file, "messages", limit=None, seed=0)
     assert [message.role for message in item.conversation] == ["user", "assistant"]
     assert item.conversation[0].text == "Hi"
+
+
+def test_a_prompt_continues_a_saved_chat(model, capsys, tmp_path):
+    common = ("--model", model, "--max-tokens", 12, "-q")
+    chat(*common, "-p", "Hi", "--output", tmp_path / "chat.jsonl")
+    chat(*common, "-p", "Ho", "--load", tmp_path / "chat.jsonl", "--output", tmp_path / "both.jsonl")
+    shown = capsys.readouterr()
+    (item,) = read_dataset(tmp_path / "both.jsonl", "messages", limit=None, seed=0)
+    assert [message.text for message in item.conversation if message.role == "user"] == ["Hi", "Ho"]
+    assert (shown.err, shown.out) == ("", "".join(f"{one.text}\n" for one in item.conversation[1::2]))
 
 
 def test_output_is_never_overwritten_and_nothing_is_loaded_in_vain(capsys, tmp_path):

@@ -11,6 +11,7 @@ from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
 COMMANDS = {
     "chat": "chat with a model in the terminal",
+    "completion": "print a script that completes commands, options and files in bash, zsh or fish",
     "compare": "compare models or experiments on the same prompts",
     "evaluate": "measure models on conversations, texts or minimal pairs",
     "export-tokenizer": "convert a tokenizer to every format that can express it",
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     open_closed_streams()
     try:
-        options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
+        options = build_parser(*arguments[:1]).parse_args(arguments)
         code: int | None = options.run(options)
     except BrokenPipeError:  # as in `chatmill show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,21 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_parser(command_name: str) -> argparse.ArgumentParser:
-    """The command line: the names of all commands, and the options of one."""
+def build_parser(*command_names: str) -> argparse.ArgumentParser:
+    """The command line: the names of all commands, and the options of those that are named."""
     top = argparse.ArgumentParser(
         prog="chatmill",
         description="Chat with small chat models, and measure, compare and serve them.",
         epilog="`chatmill COMMAND --help` lists the options of a command; `dvc repro` trains a model.",
     )
-    version_line = versions() if command_name.startswith("-") else ""
+    version_line = versions() if any(name.startswith("-") for name in command_names) else ""
     top.add_argument(
         "--version", action="version", version=version_line, help="show the versions of chatmill, Python, torch"
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
-        if name == command_name:
+        if name in command_names:
             module = importlib.import_module(f"chatmill.app.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)

@@ -236,12 +236,20 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "prompts.txt"
     file.write_text("Ho\n\nWho are you?\n")
-    code, out, _ = run(capsys, models["chatml"], models["chatml"], "-p", "Hi", "--prompt-file", file)
+    code, out, _ = run(capsys, models["chatml"], models["chatml"], "-p", "Hi", "--prompt-list", file)
     assert [line for line in out.splitlines() if line.startswith(">")] == ["> Hi", "> Ho", "> Who are you?"]
     rows = [line.split() for line in out.splitlines() if line.startswith("answer of")]
     assert (code, len(rows)) == (0, 8)
     assert all(row[3] == row[4] != "–" for row in rows)
     assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_prompt_file_is_one_text_that_follows_each_prompt_as_in_chat(models, capsys, tmp_path):
+    file = tmp_path / "letter.txt"
+    file.write_text("Ho\nho\n")
+    for prompts, expected in (["-p", "A", "-p", "B"], ["A\nHo\nho", "B\nHo\nho"]), ([], ["Ho\nho"]):
+        _, out, _ = run(capsys, *[models["chatml"]] * 2, *prompts, "--prompt-file", file, "--max-tokens", "2", "--json")
+        assert [one["prompt"] for one in json.loads(out)["prompts"]] == expected
 
 
 def test_a_prompt_too_long_for_a_model_is_told_in_its_column(models, capsys, monkeypatch):
@@ -273,12 +281,18 @@ def test_calls_that_are_left_out_are_told(models, capsys, tmp_path):
     ("arguments", "message"),
     [
         (["one"], "expected 2 to 26 models, got 1"),
-        (["one", "two"], "no prompts: pass one after -p, or a file"),
+        (["one", "two"], "no prompts: pass one after -p or in --prompt-file, or one a line in --prompt-list"),
         (["one", "two", "-p", " "], "a prompt is empty: pass some text after -p"),
         (["one", "two", "-p", "x", "--max-tokens", "0"], "--max-tokens: expected 1 or more, got 0"),
         (["one", "two", "-p", "x", "--temperature", "-1"], "temperature: expected 0 or more, got -1.0"),
         (["one", "two", "--prompt-file", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
         (["one", "two", "--prompt-file", "/dev/zero"], "/dev/zero: over 16,000,000 bytes: shorten it"),
+        (
+            ["one", "two", "--prompt-file", "/dev/null"],
+            "a prompt is empty: pass some text after -p or in --prompt-file",
+        ),
+        (["one", "two", "--prompt-list", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "two", "--data", "bad.txt", "--prompt-list", "bad.txt"], "expected either --data, or prompts"),
         (["one", "two", "--prompt-file", "none.txt"], "none.txt: no such file or directory"),
         (["one", "two", "-p", "x"], "one: no such file or folder, and no experiment, branch, tag or commit either"),
         ([".", ".", "-p", "x"], ".: "),

@@ -5,9 +5,10 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+from chatmill.app.logprobs import token_logprob
 from chatmill.app.server import scheduler as scheduler_module
 from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob, token_logprob
+from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob
 from chatmill.app.server.scheduler import ChunkSize, Scheduler
 from chatmill.engines.batching import make_chat_batch
 from chatmill.inference.chat_template import ChatmillTemplate

@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import sys
+import termios
 import time
 from codecs import getincrementaldecoder
 from contextlib import contextmanager
@@ -114,6 +115,10 @@ def test_a_message_is_what_was_typed_or_pasted(typed, text):
         ("/regenerate", [], "there is no answer yet"),
         ("/undo", [], "there is no question to undo"),
         ("/tokens", [], "there is no answer yet"),
+        ("/why", [], "there is no answer yet: ask something"),
+        ("/why me", [], "/why: expected the number of a token of the latest answer, got 'me'"),
+        ("/tokens \udcff", [], "half of a surrogate pair"),
+        ("/branch 1", [], "/branch: there is no message to go back to"),
         ("/save", [], "the conversation is empty"),
         ("/load", [], "/load: expected a file"),
         ("/load nowhere", [], "nowhere: no such file or directory"),
@@ -183,6 +188,21 @@ def test_tokens_are_the_exchange_with_ids_and_names(capsys):
     assert " ".join(answer.split()) == f"H m {IM_END} 72 109 {TOKENIZER.special[IM_END]}"
     assert f"B {IM_END}" in " ".join(prompt.split())
     assert "A" not in prompt
+
+
+def test_tokens_of_a_text_are_those_of_its_bytes(capsys):
+    chat(lines(f"/tokens é {IM_END}"))
+    caption, texts, ids, *_ = capsys.readouterr().err.splitlines()
+    assert (caption, texts.split()[:3]) == ("13 tokens:", ["⟨c3⟩", "⟨a9⟩", "·"])
+    assert ids.split() == [str(byte) for byte in f"é {IM_END}".encode()]
+
+
+def test_tokens_of_a_loaded_chat_are_those_of_its_last_answer(capsys):
+    Path("old.txt").write_text("Human: Hi\nAssistant: Ho\n")
+    chat(lines("What?", "/load old.txt", "/tokens", "/why"), "Hm")
+    shown = capsys.readouterr().err
+    assert "2 tokens of the last answer:\nH  o\n72 111\n" in shown
+    assert "there is no answer yet: ask something, or /regenerate" in shown
 
 
 def test_a_cleared_chat_has_no_tokens_and_no_answer_to_repeat(capsys):
@@ -273,6 +293,37 @@ def test_a_transcript_holds_every_conversation():
     assert found == [["A", "one"], ["C", "three"]]
 
 
+def test_a_branch_goes_back_and_the_whole_chat_is_saved(capsys):
+    typed = lines("/system Be kind.", "A", "B\\", "b", "C", "/branch 2 all.jsonl", "D")
+    session = chat(typed, "one", "two", "three", "four")
+    assert texts(session) == ["Be kind.", "A", "one", "D", "four"]
+    whole = read_chat(Path("all.jsonl"), 1)
+    assert [message.text for message in whole] == ["Be kind.", "A", "one", "B\nb", "two", "C", "three"]
+    assert capsys.readouterr().err.endswith(
+        "back to before message 2: B …\nthe whole conversation is saved: /load all.jsonl\n"
+    )
+
+
+def test_a_branch_is_a_conversation_of_its_own_in_the_transcript():
+    transcript = Transcript("log.jsonl")
+    session = chat(lines("A", "B", "/branch 2", "C"), "one", "two", "three", transcript=transcript)
+    found = [[message.text for message in read_chat(Path("log.jsonl"), number)] for number in (1, 2)]
+    assert found == [["A", "one", "B", "two"], texts(session)]
+
+
+def test_messages_to_go_back_to_are_listed_with_their_numbers(capsys):
+    chat(lines("A", "x" * 99, "/branch", "/branch 3"), "one", "two")
+    shown = capsys.readouterr().err
+    assert f"1   A\n2   {'x' * 60} …\n" in shown
+    assert "expected the number of one of your messages, 1 to 2, got '3'" in shown
+
+
+def test_nothing_is_dropped_where_the_whole_chat_cannot_be_saved(capsys):
+    Path("mine.txt").write_text("mine")
+    assert texts(chat(lines("A", "/branch 1 mine.txt"), "one")) == ["A", "one"]
+    assert "mine.txt already exists" in capsys.readouterr().err
+
+
 def test_tab_completes_commands_settings_and_files(capsys):
     Path("chat.txt").write_text("Human: Hi\nAssistant: Hello\n")
     session = chat(lines("/lo\tch\t", "/set max\t 7"))
@@ -284,6 +335,23 @@ def test_history_is_kept_between_chats_for_the_user_alone(state):
     file = state / "chatmill/history"
     assert file.stat().st_mode & 0o777 == 0o600
     assert texts(chat(f"\x1b[A{ENTER}", "Ho")) == ["Hi there", "Ho"]
+
+
+def pasted(text):
+    return f"\x1b[200~{text}\x1b[201~"
+
+
+def test_a_long_paste_is_one_character_to_delete_and_whole_in_the_message():
+    one, two = "\n".join("abcdefghijklm"), "\n".join("nopqrstuvwxyz")
+    session = chat(f"Hi {pasted(one)}{pasted(two)}\x7f!{ENTER}", "Ho")
+    assert texts(session) == [f"Hi {one}!", "Ho"]
+
+
+def test_a_long_paste_is_whole_in_the_history_file_and_folded_when_it_is_recalled(state):
+    text = "\n".join("abcdefghijklm")
+    chat(lines(f"Hi {pasted(text)}"), "Ho")
+    assert "+Hi a\n+b\n" in (state / "chatmill/history").read_text()
+    assert texts(chat(f"\x1b[A!\x1b[D\x1b[Da{ENTER}", "Ho")) == [f"aHi {text}!", "Ho"]
 
 
 def test_a_chat_goes_on_without_history(state, capsys):
@@ -385,6 +453,49 @@ def test_a_long_answer_is_stopped_and_saved_and_the_chat_goes_on(model):
         assert read_chat(next(Path("chats").iterdir()), 1)[1].text
         terminal.type(LEAVE)
         terminal.wait_for("saved to chats")
+        assert terminal.end() == 0
+
+
+def test_a_long_paste_is_shown_as_a_note(model):
+    with at_terminal(model, "--max-tokens", 5) as terminal:
+        terminal.wait_for("\n>")
+        terminal.type(pasted("line\r" * 310))
+        terminal.wait_for("[pasted text, 1,550 characters, 311 lines]")
+        terminal.type(ENTER)
+        before = terminal.wait_for("max_tokens 5]")
+        assert "line\r\n" not in before
+
+
+def test_keys_typed_during_an_answer_are_not_in_it_and_are_those_of_the_next_prompt(model):
+    with at_terminal(model, "--max-tokens", 3000) as terminal:
+        terminal.wait_for("\n>")
+        terminal.type("Hi" + ENTER)
+        terminal.wait_for("Hi")
+        terminal.wait_for_output(500)
+        terminal.type(f"/tokens {pasted('«typed meanwhile»' + ENTER)}{ENTER}/by")
+        answer = terminal.wait_for("max_tokens 3,000]")
+        assert "typed meanwhile" not in answer
+        assert "«typed meanwhile»" in terminal.wait_for("19 tokens:")
+        terminal.type("e" + ENTER)
+        assert terminal.end() == 0
+
+
+def test_the_terminal_echoes_again_after_the_chat(model):
+    with at_terminal(model) as terminal:
+        terminal.wait_for("\n>")
+        terminal.type(LEAVE)
+        assert terminal.end() == 0
+        iflag, _, _, lflag, *_ = termios.tcgetattr(terminal.stream)
+        assert all((lflag & termios.ECHO, lflag & termios.ICANON, iflag & termios.ICRNL))
+
+
+def test_a_chat_begins_with_a_saved_one(model):
+    Path("old.txt").write_text("Human: Hi\nAssistant: Hello\n")
+    with at_terminal(model, "--load", "old.txt", "--system", "Be kind.") as terminal:
+        terminal.wait_for("old.txt: 2 messages loaded")
+        terminal.wait_for("\n>")
+        terminal.type(lines("/show", "/bye"))
+        terminal.wait_for("system: Be kind.\r\nyou: Hi\r\nmodel: Hello")
         assert terminal.end() == 0
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from select import select
 
 from chatmill.app.experiments import MODEL_FOLDERS, default_model, fetch_model
-from chatmill.app.terminal.saved_chats import Transcript
+from chatmill.app.prompt_files import PROMPT_FILE_HELP, STDIN, join_prompt, read_text
+from chatmill.app.terminal.saved_chats import Transcript, read_numbered_chat
 from chatmill.app.terminal.settings import MAX_THREADS, check_positive, unescaped
 from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, notify
-from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
   chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, is appended to the prompt
   chatmill chat --model ~/models/qwen -i -p "Hello!" --output chats/
+  chatmill chat --load "chats/chat-20260131-154500.jsonl 2"   the second chat of a file
 """
 
 
@@ -34,9 +35,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument_group("prompt").add_argument
     add("-p", "--prompt", metavar="TEXT", help="answer this prompt and exit; text from a pipe is appended to it")
-    add("--prompt-file", metavar="FILE", help="append the text of a file, or with - of stdin, to the prompt")
+    add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
     add("-i", "--interactive", action="store_true", help="continue the chat in the terminal after the answer")
     add("-s", "--system", default="", metavar="TEXT", help="system prompt (default: none)")
+    add("--load", metavar="FILE", help="continue a saved chat; FILE may end with its number, as in 'FILE 2'")
     add = command.add_argument_group("model").add_argument
     add("-m", "--model", metavar="PATH", help=f"folder, file or DVC run (default: {MODEL_FOLDERS[0]})")
     add("--tokenizer", type=Path, metavar="PATH", help="tokenizer to use instead of the model's own")
@@ -79,20 +81,28 @@ def run(options: argparse.Namespace) -> None:
         check_positive("--threads", options.threads, MAX_THREADS)
     sampling = Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
     prompt = read_prompt(options)
-    interactive = prompt is None or options.interactive
-    show_notices = not options.quiet and (interactive or options.verbose or sys.stderr.isatty())
-    transcript = Transcript(options.output) if options.output else None
-    if prompt is None or interactive:
-        from chatmill.app.terminal import editor  # slow to import, and not needed for one prompt
+    if prompt is not None and not options.interactive:
+        open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty()).ask(prompt)
+        return
+    from chatmill.app.terminal import editor  # slow to import, and not needed for one prompt
 
-        with editor.use_terminal():
-            session = open_session(options, sampling, show_notices)
-            chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
-            editor.chat_loop(chat, prompt)
-    else:
-        session = open_session(options, sampling, show_notices)
-        chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
-        chat.ask(prompt)
+    with editor.use_terminal():
+        editor.chat_loop(open_chat(options, sampling, show_notices=True), prompt)
+
+
+def open_chat(options: argparse.Namespace, sampling: Sampling, *, show_notices: bool) -> TerminalChat:
+    """Load the model, and start or continue a chat; files are checked before."""
+    show_notices = show_notices and not options.quiet
+    transcript = Transcript(options.output) if options.output else None
+    saved = read_numbered_chat(options.load) if options.load is not None else None
+    session = open_session(options, sampling, show_notices)
+    chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
+    if saved:
+        loaded = chat.load(*saved)
+        session.system = options.system or session.system
+        if show_notices:
+            notify(loaded)
+    return chat
 
 
 def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: bool) -> ChatSession:
@@ -129,15 +139,12 @@ def status_line(line: str) -> Iterator[None]:
 
 def read_prompt(options: argparse.Namespace) -> str | None:
     """The prompt from the options, a file or a pipe; None where it is to be typed in the terminal."""
-    parts = [] if options.prompt is None else [options.prompt]
-    if options.prompt_file not in (None, "-"):
-        with open(options.prompt_file, "rb") as file:
-            parts.append(decode_utf8(file.read(MAX_ROW_BYTES + 1), options.prompt_file))
-    elif options.prompt_file == "-" or should_read_stdin(bool(parts)):
-        parts.append(decode_utf8(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), "standard input"))
-    if not parts:
+    file = options.prompt_file
+    if file is None and should_read_stdin(after_prompt=options.prompt is not None):
+        file = STDIN
+    if options.prompt is None and file is None:
         return None
-    return "\n".join(part.strip("\n").rstrip() for part in parts).strip("\n")
+    return join_prompt(options.prompt, None if file is None else read_text(file))
 
 
 def should_read_stdin(after_prompt: bool) -> bool:
@@ -159,13 +166,3 @@ def should_read_stdin(after_prompt: bool) -> bool:
                 notify("waiting for the end of stdin, which is appended to the prompt (to skip it: < /dev/null)")
         return True
     return False
-
-
-def decode_utf8(content: bytes, name: str) -> str:
-    """Decode UTF-8. Raises ValueError with the place of an invalid byte."""
-    if len(content) > MAX_ROW_BYTES:
-        raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: shorten it")
-    try:
-        return content.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error

@@ -20,6 +20,7 @@ from chatmill.app.comparison import (
     supports_tools,
 )
 from chatmill.app.experiments import fetch_model
+from chatmill.app.prompt_files import PROMPT_FILE_HELP, join_prompt, read_text
 from chatmill.app.terminal.formatting import plural
 from chatmill.app.terminal.settings import MAX_THREADS, check_positive
 from chatmill.app.terminal.side_by_side import columns, wrap_text
@@ -29,7 +30,6 @@ from chatmill.app.verdict import views
 from chatmill.app.verdict.compared_runs import Run
 from chatmill.app.verdict.comparing import LIMIT, compare_sides, runs_of
 from chatmill.datasets.formats.registry import FORMAT_NAMES
-from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.inference.sampler import Sampling
@@ -52,7 +52,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
     add("--markdown", type=Path, metavar="FILE", help="also write the verdict as Markdown")
     add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
-    add("--prompt-file", type=Path, metavar="FILE", help="file with more prompts, one a line")
+    add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
+    add("--prompt-list", metavar="FILE", help="a file with more prompts, one a line; - is stdin")
     add("--system", default="", metavar="TEXT", help="system prompt (default: none)")
     add("--max-tokens", type=int, default=256, metavar="N", help="as for `chatmill chat`")
     for field in fields(Sampling):
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if given := [name for name in DATA_OPTIONS if getattr(options, name) is not None]:
         raise ValueError(f"--{given[0]}: expected --data FILE as well")
-    prompts = read_prompts(options.prompt, options.prompt_file)
+    prompts = read_prompts(options)
     sessions = open_sessions(options)
     if options.json:
         print(json.dumps(as_json(options.models, sessions, [compare_answers(prompt, sessions) for prompt in prompts])))
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
 
 def run_on_data(options: argparse.Namespace) -> None:
     """Compare the models on data, and print the verdict."""
-    if options.prompt or options.prompt_file:
+    if options.prompt or options.prompt_file or options.prompt_list:
         raise ValueError("expected either --data, or prompts")
     if options.limit is not None:
         check_positive("--limit", options.limit)
@@ -121,27 +122,17 @@ def notify_of_run(run: Run) -> None:
     notify(f"{run.name}: {engine.name} on {device_name(engine)}: {counts}")
 
 
-def read_prompts(from_options: Sequence[str], file: Path | None) -> list[str]:
-    """The prompts on the command line and in a file. Raises ValueError where there is none, or an empty one."""
-    if not all(map(str.strip, from_options)):
-        raise ValueError("a prompt is empty: pass some text after -p")
-    lines = read_lines(file) if file else []
-    prompts = [*from_options, *filter(str.strip, lines)]
-    if not prompts:
-        raise ValueError("no prompts: pass one after -p, or a file with one a line after --prompt-file")
+def read_prompts(options: argparse.Namespace) -> list[str]:
+    """The prompts of the options and their files. Raises ValueError where there is none, or an empty one."""
+    listed = read_text(options.prompt_list).splitlines() if options.prompt_list else []
+    given: list[str | None] = [*options.prompt, *filter(str.strip, listed)]
+    if not given and options.prompt_file is None:
+        raise ValueError("no prompts: pass one after -p or in --prompt-file, or one a line in --prompt-list")
+    text = None if options.prompt_file is None else read_text(options.prompt_file)
+    prompts = [join_prompt(prompt, text) for prompt in given or [None]]
+    if not all(map(str.strip, prompts)):
+        raise ValueError("a prompt is empty: pass some text after -p or in --prompt-file")
     return prompts
-
-
-def read_lines(file: Path) -> list[str]:
-    """The lines of a UTF-8 file. Raises ValueError for invalid UTF-8 or a file that is too large."""
-    with file.open("rb") as stream:
-        content = stream.read(MAX_ROW_BYTES + 1)
-    if len(content) > MAX_ROW_BYTES:
-        raise ValueError(f"{file}: over {MAX_ROW_BYTES:,} bytes: shorten it")
-    try:
-        return content.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from starlette.responses import Response
 from starlette.types import Send
 
+from chatmill.app.logprobs import TokenLogprob
 from chatmill.app.server.api_errors import ApiError, QueueFull, SchedulerStopped, to_api_error
 from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableResponse
 from chatmill.app.server.jobs import (
@@ -15,7 +16,6 @@ from chatmill.app.server.jobs import (
     CompletionJob,
     GenerationConfig,
     Job,
-    TokenLogprob,
     new_detokenizer,
 )
 from chatmill.app.server.models import Model, Models

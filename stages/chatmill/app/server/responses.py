@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
+from chatmill.app.logprobs import TokenLogprob
 from chatmill.app.server.client_tools import ClientCall
-from chatmill.app.server.jobs import CompletionJob, TokenLogprob
+from chatmill.app.server.jobs import CompletionJob
 from chatmill.conversation.chatml import Part
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 

@@ -3,25 +3,30 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import create_app_session
+from prompt_toolkit.application import create_app_session, get_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import is_searching
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from chatmill.app.terminal.pasted_texts import PastedTexts
 from chatmill.app.terminal.settings import SETTINGS
 from chatmill.app.terminal.slash_commands import SLASH_COMMANDS, run_command
 from chatmill.app.terminal.terminal_chat import TerminalChat, notify
 from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+
+if sys.platform != "win32":
+    import termios
 
 FILE_COMMANDS = ("/load", "/save")
 
@@ -34,18 +39,44 @@ def use_terminal() -> Iterator[None]:
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")  # else terminals without cursor reports show a warning
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started with it ignored
     terminal_input, terminal_output = create_input(always_prefer_tty=True), create_output(always_prefer_tty=True)
-    with create_app_session(input=terminal_input, output=terminal_output):
+    with create_app_session(input=terminal_input, output=terminal_output), _typed_ahead(terminal_input.fileno()):
+        try:
+            yield
+        finally:
+            terminal_output.disable_bracketed_paste()
+            terminal_output.flush()
+
+
+@contextmanager
+def _typed_ahead(terminal: int) -> Iterator[None]:
+    """Keep the keys that are typed while no prompt reads them, as during an answer, for the next one; do not echo them.
+
+    Ctrl-C remains a signal; it discards the keys before it.
+    """
+    if sys.platform == "win32":
         yield
+        return
+    before = termios.tcgetattr(terminal)
+    iflag, oflag, cflag, lflag, *others = before
+    lflag &= ~(termios.ECHO | termios.ICANON)  # with ICANON the terminal would drop what exceeds 4,095 characters
+    termios.tcsetattr(terminal, termios.TCSANOW, [iflag & ~termios.ICRNL, oflag, cflag, lflag, *others])
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def chat_loop(chat: TerminalChat, first_prompt: str | None = None) -> None:
     """Answer the first prompt, if there is one; then read and answer until the user leaves."""
+    pasted = PastedTexts()
     editor: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
         prompt_continuation="  ",
-        history=_history(),
-        key_bindings=_keys(),
+        history=_history(pasted),
+        key_bindings=_keys(pasted),
+        input_processors=[pasted],
         completer=_Completer(),
         complete_while_typing=False,
         complete_style=CompleteStyle.READLINE_LIKE,
@@ -60,15 +91,15 @@ def chat_loop(chat: TerminalChat, first_prompt: str | None = None) -> None:
     with suppress(EOFError):
         while True:
             with suppress(KeyboardInterrupt):
-                _take_turn(chat, editor)
+                _take_turn(chat, editor, pasted)
     if chat.transcript and chat.transcript.file:
         notify(f"saved to {chat.transcript.file}")
 
 
-def _take_turn(chat: TerminalChat, editor: PromptSession[str]) -> None:
+def _take_turn(chat: TerminalChat, editor: PromptSession[str], pasted: PastedTexts) -> None:
     """Read a line and respond to it. Raises EOFError where the user leaves, KeyboardInterrupt at Ctrl-C."""
     try:
-        text = editor.prompt().strip("\n").rstrip()
+        text = pasted.unfold(editor.prompt()).strip("\n").rstrip()
     except KeyboardInterrupt:
         if not editor.default_buffer.text:
             notify("Ctrl-D or /bye leaves")
@@ -83,6 +114,9 @@ def _take_turn(chat: TerminalChat, editor: PromptSession[str]) -> None:
 
 def _respond(respond: Callable[[TerminalChat, str], None], chat: TerminalChat, text: str) -> None:
     """Run a command, or answer; an error is reported, and the chat continues."""
+    output = get_app_session().output
+    output.enable_bracketed_paste()  # of texts that are pasted meanwhile
+    output.flush()
     try:
         respond(chat, text)
     except BrokenPipeError:  # the reader of stdout has exited
@@ -91,8 +125,11 @@ def _respond(respond: Callable[[TerminalChat, str], None], chat: TerminalChat, t
         notify(error_line(error))
 
 
-def _keys() -> KeyBindings:
-    """Enter sends; Alt-Enter inserts a newline, and so does Enter after a backslash, which is removed."""
+def _keys(pasted: PastedTexts) -> KeyBindings:
+    """Enter sends; Alt-Enter inserts a newline, and so does Enter after a backslash, which is removed.
+
+    A long text that is pasted is folded.
+    """
     keys = KeyBindings()
 
     @keys.add("enter", filter=~is_searching)
@@ -107,6 +144,10 @@ def _keys() -> KeyBindings:
     @keys.add("escape", "enter")
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
+
+    @keys.add(Keys.BracketedPaste, filter=~is_searching)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(pasted.fold(event.data.replace("\r\n", "\n").replace("\r", "\n")))
 
     return keys
 
@@ -126,14 +167,21 @@ class _Completer(Completer):
 
 
 class _FileHistory(FileHistory):
-    """A history file; where it cannot be written, the line is used but not remembered."""
+    """A history file, in which no text is folded; where it cannot be written, the line is used but not remembered."""
+
+    def __init__(self, file: Path, pasted: PastedTexts) -> None:
+        super().__init__(file)
+        self._pasted = pasted
+
+    def load_history_strings(self) -> Iterable[str]:
+        return map(self._pasted.fold, super().load_history_strings())
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
-            super().store_string(string)
+            super().store_string(self._pasted.unfold(string))
 
 
-def _history() -> History:
+def _history(pasted: PastedTexts) -> History:
     """The history of earlier chats, in a file that only the user may read; in memory where no file can be written."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
@@ -144,4 +192,4 @@ def _history() -> History:
         reason = error_line(error) if isinstance(error, OSError) else str(error)
         notify(f"{reason}: the input history is not saved for the next chat")
         return InMemoryHistory()
-    return _FileHistory(file)
+    return _FileHistory(file, pasted)

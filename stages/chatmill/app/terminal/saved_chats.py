@@ -18,6 +18,7 @@ from typing import Any
 from chatmill.app.inputs import read_input_file, text_or_messages
 from chatmill.conversation.chatml import Conversation, Message, Record, check_turns
 from chatmill.datasets.formats import markers
+from chatmill.pipeline.user_errors import error_line
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
@@ -112,6 +113,20 @@ def read_chat(file: Path, number: int) -> Conversation:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     return conversation
+
+
+def read_numbered_chat(argument: str) -> tuple[str, Conversation]:
+    """The file's name and the conversation of `FILE` or `FILE N`, as in /load; a file may be named so, too.
+
+    Raises ValueError with the remedy where the file cannot be read, or holds no conversation.
+    """
+    name, _, number = argument.rpartition(" ")
+    if not (name and number.isdecimal()) or expand_path(argument).exists():
+        name, number = argument, "1"
+    try:
+        return name, read_chat(expand_path(name), max(1, int(number)))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{error_line(error)}: load a chat that /save or --output wrote") from error
 
 
 def expand_path(name: str) -> Path:

@@ -5,16 +5,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from chatmill.app.terminal.formatting import format_duration, plural
-from chatmill.app.terminal.saved_chats import expand_path, read_chat, save_chat
+from chatmill.app.terminal.probabilities import show_likeliest, show_probabilities
+from chatmill.app.terminal.saved_chats import read_numbered_chat, save_chat
 from chatmill.app.terminal.settings import EMPTY, SETTINGS, change_setting, format_setting
 from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, format_stats, notify
-from chatmill.app.terminal.token_display import show_tokens
+from chatmill.app.terminal.token_display import show_text_tokens, show_tokens
 from chatmill.conversation.chatml import Message
 
 KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, inserts a newline. Tab
 completes, Up recalls earlier input, Ctrl-C stops an answer, Ctrl-D leaves.
 To send a message that begins with a slash, type two."""
 ALIASES = {"/exit": "/bye", "/quit": "/bye", "/?": "/help", "/retry": "/regenerate"}  # in other programs
+MAX_LINE = 60  # characters of a message that is named
 _SPEAKERS = {"system": "system", "user": "you", "assistant": "model"}
 
 
@@ -95,16 +97,33 @@ def _save_chat(chat: TerminalChat, name: str) -> None:
 def _load_chat(chat: TerminalChat, argument: str) -> None:
     if not argument:
         raise ValueError("/load: expected a file, and its conversation's number if it has several: /load FILE 2")
-    name, _, number = argument.rpartition(" ")
-    if not (name and number.isdecimal()) or expand_path(argument).exists():
-        name, number = argument, "1"
-    conversation = read_chat(expand_path(name), max(1, int(number)))
-    if conversation[-1].role == "user":
-        *conversation, _ = conversation
-        notify("the last message has no answer and was dropped")
-    chat.start_conversation()
-    chat.session.set_conversation(conversation)
-    notify(f"{name}: {plural(len(conversation), 'message')} loaded; /show prints them")
+    notify(chat.load(*read_numbered_chat(argument)))
+
+
+def _branch(chat: TerminalChat, argument: str) -> None:
+    number, _, name = argument.partition(" ")
+    conversation = chat.session.conversation
+    starts = [index for index, message in enumerate(conversation) if message.role == "user"]
+    if not starts:
+        raise ValueError("/branch: there is no message to go back to")
+    if not argument:
+        for n, start in enumerate(starts, 1):
+            notify(f"{n:<3} {_first_line(conversation[start].text)}")
+        notify("/branch N goes back to before message N")
+        return
+    if not number.isdecimal() or not 1 <= int(number) <= len(starts):
+        raise ValueError(f"/branch: expected the number of one of your messages, 1 to {len(starts)}, got {number!r}")
+    start = starts[int(number) - 1]
+    file = save_chat(conversation, name.strip() or "./")
+    chat.continue_conversation(conversation[:start])
+    notify(f"back to before message {number}: {_first_line(conversation[start].text)}")
+    notify(f"the whole conversation is saved: /load {file}")
+
+
+def _first_line(text: str) -> str:
+    """The first line of a text, cut to the width of a terminal."""
+    line, *others = text.strip().split("\n", maxsplit=1)
+    return f"{line[:MAX_LINE]} …" if others or len(line) > MAX_LINE else line
 
 
 def _regenerate(chat: TerminalChat, _: str) -> None:
@@ -126,10 +145,22 @@ def _undo(chat: TerminalChat, _: str) -> None:
     notify(f"removed, with its answer: {question}")
 
 
-def _tokens(chat: TerminalChat, _: str) -> None:
+def _tokens(chat: TerminalChat, text: str) -> None:
+    if text:
+        show_text_tokens(text, chat.session.tokenizer)
+        return
     if not any(message.role == "assistant" for message in chat.session.conversation):
-        raise ValueError("there is no answer yet")
+        raise ValueError("there is no answer yet: ask something, or pass a text, as in /tokens Hello")
     show_tokens(chat.session)
+
+
+def _explain(chat: TerminalChat, number: str) -> None:
+    if not number:
+        show_probabilities(chat.session)
+    elif number.isdecimal():
+        show_likeliest(chat.session, int(number))
+    else:
+        raise ValueError(f"/why: expected the number of a token of the latest answer, got {number!r}")
 
 
 def _statistics(chat: TerminalChat, _: str) -> None:
@@ -160,7 +191,9 @@ SLASH_COMMANDS = {
     "/load": SlashCommand("FILE [N]", "continue a saved chat; N is its number in the file", _load_chat),
     "/regenerate": SlashCommand("", "answer the latest question again", _regenerate),
     "/undo": SlashCommand("", "remove the latest question and its answer", _undo),
-    "/tokens": SlashCommand("", "show the tokens of the latest exchange with their ids", _tokens),
+    "/branch": SlashCommand("[N [FILE]]", "go back to before message N, and save the whole chat", _branch),
+    "/tokens": SlashCommand("[TEXT]", "show tokens and ids of the latest exchange, or of TEXT", _tokens),
+    "/why": SlashCommand("[N]", "show probabilities of the answer, or likely tokens at N", _explain),
     "/stats": SlashCommand("", "show the model, and numbers of tokens and speeds", _statistics),
     "/bye": SlashCommand("", "leave", _leave),
 }

@@ -11,6 +11,8 @@ from wcwidth import wrap
 from chatmill.app.terminal.formatting import format_duration, format_size, plural
 from chatmill.app.terminal.printable import printable
 from chatmill.app.terminal.saved_chats import Transcript
+from chatmill.app.terminal.word_wrap import WordWrap
+from chatmill.conversation.chatml import Conversation
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
@@ -45,10 +47,11 @@ class TerminalChat:
         Raises what the generator raises, and KeyboardInterrupt; the text generated until then is saved.
         """
         before, num_dropped, shown = self.session.answer_stats, self.session.num_dropped, False
+        wrapped = WordWrap()
         try:
             with closing(answer):
                 for text in answer:
-                    print_text(text)
+                    print_text(text, wrapped)
                     shown = True
         except KeyboardInterrupt:
             end_line(shown)
@@ -73,6 +76,20 @@ class TerminalChat:
         """Start another conversation in the transcript, if there is one."""
         if self.transcript:
             self.transcript.start_conversation()
+
+    def continue_conversation(self, conversation: Conversation) -> None:
+        """Continue another conversation, which ends with an answer; that answer has no statistics and no ids."""
+        self.start_conversation()
+        self.session.set_conversation(conversation)
+        self.session.answer_stats = None
+
+    def load(self, name: str, conversation: Conversation) -> str:
+        """Continue a conversation of a file, without a last message that has no answer; return a line that says so."""
+        if conversation[-1].role == "user":
+            *conversation, _ = conversation
+            notify("the last message has no answer and was dropped")
+        self.continue_conversation(conversation)
+        return f"{name}: {plural(len(conversation), 'message')} loaded; /show prints them"
 
     def _report(self, shown: bool, num_dropped: int) -> None:
         session = self.session
@@ -120,9 +137,11 @@ def device_name(engine: Engine) -> str:
     return describe_device(engine.device)
 
 
-def print_text(text: str) -> None:
-    """Print a part of an answer: unchanged, or for a terminal with its control characters replaced."""
-    print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+def print_text(text: str, wrapped: WordWrap) -> None:
+    """Print a part of an answer: unchanged, or for a terminal with its control characters replaced, and wrapped."""
+    if sys.stdout.isatty():
+        text = printable(text) if os.environ.get("TERM") == "dumb" else wrapped.feed(printable(text))
+    print(text, end="", flush=True)
 
 
 def end_line(started: bool) -> None:

@@ -31,10 +31,10 @@ StyledLine = list[tuple[str, str]]  # styles and texts
 
 
 class _Cell(NamedTuple):
-    """A token as it is printed; `width` in columns."""
+    """A token as it is printed, and the label below it; `width` in columns."""
 
     text: str
-    id: str
+    label: str
     width: int
     style: str
     rule: str
@@ -55,11 +55,15 @@ def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def grid(tokens: Sequence[Token], columns: int) -> Iterator[StyledLine]:
-    """Three lines for each row of tokens; a row begins after a newline, and where a token would not fit."""
-    for row in _rows(map(_cell, range(len(tokens)), tokens), columns):
+def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = None) -> Iterator[StyledLine]:
+    """Three lines for each row of tokens; a row begins after a newline, and where a token would not fit.
+
+    `labels` stand below the tokens instead of their ids.
+    """
+    labels = [str(token.id) for token in tokens] if labels is None else labels
+    for row in _rows(map(_cell, range(len(tokens)), tokens, labels), columns):
         yield _spaced((cell.style, _padded(cell.text, cell.width)) for cell in row)
-        yield [("", " ".join(_padded(cell.id, cell.width) for cell in row).rstrip())]
+        yield [("", " ".join(_padded(cell.label, cell.width) for cell in row).rstrip())]
         yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
 
 
@@ -82,13 +86,13 @@ def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) ->
         yield [("italic" if row is head else "", line.rstrip())]
 
 
-def _cell(index: int, token: Token) -> _Cell:
-    text, number = visible(token.content), str(token.id)
+def _cell(index: int, token: Token, label: str) -> _Cell:
+    text = visible(token.content)
     style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
     return _Cell(
         text=text,
-        id=number,
-        width=max(get_cwidth(text), len(number)),
+        label=label,
+        width=max(get_cwidth(text), get_cwidth(label)),
         style=f"{style} bold" if token.is_control else style,
         rule=RULES[token.loss],
         ends_line=token.content.endswith(b"\n"),

@@ -1,0 +1,58 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wcwidth import wcswidth
+
+from chatmill.app.terminal.word_wrap import WordWrap
+
+
+def screen(printed):
+    """The lines that a terminal shows of what is printed."""
+    lines = [""]
+    for move, character in re.findall(r"\x1b\[(\d+)D\x1b\[K|(.)", printed, re.DOTALL):
+        if move:
+            kept = lines[-1]
+            while kept and wcswidth(lines[-1]) - wcswidth(kept) < int(move):
+                kept = kept[:-1]
+            lines[-1] = kept
+        elif character == "\n":
+            lines.append("")
+        else:
+            lines[-1] += character
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("A long sentence", ["A long ", "sentence"]),
+        ("A long one is", ["A long one", "is"]),
+        ("abcdefghijklmn op", ["abcdefghij", "klmn op"]),
+        ("one\n\ntwo three four", ["one", "", "two three ", "four"]),
+        ("我很高兴认识你们", ["我很高兴认", "识你们"]),
+        ("to 我很高兴", ["to ", "我很高兴"]),
+        ("abcdefgh\tij", ["abcdefgh", "ij"]),
+    ],
+)
+def test_lines_break_between_words(text, lines):
+    assert screen(WordWrap(lambda: 11).feed(text)) == lines
+
+
+@given(st.lists(st.text("ab cd\né我", max_size=30)))
+def test_however_it_is_divided_it_looks_the_same_and_fits(parts):
+    wrap = WordWrap(lambda: 11)
+    shown = screen("".join(map(wrap.feed, parts)))
+    assert shown == screen(WordWrap(lambda: 11).feed("".join(parts)))
+    assert all(wcswidth(line) <= 10 for line in shown)
+    words = re.findall(r"\S", "".join(parts))
+    assert words == re.findall(r"\S", "".join(shown))
+
+
+def test_the_width_is_that_of_the_moment():
+    widths = [11]
+    wrap = WordWrap(lambda: widths[-1])
+    first = wrap.feed("one two ")
+    widths.append(40)
+    assert screen(first + wrap.feed("three four")) == ["one two three four"]
