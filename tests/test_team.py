@@ -1,6 +1,10 @@
-"""Two people share runs as stages/README.md says: a bare repository, a folder as storage, experiments, a merge."""
+"""Two people share runs as stages/README.md says: a bare repository, storage, experiments, a merge.
+
+The storage is a folder, and with the extra `peers` also a server of S3.
+"""
 
 import subprocess
+from contextlib import contextmanager
 
 import pytest
 
@@ -27,14 +31,48 @@ class Member(Project):
         return "up to date" in self.dvc("status") and self.repro() == []
 
 
+@contextmanager
+def s3_server():
+    """The address of a server of S3 with the bucket `bucket`."""
+    pytest.importorskip("dvc_s3")
+    boto3 = pytest.importorskip("boto3")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "ACCESS_KEY_ID": "me",
+            "SECRET_ACCESS_KEY": "secret",
+            "DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(f"AWS_{name}", value)
+        server.start()
+        host, port = server.get_host_and_port()
+        address = f"http://{host.replace('0.0.0.0', '127.0.0.1')}:{port}"
+        boto3.client("s3", endpoint_url=address).create_bucket(Bucket="bucket")
+        yield address
+        server.stop()
+
+
+@pytest.fixture(scope="module", params=["folder", "s3"])
+def storage(request, tmp_path_factory):
+    """The arguments of `dvc remote add` and `dvc remote modify`."""
+    if request.param == "folder":
+        yield str(tmp_path_factory.mktemp("storage")), ()
+    else:
+        with s3_server() as address:
+            yield "s3://bucket/chatmill", ("endpointurl", address)
+
+
 @pytest.fixture(scope="module")
-def team(git_project, tmp_path_factory):
+def team(git_project, storage, tmp_path_factory):
     """Two clones of one repository, the second without any data."""
     folder = tmp_path_factory.mktemp("team")
     first = Member(git_project.copy(folder / "first").folder)
     first.git("init", "-q", "--bare", str(folder / "shared.git"))
     first.git("remote", "add", "origin", str(folder / "shared.git"))
-    first.dvc("remote", "add", "-d", "storage", str(folder / "storage"))
+    address, options = storage
+    first.dvc("remote", "add", "-d", "storage", address)
+    if options:
+        first.dvc("remote", "modify", "storage", *options)
     first.commit("Use the team's storage")
     first.git("push", "-qu", "origin", "HEAD")
     first.dvc("push")
