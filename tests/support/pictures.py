@@ -40,10 +40,10 @@ def chat(page):
     expect(page.locator("#token-card")).to_be_visible()
 
 
-def sections(page, first, after):
-    """The rectangle of the report from one section to another."""
-    headings = [page.get_by_role("heading", name=name, exact=True, level=2) for name in (first, after)]
-    top, bottom = (heading.bounding_box()["y"] - MARGIN for heading in headings)
+def excerpt(page, section, chart):
+    """The rectangle of the report from a section to a chart."""
+    edges = page.get_by_role("heading", name=section, exact=True, level=2), page.locator("figcaption", has_text=chart)
+    top, bottom = (edge.first.bounding_box()["y"] - MARGIN for edge in edges)
     return {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
 
 
@@ -57,7 +57,7 @@ def main():
             chat(page)
             page.screenshot(path=IMAGES / "chat.png")
         with visit(browser, report, **LOOK) as page:
-            part = sections(page, "Bits per byte of held-out text", "Speed")
+            part = excerpt(page, "Bits per byte of held-out text", "Learning rate")
             page.screenshot(path=IMAGES / "report.png", full_page=True, clip=part)
 
 

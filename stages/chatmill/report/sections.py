@@ -106,13 +106,13 @@ def training(curve: Curve) -> Html:
     """Loss, bits per byte and learning rate by step."""
     charts = [
         training_chart("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
-        training_chart("Learning rate", "rate", {"matrices": curve.get("learning_rate")}, RATE_NOTE),
         training_chart(
             "Bits per byte",
             "bits per byte",
             {"training": curve.get("bits_per_byte"), "validation": curve.get("validation_bits_per_byte")},
             BITS_NOTE,
         ),
+        training_chart("Learning rate", "rate", {"matrices": curve.get("learning_rate")}, RATE_NOTE),
     ]
     return section("Training", tag("div", *charts, class_="columns")) if any(charts) else Html()
 
