@@ -1,0 +1,16 @@
+"""Every allowed value of the parameters of tokenizers and exports, run through the whole pipeline."""
+
+import pytest
+
+from support.allowed_values import TOKENIZERS, as_id, copied_with_teacher, run_with
+
+
+@pytest.fixture(scope="module")
+def own_project(project, tmp_path_factory):
+    return copied_with_teacher(project, tmp_path_factory.mktemp("values") / "project")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", TOKENIZERS, ids=as_id)
+def test_every_allowed_value_completes(project, own_project, values):
+    assert run_with(values, own_project, project) == []
