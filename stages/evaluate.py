@@ -19,6 +19,7 @@ from chatmill.conversation.chatml import Conversation, read_records
 from chatmill.conversation.template import TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.evaluation.answer_lengths import measure_lengths
 from chatmill.evaluation.answering import accuracies, answer_prompts, answer_questions, answer_talk, wrong_answers
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, default_stride
 from chatmill.evaluation.calibration import calibration
@@ -273,6 +274,10 @@ def main(
             [answer.true for answer in talk],
             train,
         ),
+        "answer_tokens": {
+            "model": measure_lengths((answer.reply for answer in talk), tokenizer),
+            "true": measure_lengths((answer.true for answer in talk), tokenizer),
+        },
         **sense,
         "engines": compared,
         "tokenizer": measure_compression(test_set, tokenizer, corpora, template, compare_tokenizers),

@@ -131,6 +131,7 @@ def main(
         answers.calibration(measured),
         answers.persona(measured),
         answers.talk(measured),
+        answers.lengths(measured),
         sections.compression(measured),
         sections.training(steps),
         speed(measured, timed),

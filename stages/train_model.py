@@ -56,7 +56,7 @@ from chatmill.training.samples import sample_answers
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import Trainer, keep_freed_memory
 from chatmill.training.training_loop import STAGE, Plan, plan_steps, train
-from chatmill.training.validation import pooled_batches, weighted_batches
+from chatmill.training.validation import pooled_validation, weighted_batches
 
 ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams only: with a layer, steps took a third longer, for less
 CHAINED = 0.5  # of the conversations; without chains, answers after 300 tokens of other talk were 40 % right, not 98 %
@@ -263,7 +263,7 @@ def run_worker(
             start(untrained, plan.phases[0].dataset, parameters, hardware.precision)
         num_bytes = torch.from_numpy(token_byte_lengths(vocabulary))
         trainer = make_trainer(untrained, parameters, length.steps, hardware, num_bytes, group)
-        batches = pooled_batches(validation, plan.phases[-1].rows_per_batch, group)
+        measured_on = pooled_validation(validation, plan.phases[-1].rows_per_batch, group)
         kept = keep_weights(parameters, validation, plan, group)
         followed = parameters.model_dump(mode="json", exclude=NOT_FOLLOWED) | {"precision": hardware.precision}
         inputs = [
@@ -278,8 +278,8 @@ def run_worker(
         if group.is_main_process:
             for line in describe_run(length, trainer.model, needed(trainer.model.config), device):
                 log(STAGE, line)
-        curve_file = CurveFile(curve if group.is_main_process else None)
-        train(trainer, batches, plan, checkpoint, vocabulary, curve_file, kept)
+        curve_file = CurveFile(curve if group.is_main_process else None, measured_on.sources.values())
+        train(trainer, measured_on, plan, checkpoint, vocabulary, curve_file, kept)
         weights = kept.final(trainer)
         if not group.is_main_process:
             return

@@ -254,6 +254,13 @@ def test_messages_of_the_test_set_are_answered_beside_what_stands_there(folders,
     assert sample["messages_before"] == len(before)
 
 
+def test_the_lengths_of_answers_are_counted_in_tokens_beside_those_of_the_true_ones(more_metrics):
+    lengths = more_metrics["answer_tokens"]  # in bytes, of which "Of 1 I know 1." has 14, and "Of 10 I know 10." 16
+    assert lengths["true"]["counts"] == {"8": 10, "16": 10, "32": 1, "512": 1}
+    assert lengths["true"]["longest"] == len("and on " * 130)
+    assert sum(lengths["model"]["counts"].values()) == 22
+
+
 def paths(tree, prefix=""):
     """The paths of the values in nested dictionaries."""
     for key, item in tree.items():

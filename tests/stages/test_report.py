@@ -51,6 +51,10 @@ EVALUATION = {
         "sense": {"first": [0.71, 0.885]},
         "verbatim": {"true": {"share": [0, 0.08]}},
     },
+    "answer_tokens": {
+        "model": {"mean": 5.5, "longest": 9, "counts": {"1": 1, "4": 1, "8": 2}},
+        "true": {"mean": 17.25, "longest": 33, "counts": {"8": 3, "32": 1}},
+    },
     "counts": {"verbatim": {"true": {"share": 44}}, "sense": {"first": 80}},
     "engines": {
         "pytorch": {"bits_per_byte": 0.9, "skills_macro": 0.9, "size_mb": 9.8},
@@ -365,6 +369,18 @@ def test_axe_finds_nothing(run_stage, scheme, width):
 
 
 @pytest.mark.slow
+def test_on_paper_nothing_is_wider_than_the_page_and_what_is_folded_is_left_out(run_stage):
+    page = run_stage(soft=SOFT) / "report/index.html"
+    a4 = {"width": 680, "height": 1009}  # without the margins
+    with chromium() as browser, visit(browser, page.as_uri(), viewport=a4) as shown:
+        shown.emulate_media(media="print")
+        assert shown.evaluate("document.documentElement.scrollWidth") <= a4["width"]
+        scrolling = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
+        assert shown.evaluate(scrolling) == 0
+        assert [one.is_visible() for one in shown.locator("summary").all()].count(True) == 0
+
+
+@pytest.mark.slow
 def test_the_cursor_shows_the_values_and_the_scale_is_chosen(run_stage):
     page = run_stage(curve="step\tloss\n1\t7.5\n2\t0.75\n3\t0.25\n") / "report/index.html"
     with chromium() as browser, visit(browser, page.as_uri()) as shown:
@@ -404,6 +420,45 @@ def test_labels_keep_clear_of_the_ticks_below_the_chart():
 def test_training_charts_say_on_which_text_they_are_measured(write_page):
     shown = Outline(write_page()).text
     assert "Measured on trained text, the assistant's and that of documents: in the training batches, and in a" in shown
+
+
+def charts(page):
+    """The titles of the charts of training, each twice: by both scales of its axis."""
+    return re.findall("<figcaption>([^<]*)", page.partition("<h2>Training")[2].partition("<h2>")[0])[::2]
+
+
+SOURCES = [f"s{number}" for number in range(9)]
+
+
+def test_gradients_and_sources_have_charts_of_their_own(write_page):
+    head = "\tgradient_norm\tvalidation_bits_per_byte/talk\tvalidation_bits_per_byte/<b>"
+    page = write_page(curve=f"step\tloss{head}\n1\t7\t0.5\t\t\n2\t6\t0.25\t1.75\t1.5\n")
+    assert charts(page) == ["Loss", "Validation by source", "Gradient norm"]
+    loss, by_source, norm = page.partition("<h2>Training")[2].split('<div class="logarithmic"')[:3]
+    assert "training: nats per token from 7 to 6<" in loss and "norm from 0.5 to 0.25" in norm
+    assert "talk: bits per byte from 1.75" in by_source and "&lt;b&gt;: bits per byte from 1.5" in by_source
+
+
+def test_of_many_sources_those_that_need_most_bits_are_drawn(write_page):
+    head = "\t".join(f"validation_bits_per_byte/{name}" for name in SOURCES)
+    page = write_page(curve=f"step\t{head}\n1\t" + "\t".join(map(str, range(1, 10))) + "\n")
+    drawn = page.partition("<h2>Training")[2].partition("<desc>")[2].partition("</desc>")[0]
+    assert re.findall(r"s\d", drawn) == SOURCES[:1:-1] and "Of 9 sources, the 7 with the most at the end." in page
+
+
+@pytest.mark.parametrize(
+    ("curve", "titles"), [("", []), ("step\tgradient_norm\n1\tinf\n", []), (CURVE, ["Loss", "Bits per byte"])]
+)
+def test_charts_of_what_an_earlier_run_did_not_measure_are_left_out(write_page, curve, titles):
+    assert charts(write_page(curve=curve)) == titles
+
+
+def test_lengths_of_answers_stand_beside_those_of_the_true_ones(write_page):
+    shown = Outline(write_page()).text
+    assert "Greedy answers to 4 messages" in shown and "true ones 17.2 tokens, the longest 33" in shown
+    for row in ("125.0 %0.0 %", "4–725.0 %0.0 %", "8–1550.0 %75.0 %", "32–630.0 %25.0 %"):
+        assert row in shown
+    assert "Lengths of answers" not in Outline(write_page(EVALUATION | {"answer_tokens": {"model": {}}})).text
 
 
 def test_engines_have_their_own_colours_and_the_first_token_one_line_each(write_page):

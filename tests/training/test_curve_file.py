@@ -1,3 +1,5 @@
+import csv
+import math
 import os
 
 from chatmill.training.curve_file import HEADER, CurveFile, curve_line
@@ -51,5 +53,14 @@ def test_other_processes_have_the_curve_alone(tmp_path):
     assert curve.text == HEADER + LINES[0] and not list(tmp_path.iterdir())
 
 
+def test_each_source_has_a_column_whatever_its_name():
+    curve = CurveFile(None, ["talk", "a\tb\u2028c"])
+    of_source = LossTotals(nats=math.log(2) * 6, bytes=4)
+    line = curve_line(3, LossTotals(6.0, 2.0, 0.0, 0), LossTotals(), 0.01, 0.5, [of_source, LossTotals()])
+    (row,) = csv.DictReader((curve.text + line).splitlines(), delimiter="\t")
+    assert row["gradient_norm"] == "0.5"
+    assert (row["validation_bits_per_byte/talk"], row["validation_bits_per_byte/a b c"]) == ("1.5", "")
+
+
 def test_what_was_not_measured_is_empty():
-    assert curve_line(3, LossTotals(6.0, 2.0, 0.0, 0), LossTotals(), 0.01) == "3\t3\t\t\t0.01\n"
+    assert curve_line(3, LossTotals(6.0, 2.0, 0.0, 0), LossTotals(), 0.01, None) == "3\t3\t\t\t0.01\t\n"

@@ -52,14 +52,16 @@ def start(command, folder):
 def test_every_loss_is_that_of_one_process(tokens, alone, tmp_path, processes):
     run_training(tokens, tmp_path, steps=STEPS, processes=processes)
     assert losses(tmp_path) == pytest.approx(losses(alone), abs=CLOSE)
-    held_out = [float(read_curve(folder)[-1]["validation_bits_per_byte"]) for folder in (tmp_path, alone)]
-    assert held_out[0] == pytest.approx(held_out[1], abs=1e-4)
+    last, last_alone = (list(map(float, read_curve(folder)[-1].values())) for folder in (tmp_path, alone))
+    assert last == pytest.approx(last_alone, abs=1e-4) and len(last) == 8  # with two sources
 
 
 @pytest.mark.slow
 def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_path):
     run_training(tokens, tmp_path, steps=STEPS, processes=2, shard=True)
     assert losses(tmp_path) == pytest.approx(losses(alone), abs=1e-4)
+    norms = [[float(line["gradient_norm"]) for line in read_curve(folder)] for folder in (tmp_path, alone)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     ours, theirs = (load_file(folder / "model/model.safetensors") for folder in (tmp_path, alone))
     assert {name: weight.shape for name, weight in ours.items()} == {name: w.shape for name, w in theirs.items()}
 

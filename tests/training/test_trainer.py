@@ -7,6 +7,7 @@ from torch._dynamo.utils import counters
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model import attention
+from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.training.compiling import choose_compile, set_up_compiler
 from chatmill.training.distributed import choose_device_kind, choose_processes
@@ -81,6 +82,22 @@ def test_a_step_with_segments_learns_as_one_with_a_mask(monkeypatch):
         trainer.has_segments = has_segments
         losses.append([trainer.step([batch]).loss for _ in range(3)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5) and losses[0][2] < losses[0][0]
+
+
+def test_the_norm_is_that_of_the_whole_gradient_and_measured_at_logged_steps_alone():
+    model, ids = ChatModel(ModelConfig.from_depth(1, vocab_size=64, context=64)), np.arange(64)[None]
+    initialise(model, 1)
+    batch = Batch(ids, ids, np.zeros_like(ids), ids, np.full_like(ids, 2))
+    options = {"steps": 9, "prompt_weight": 0.1, "precision": "float32", "compiled": False}
+    trainer = Trainer(model, MuonAdamW(model, 0.01, torch.float32), torch.ones(64, dtype=torch.int64), **options)
+    trainer.logged_steps = {2}
+    trainer.step([batch])
+    assert trainer.gradient_norm is None
+    weights, at = list(model.parameters()), torch.from_numpy(ids)
+    loss = model.nats(at, at, conversation_mask(torch.zeros_like(at)), at)[0].mean()
+    squares = [gradient.double().square().sum() for gradient in torch.autograd.grad(loss, weights)]
+    trainer.step([batch])
+    assert trainer.gradient_norm == pytest.approx(float(sum(squares)) ** 0.5, rel=1e-5)
 
 
 def test_one_process_is_started_where_there_is_no_gpu():

@@ -1,6 +1,6 @@
 """The sections of the report, each made from the metrics of a file; values that were not measured are left out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chatmill.report.chart import Line, bar, linear_axis, scaled_charts
 from chatmill.report.markup import Html, section, table, tag
@@ -27,10 +27,18 @@ LOSS_NOTE = (
     "line is the mean of five points; the points themselves are faint."
 )
 RATE_NOTE = "At the end of the steps of each point; the other weights' rates are in proportion."
+NORM_NOTE = (
+    "Of all weights together, in the last step of each point; nothing is clipped. The bold line is the mean of five "
+    "points."
+)
 BITS_NOTE = (
     "Measured on trained text, the assistant's and that of documents: in the training batches, and in a fixed sample "
     "of the validation set, which is of all sources, without weights."
 )
+OF_SOURCE = "validation_bits_per_byte/"  # and its name, in the columns of a curve
+MAX_SOURCES = 7  # as many as there are colours
+SOURCES_NOTE = "In the same sample of the validation set, which may lack small sources."
+TIME_NOTE = "How long training took, and its tokens a second, stand in the log of dvc repro, not here."
 
 Points = list[tuple[float, float]]
 Bar = tuple[str, float | None, int, *tuple[str, ...]]  # the name, value and colour of a bar, and further cells
@@ -103,7 +111,7 @@ def rivals(bits: Metrics | None) -> list[tuple[str, float]]:
 
 
 def training(curve: Curve) -> Html:
-    """Loss, bits per byte and learning rate by step."""
+    """Loss, bits per byte, gradient norm and learning rate by step."""
     charts = [
         training_chart("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
         training_chart(
@@ -112,12 +120,24 @@ def training(curve: Curve) -> Html:
             {"training": curve.get("bits_per_byte"), "validation": curve.get("validation_bits_per_byte")},
             BITS_NOTE,
         ),
+        source_chart(curve),
+        training_chart("Gradient norm", "norm", {"training": curve.get("gradient_norm")}, NORM_NOTE),
         training_chart("Learning rate", "rate", {"matrices": curve.get("learning_rate")}, RATE_NOTE),
     ]
-    return section("Training", tag("div", *charts, class_="columns")) if any(charts) else Html()
+    if not any(charts):
+        return Html()
+    return section("Training", tag("p", TIME_NOTE, class_="note"), tag("div", *charts, class_="columns"))
 
 
-def training_chart(title: str, unit: str, columns: dict[str, Points | None], note: str) -> Html:
+def source_chart(curve: Curve) -> Html:
+    """Bits per byte on validation by source; of many, those with the most at the end."""
+    sources = {name.removeprefix(OF_SOURCE): points for name, points in curve.items() if name.startswith(OF_SOURCE)}
+    shown = dict(sorted(sources.items(), key=lambda one: -one[1][-1][1])[:MAX_SOURCES])
+    others = f" Of {len(sources)} sources, the {MAX_SOURCES} with the most at the end." if shown != sources else ""
+    return training_chart("Validation by source", "bits per byte", shown, SOURCES_NOTE + others)
+
+
+def training_chart(title: str, unit: str, columns: Mapping[str, Points | None], note: str) -> Html:
     """A chart with one line for each column that has values, and a note below it."""
     lines = [
         Line(name, downsample(points), color, smooth=name == "training")

@@ -69,7 +69,7 @@ th:first-child { text-align: left; padding-left: 0; white-space: normal; }
 thead :is(th, td) { color: var(--quiet); font-size: .8rem; border-bottom: 1px solid var(--rule);
   vertical-align: bottom; }
 tbody tr + tr > * { border-top: 1px solid var(--rule); }
-.total th:first-child { white-space: nowrap; }
+.total th:first-child, .ranges th:first-child { white-space: nowrap; }
 .total tbody tr:last-child > * { font-weight: 600; border-top-color: var(--ink); }
 :is(td, th):has(.words) { text-align: left; white-space: normal; min-width: 9rem; }
 td:has(.bar) { width: 36%; min-width: 4rem; }
@@ -100,8 +100,11 @@ td:has(.bar) { width: 36%; min-width: 4rem; }
 .facts dd { margin: 0; min-width: 0; }
 details { margin: .4rem 0 1rem; }
 summary { cursor: pointer; }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } h2 { break-after: avoid; }
-  figure, tr, .tiles div, .chat { break-inside: avoid; } .scale, .scaled > details { display: none; }
+@page { margin: 1.5cm; }
+@media print { html { font-size: 80%; } body { max-width: none; padding: 0; font-size: 9pt; }
+  h2, .note, .question { break-after: avoid; }
+  p, figure, tr, .scroll, .tiles div, .chat, .tokens { break-inside: avoid; }
+  .scale, .scaled > details, details:not([open]) { display: none; }
   .scroll { overflow: visible; }
   * { print-color-adjust: exact; } }
 :focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }

@@ -33,7 +33,7 @@ class Display:
     def __enter__(self) -> "Display":
         if self.bar is not None:
             self.bar.update(self.trainer.completed_steps)
-        self.start = self.clock()
+        self.start, self.first = self.clock(), self.trainer.completed_steps
         self.pace = Pace(self.phases, self.trainer.completed_steps, self.clock)
         self.lines, self.estimated = LineSchedule(_FIRST_LINE, self.clock), False
         self.recent, self.recent_tokens, self.recent_start = LossTotals(), 0, self.start  # since the last line
@@ -42,6 +42,8 @@ class Display:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.close()
+        if self.trainer.group.is_main_process and self.trainer.completed_steps == self.trainer.steps:
+            self._log_time()
 
     def update(self, rows: int, row_length: int, of_step: LossTotals) -> None:
         """Show that a step is complete, of so many rows of so many tokens."""
@@ -78,6 +80,14 @@ class Display:
         self.estimated, left = True, self.pace.seconds_left or 0
         if left > _WORTH_ESTIMATING:
             self.log(f"about {duration(left)} remain, by the time that the last {_ESTIMATE_STEPS} steps took")
+
+    def _log_time(self) -> None:
+        """Log how long the steps in this process took, if that was long enough for a line."""
+        seconds, steps = self.clock() - self.start, self.trainer.steps
+        if seconds > _FIRST_LINE:
+            speed = f"{self.tokens / seconds:,.0f} tokens/s"
+            since = f"since step {self.first:,}, from which it resumed" if self.first else "since the start"
+            self.log(f"step {steps:,} of {steps:,}: {duration(seconds)} {since}, {speed}")
 
     def _log_line(self) -> None:
         done, steps, left = self.trainer.completed_steps, self.trainer.steps, self.pace.seconds_left

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
@@ -180,6 +181,12 @@ def shard_like(full: Tensor, weight: Tensor) -> Tensor:
 def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor]) -> None:
     """Load full weights into a model whose own may be sharded."""
     model.load_state_dict({name: shard_like(weights[name], weight) for name, weight in model.state_dict().items()})
+
+
+def gradient_norm(weights: Iterable[nn.Parameter]) -> float:
+    """The Euclidean norm of all gradients together; where they are sharded, all processes must call it."""
+    norm = get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) -> None:

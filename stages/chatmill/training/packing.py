@@ -63,6 +63,7 @@ class Batch(NamedTuple):
     targets: np.ndarray  # int64, the next token of the same conversation or chain
     loss: np.ndarray  # int64, the target's chatmill.conversation.template.LossKind; IGNORED where there is none
     teacher: Predictions | None = None  # (B, T, K) in the place of each target, int64 and float32
+    sources: np.ndarray | None = None  # int64, the number of the source that the target is of; -1 where there is none
 
 
 def truncate_conversations(
@@ -197,9 +198,13 @@ class PackedDataset:
 
     def _span_sources(self) -> np.ndarray:
         """(N,) the source of each conversation."""
+        return self.sources_of(self.spans.starts)
+
+    def sources_of(self, starts: np.ndarray) -> np.ndarray:
+        """(K,) the numbers of the sources of the conversations in which these tokens (K,) of the split lie."""
         if self.sources is None:
-            return np.zeros(len(self.spans.starts), np.uint16)
-        return self.sources.of_conversations[np.searchsorted(self.split.offsets, self.spans.starts, side="right") - 1]
+            return np.zeros(len(starts), np.uint16)
+        return self.sources.of_conversations[np.searchsorted(self.split.offsets, starts, side="right") - 1]
 
     def _length(self, row: Row) -> int:
         return int(self.spans.packed_lengths[row.conversations].sum() - row.skipped.sum())
@@ -228,13 +233,14 @@ class PackedDataset:
         """The batch of these rows; one without any conversation is padding."""
         shape = len(rows), self.row_length + 1
         ids, loss = np.full(shape, self.special[PAD]), np.full(shape, int(LossKind.IGNORED))
-        positions, conversations = np.zeros(shape, np.int64), np.full(shape, -1)
+        positions, conversations, sources = np.zeros(shape, np.int64), np.full(shape, -1), np.full(shape, -1)
         taught = None
         if self.teacher is not None:
             kept = self.teacher.tokens.shape[1]
             taught = Predictions(np.zeros((*shape, kept), np.int64), np.zeros((*shape, kept), np.float32))
         for row, members in enumerate(rows):
             begin = end = 0
+            of_members = self.sources_of(self.spans.starts[members.conversations])
             for number, (i, skipped) in enumerate(zip(*members, strict=True)):
                 start, length = self.spans.starts[i] + skipped, self.spans.lengths[i] - skipped
                 begin, end = (begin if skipped else end), end + length + self.spans.truncated[i]
@@ -243,9 +249,11 @@ class PackedDataset:
                 loss[row, end - length : end] = self.split.loss[start : start + length]
                 positions[row, begin:end] = np.arange(end - begin)
                 conversations[row, begin:end] = conversations[row, begin] if skipped else number
+                sources[row, end - length : end] = of_members[number]
                 for array, predicted in zip(taught or (), self.teacher or (), strict=True):
                     array[row, end - length : end] = predicted[start : start + length]
         loss[positions == 0] = LossKind.IGNORED  # no token predicts the first one of a conversation
         if taught is not None:
             taught = Predictions(taught.tokens[:, 1:], taught.chances[:, 1:])
-        return Batch(ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:], taught)
+        arrays = ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:]
+        return Batch(*arrays, taught, sources[:, 1:])

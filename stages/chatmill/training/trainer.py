@@ -5,7 +5,7 @@ Shapes: B rows, T tokens of a row, V vocabulary.
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from chatmill.conversation.template import LossKind
 from chatmill.model.attention import Segments, conversation_mask, find_segments
 from chatmill.model.chat_model import ChatModel, Decoder, SoftTargets
-from chatmill.training.distributed import SINGLE_PROCESS, Group, load_full_state_dict
+from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
 from chatmill.training.precision import autocast
@@ -80,12 +80,32 @@ class LossTotals(NamedTuple):
         return self.nats / (math.log(2) * self.bytes) if self.bytes else None
 
 
+class TokenLosses(NamedTuple):
+    """The losses of some tokens, each (B, T)."""
+
+    nats: Tensor
+    weights: Tensor
+    num_bytes: Tensor  # of trained text
+
+    def totals(self) -> Tensor:
+        """Their LossTotals as a tensor (4,) float64."""
+        nats = self.nats.detach()
+        text = nats[self.num_bytes > 0].double().sum()
+        numbers = ((nats * self.weights).sum(), self.weights.sum(), text, self.num_bytes.sum())
+        return torch.stack([number.double() for number in numbers])
+
+    def of(self, chosen: Tensor) -> "TokenLosses":
+        """Those of the tokens of which `chosen` (B, T) is true."""
+        return TokenLosses(self.nats, self.weights * chosen, self.num_bytes * chosen)
+
+
 class Trainer:
     """Trains a model for `steps` steps, and evaluates it.
 
     `num_bytes` (V,) are the bytes of text of each id; `prompt_weight` is the loss weight of prompt tokens. Each process
     of the group gets its own batches, as many as the others; the totals returned are those of all processes, of the
     tokens themselves: what a teacher predicts in their place, with `teacher_weight` at first, is not in them.
+    `gradient_norm` is that of the last of the `logged_steps`, counted from 1.
     """
 
     def __init__(
@@ -105,6 +125,8 @@ class Trainer:
         self.num_bytes = num_bytes.to(group.device)
         self.steps, self.completed_steps, self.precision = steps, 0, precision
         self.initial_teacher_weight = teacher_weight
+        self.logged_steps: Container[int] = ()
+        self.gradient_norm: float | None = None
         self.has_segments = takes_segments(model, group.device, precision)
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
@@ -118,11 +140,13 @@ class Trainer:
         total = self.group.total(own)
         numbers = self._no_numbers()
         for batch in batches:
-            weighted, of_batch = self._loss(batch)
+            weighted, losses = self._loss(batch)
             (weighted / total).backward()
-            numbers += of_batch
+            numbers += losses.totals()
         self.group.all_reduce_gradients(self.model.parameters())
         sums = LossTotals.from_tensor(self.group.all_reduce(numbers))
+        if self.completed_steps + 1 in self.logged_steps:
+            self.gradient_norm = gradient_norm(self.model.parameters())
         self.optimizer.step(learning_rate_factor(self.completed_steps, self.steps))
         self.completed_steps += 1
         return sums
@@ -136,10 +160,21 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, batches: Sequence[Batch]) -> LossTotals:
         """The totals of the batches, without training on them."""
-        numbers = self._no_numbers()
+        return self.evaluate_sources(batches, ())[0]
+
+    @torch.no_grad()
+    def evaluate_sources(self, batches: Sequence[Batch], sources: Sequence[int]) -> tuple[LossTotals, list[LossTotals]]:
+        """The totals of the batches, without training on them, and those of each of these sources by its number."""
+        numbers, by_source = self._no_numbers(), [self._no_numbers() for _ in sources]
         for batch in batches:
-            numbers += self._loss(batch)[1]
-        return LossTotals.from_tensor(self.group.all_reduce(numbers))
+            losses = self._loss(batch)[1]
+            numbers += losses.totals()
+            if sources and batch.sources is not None:
+                of_targets = self._to_device(batch.sources)
+                for source, of_source in zip(sources, by_source, strict=True):
+                    of_source += losses.of(of_targets == source).totals()
+        totals, *of_sources = (LossTotals.from_tensor(self.group.all_reduce(part)) for part in (numbers, *by_source))
+        return totals, of_sources
 
     def state_dict(self) -> dict[str, Any]:
         """The state that `load_state_dict` restores in any number of processes; complete in the main process."""
@@ -155,8 +190,8 @@ class Trainer:
     def _no_numbers(self) -> Tensor:
         return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss of a batch, to differentiate; and its LossTotals as a tensor (4,) float64."""
+    def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:
+        """The loss of a batch, to differentiate; and those of its tokens."""
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
         visible = find_segments(batch.conversation_ids).to(ids.device) if self.has_segments else conversations
         soft_targets = None
@@ -168,11 +203,9 @@ class Trainer:
         weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
-        text = nats.detach()[num_bytes > 0].double().sum()
-        numbers = (weighted.detach(), weights.sum(), text, num_bytes.sum())
         if penalty is not None:
             weighted = weighted + (penalty * (weights if penalty.ndim == 2 else weights.sum(dim=1))).sum()
-        return weighted, torch.stack([number.double() for number in numbers])
+        return weighted, TokenLosses(nats, weights, num_bytes)
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.group.device, non_blocking=True)

@@ -24,11 +24,12 @@ from chatmill.training.estimate import flops_per_token
 from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.loss_watch import LossWatch, describe_conversations
 from chatmill.training.pace import PhaseLength
-from chatmill.training.packing import Batch, PackedDataset
+from chatmill.training.packing import PackedDataset
 from chatmill.training.run_length import RunLength, count_steps
 from chatmill.training.source_weights import describe_shares
 from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
+from chatmill.training.validation import Validation
 
 STAGE = "train_model"
 MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up
@@ -98,8 +99,7 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
         return Phase(dataset, steps, rows_per_step, at_once)
 
     weighted = list(weighted_datasets(parameters, dataset))
-    of_epoch = dataset if parameters.phases else weighted[0][0]
-    tokens_per_epoch, padding = of_epoch.measure_epoch(parameters.seed)
+    tokens_per_epoch, padding = (dataset if parameters.phases else weighted[0][0]).measure_epoch(parameters.seed)
     steps = list(steps_of_phases(parameters, weighted, tokens_per_epoch, group.size))
     may_be_short = round(SHORT_STEPS * sum(steps))
     parts: list[list[Phase]] = []  # of each phase of the parameters
@@ -225,7 +225,7 @@ def share_rows(batch_size: int, context: int, row_length: int, processes: int) -
 
 def train(
     trainer: Trainer,
-    validation: list[Batch],
+    validation: Validation,
     plan: Plan,
     checkpoint: Checkpoint,
     vocabulary: Vocabulary,
@@ -236,6 +236,7 @@ def train(
     watch, group = LossWatch(), trainer.group
     sums = resume(checkpoint, trainer, watch, curve, kept)
     every = max(1, trainer.steps // CURVE_POINTS)
+    trainer.logged_steps = {*range(every, trainer.steps, every), trainer.steps}
     shown = Display(trainer, phase_lengths(plan, trainer), partial(log, STAGE))
     with catch_sigterm() as stop_requested, shown as display:
         for phase, rows in plan.steps_after(trainer.completed_steps):
@@ -244,11 +245,12 @@ def train(
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps
             watch.check(done, of_step.loss, partial(describe_conversations, phase.dataset, rows, vocabulary))
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
-            if done % every == 0 or last:
-                measured = done % (every * POINTS_PER_VALIDATION) == 0 or last
-                held_out = trainer.evaluate(validation if measured else [])
+            if done in trainer.logged_steps:
+                batches = validation.batches if last or done % (every * POINTS_PER_VALIDATION) == 0 else []
+                held_out, of_sources = trainer.evaluate_sources(batches, [*validation.sources])
                 kept.compare(trainer, held_out.bits_per_byte)
-                curve.append(curve_line(done, sums, held_out, trainer.optimizer.learning_rate))
+                rate, norm = trainer.optimizer.learning_rate, trainer.gradient_norm
+                curve.append(curve_line(done, sums, held_out, rate, norm, of_sources))
                 display.describe(sums)
                 sums = LossTotals()
             if (done % plan.checkpoint_every == 0 or ending) and not last:
@@ -278,11 +280,10 @@ def resume(
 
 def phase_lengths(plan: Plan, trainer: Trainer) -> list[PhaseLength]:
     """The steps of rows of one length, and the operations of each of these steps."""
-    config = trainer.model.config
     lengths: list[PhaseLength] = []
     for phase in plan.phases:
         row = phase.dataset.row_length
-        operations = phase.rows_per_step * row * flops_per_token(config, row)
+        operations = phase.rows_per_step * row * flops_per_token(trainer.model.config, row)
         if lengths and lengths[-1][1] == operations:
             lengths[-1] = lengths[-1][0] + phase.steps, operations
         else:

@@ -1,22 +1,36 @@
 """The part of the validation set on which a run is measured: of all sources together, or weighted as training ends."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
+from chatmill.training.chains import Row
 from chatmill.training.distributed import Group
 from chatmill.training.packing import Batch, PackedDataset
 from chatmill.training.trainer import Trainer
 
 TOKENS = 16384  # per validation
 
+
+class Validation(NamedTuple):
+    """The batches on which a run is measured, and the sources of their conversations, if there are several."""
+
+    batches: list[Batch]
+    sources: dict[int, str]  # by their numbers in the batches
+
+
 WeightedBatches = Sequence[tuple[float, list[Batch]]]  # of each source, with the weight of its loss
 
 
-def pooled_batches(dataset: PackedDataset, rows_per_batch: int, group: Group) -> list[Batch]:
+def pooled_validation(dataset: PackedDataset, rows_per_batch: int, group: Group) -> Validation:
     """The batches of all sources together, as often as each is in the validation set."""
-    return _batches(dataset, TOKENS, rows_per_batch, group)
+    found = np.zeros(0, np.int64)
+    for row in _rows(dataset, TOKENS):
+        found = np.union1d(found, dataset.sources_of(dataset.spans.starts[row.conversations]))
+    sources = {number: dataset.source_names[number] for number in found.tolist()}
+    return Validation(_batches(dataset, TOKENS, rows_per_batch, group), sources if len(sources) > 1 else {})
 
 
 def weighted_batches(
@@ -44,5 +58,8 @@ def weighted_bits_per_byte(trainer: Trainer, batches: WeightedBatches) -> float 
 
 
 def _batches(dataset: PackedDataset, tokens: float, rows_per_batch: int, group: Group) -> list[Batch]:
-    rows = islice(dataset.epoch(0, 0), max(1, -(-int(tokens) // dataset.row_length)))
-    return dataset.batches(rows, rows_per_batch, group.rank, group.size)
+    return dataset.batches(_rows(dataset, tokens), rows_per_batch, group.rank, group.size)
+
+
+def _rows(dataset: PackedDataset, tokens: float) -> Iterator[Row]:
+    return islice(dataset.epoch(0, 0), max(1, -(-int(tokens) // dataset.row_length)))
