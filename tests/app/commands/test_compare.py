@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wcwidth import width
 
 from chatmill.app.cli import main
-from chatmill.app.commands.compare import notes
+from chatmill.app.commands.compare import looks_listed, notes
 from chatmill.app.comparison import (
     Comparison,
     ModelAnswer,
@@ -242,6 +242,20 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
     assert (code, len(rows)) == (0, 8)
     assert all(row[3] == row[4] != "–" for row in rows)
     assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    "text, listed",
+    [
+        ("Who are you?\nSpell cat.\nBye!\n", True),
+        ("Who are you?\nSpell cat.", False),
+        ("def f():\n    return 1\n\nWhat is it?", False),
+        ("Who are you?\n\nSpell cat.\nBye!", False),
+        (f"{'a' * 300}.\n" * 3, False),
+    ],
+)
+def test_a_file_looks_like_a_list_of_prompts_where_each_line_is_a_short_sentence(text, listed):
+    assert looks_listed(text) is listed
 
 
 def test_a_prompt_file_is_one_text_that_follows_each_prompt_as_in_chat(models, capsys, tmp_path):

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,15 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from chatmill.app.server import dvc_runs
 from chatmill.app.server import runs as runs_module
 from chatmill.app.server.api_errors import ApiError, handle_api_error
+from chatmill.app.server.dvc_runs import run_program
 from chatmill.app.server.git_runs import git_states
 from chatmill.app.server.run_files import RunFiles, model_dimensions
+from chatmill.app.server.run_notes import read_notes
 from chatmill.app.server.run_rows import run_rows
-from chatmill.app.server.runs import Runs, points, routes, run_program
+from chatmill.app.server.runs import Runs, points, routes
 from chatmill.pipeline.outputs import atomic_output
 from support.run_repository import CURVE, SUMMARY, RunRepository
 from support.tiny import CONFIG, random_model, write_model
@@ -78,6 +82,28 @@ def experiment(tip, name=None, **executor):
     return {"name": name, "revs": [tip], "executor": executor or None}
 
 
+@pytest.fixture
+def described(repository):
+    """A client on the same machine, and how it describes a run; names and notes are as before after a test."""
+    refs = repository.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/exps").splitlines()
+    found = Runs(repository.folder)
+    rows = found._make_rows(git_states(repository.folder, 10), repository.folder)
+    found._rows = {run["name"]: run for run in rows}
+    app = Starlette(routes=routes(found), exception_handlers={ApiError: handle_api_error})
+    client = TestClient(app, client=("127.0.0.1", 5))
+
+    def describe(run="early", headers=None, **given):
+        body = json.dumps({"ticket": found.ticket} | given)
+        answer = client.post(f"/runs/{run}/description", content=body, headers=headers)
+        return answer.status_code, answer.json().get("error", {}).get("message", answer.json())
+
+    yield found, describe
+    for name in repository.git("for-each-ref", "--format=%(refname)", "refs/exps", "refs/notes").splitlines():
+        repository.git("update-ref", "-d", name)
+    for ref in refs:
+        repository.git("update-ref", *ref.split())
+
+
 def rows_of(repository, *states):
     return run_rows(list(states), repository.folder, RunFiles(repository.folder))
 
@@ -121,6 +147,75 @@ def test_a_damaged_metrics_file_is_told_and_the_rest_is_listed(listed):
     run = listed.rows["damaged"]
     assert run["problem"] == "summary.json cannot be read (JSONFileCorruptedError)"
     assert (run["bits_per_byte"], run["milliseconds_per_token"]) == (None, 0.25)
+
+
+NOTE = f"#baseline {HOSTILE}\n# lower rate\n\tμ"
+
+
+def test_a_note_is_one_of_git_and_reaches_who_fetches_it(described, repository, tmp_path):
+    _, describe = described
+    status = repository.git("status", "--porcelain")
+    run = describe(note=f"  {NOTE}\n")[1]
+    assert run["note"] == NOTE == repository.git("notes", "--ref=chatmill", "show", run["rev"])
+    repository.git("init", "-q", "--bare", str(tmp_path))
+    repository.git("push", "-q", str(tmp_path), "refs/notes/chatmill")
+    assert read_notes(tmp_path) == {run["rev"]: NOTE} and repository.git("status", "--porcelain") == status
+
+
+def test_a_name_is_that_of_dvc_and_the_note_stays(described, repository):
+    found, describe = described
+    describe(note="the same")
+    status, run = describe(name="renamed")
+    assert (status, run["name"], run["note"]) == (200, "renamed", "the same")
+    assert {"renamed", "late"} <= {*found.model_names()} and "early" not in found.model_names()
+    listing = asyncio.run(Runs(repository.folder).listing())
+    assert next(each for each in listing["runs"] if each["name"] == "renamed") == run
+
+
+def test_an_empty_note_is_removed(described, repository):
+    _, describe = described
+    describe(note="one")
+    assert describe(note=" ")[1]["note"] == "" == describe(note="")[1]["note"]
+    assert read_notes(repository.folder) == {}
+
+
+BAD_NAMES = ("", "-f", "a b", "a/b", "a..b", "x.lock", "a" * 101, 5)
+
+
+@pytest.mark.parametrize(
+    "run, given, status, message",
+    [
+        ("early", {"note": "a" * 2001}, 400, "at most 2,000 characters, got 2,001"),
+        ("early", {"note": "a\x1b[2J"}, 400, "U+001B"),
+        ("early", {"note": "\ud800"}, 400, "expected a text"),
+        ("early", {"note": 5}, 400, "expected a text"),
+        *(("early", {"note": "one", "name": name}, 400, "letters, digits") for name in BAD_NAMES),
+        ("early", {"ticket": "wrong", "note": "one"}, 403, "earlier start"),
+        ("early", {"headers": {"x-forwarded-for": "10.0.0.1"}, "note": "one"}, 403, "the machine that serves"),
+        ("early", {"name": "another"}, 409, "another"),
+        ("main", {"name": "other"}, 409, "`git branch -m`"),
+        ("workspace", {"note": "one"}, 409, "no commit yet"),
+        ("nothing", {"note": "one"}, 404, "this run is gone"),
+    ],
+)
+def test_what_cannot_be_written_is_told_and_nothing_changes(described, repository, run, given, status, message):
+    taken = repository.git("for-each-ref", "--format=%(refname)", "refs/exps/*/*/early").replace("early", "another")
+    repository.git("update-ref", taken, "HEAD")
+    before = repository.git("for-each-ref", "refs/exps", "refs/notes")
+    found, text = described[1](run, **given)
+    assert (found, message in text) == (status, True), text
+    assert repository.git("for-each-ref", "refs/exps", "refs/notes") == before
+
+
+def test_a_run_that_was_removed_meanwhile_is_told(described, repository):
+    repository.git("update-ref", "-d", repository.git("for-each-ref", "--format=%(refname)", "refs/exps/*/*/early"))
+    status, message = described[1](name="third")
+    assert status == 409 and "early" in message
+
+
+def test_from_another_machine_nothing_is_written(client, listed):
+    answer = client.post("/runs/early/description", json={"ticket": listed.ticket, "note": "one"})
+    assert answer.status_code == 403 and "the machine that serves" in answer.json()["error"]["message"]
 
 
 def test_where_a_runs_times_are_not_at_hand_that_of_its_metrics_is_shown(listed):
@@ -187,6 +282,33 @@ def test_the_curve_of_the_workspace_is_that_which_a_stage_is_writing(listed, rep
         assert asyncio.run(Runs.curve(listed, "workspace")) == points(CURVE)  # of DVC's cache
     finally:
         file.write_text(whole)
+
+
+def test_a_run_beside_the_workspace_has_the_curve_that_it_writes_and_keeps_it_when_it_fails(repository, tmp_path):
+    folder = tmp_path / "copy/data/metrics"
+    folder.mkdir(parents=True)
+    (folder / "train.tsv").write_text(CURVE)
+    record = repository.folder / ".dvc/tmp/exps/run" / ("a" * 40) / f"{'a' * 40}.run"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"root_dir": str(tmp_path / "copy")}))
+    found = Runs(repository.folder)
+
+    def curve(stage):
+        states = [state(experiments=[experiment(state("a" * 40), "one", state=stage)])]
+        found._rows = {run["name"]: run for run in found._make_rows(states, repository.folder)}
+        return asyncio.run(found.curve(f"one ({stage})"))
+
+    assert curve("failed") == {} and curve("running") == points(CURVE)
+    shutil.rmtree(tmp_path / "copy")
+    assert curve("running") == {} and curve("failed") == points(CURVE)
+
+
+def test_a_failed_run_tells_the_end_of_its_log(repository, tmp_path):
+    (tmp_path / "log").write_text("one\n" * 9999 + "two\n\nERROR: three\nERROR: three\n")
+    for log, told in ((tmp_path / "log", "one\ntwo\nERROR: three\n"), (tmp_path, ""), (None, "")):
+        failed = experiment(state("a" * 40), "bad", state="failed", local={"log": log and str(log)})
+        run = next(run for run in rows_of(repository, state(experiments=[failed])) if run["label"] == "bad")
+        assert run["problem"] == f"{told}`dvc queue logs bad` has the whole log"
 
 
 def test_steps_that_follow_from_epochs_are_those_of_the_model(tmp_path):
@@ -329,19 +451,19 @@ def test_runs_beyond_the_most_are_left_out_and_told(repository, monkeypatch):
 
 
 def test_what_dvc_takes_too_long_for_is_told(repository, monkeypatch):
-    monkeypatch.setattr(runs_module, "DVC_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(dvc_runs, "DVC_TIMEOUT_SECONDS", 0.2)
     assert "took over 0.2 s" in asyncio.run(Runs(repository.folder).listing())["problem"]
 
 
 def test_more_than_is_read_is_told(repository, monkeypatch):
-    monkeypatch.setattr(runs_module, "MAX_DVC_BYTES", 1000)
+    monkeypatch.setattr(dvc_runs, "MAX_DVC_BYTES", 1000)
     assert "`dvc exp remove`" in asyncio.run(Runs(repository.folder).listing())["problem"]
 
 
 def test_after_a_listing_that_failed_the_runs_of_the_one_before_stay(repository, monkeypatch):
     found = Runs(repository.folder)
     before = asyncio.run(found.listing())
-    monkeypatch.setattr(runs_module, "DVC_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(dvc_runs, "DVC_TIMEOUT_SECONDS", 0.2)
     after = asyncio.run(found.listing(refresh=True))
     assert after["problem"] and after["runs"] == before["runs"] and "main" in found.model_names()
 

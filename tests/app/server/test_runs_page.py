@@ -125,7 +125,7 @@ def test_the_column_that_sorts_says_so(page):
 
 
 def test_the_best_is_marked_among_what_is_shown(page):
-    page.get_by_label("Name has").fill("ten")
+    page.get_by_label("Name or note has").fill("ten")
     expect(page.locator("tbody tr")).to_have_count(2)
     assert [text for text in column(page, "Bits per byte") if "★" in text] == ["★ 3.500"]
 
@@ -135,7 +135,7 @@ def test_filters_leave_the_runs_of_a_tokenizer_a_depth_and_a_name(page):
     assert sorted(labels(page)) == ["forgotten", "tenth"]
     page.get_by_label("Depth").select_option("5")
     assert labels(page) == ["forgotten"]
-    page.get_by_label("Name has").fill("TENTH")
+    page.get_by_label("Name or note has").fill("TENTH")
     expect(page.locator("#ticked")).to_have_text("No run fits these filters.")
 
 
@@ -243,6 +243,28 @@ def test_seeds_are_one_row_of_means(page, repository):
     expect(page.locator("#curves polyline")).not_to_have_count(0)
     merge.uncheck()
     assert page.get_by_role("checkbox", name="Tick main", exact=True).is_checked()
+
+
+def test_a_run_is_given_a_name_and_a_note_whose_tags_filter(browser, address):
+    with visit(browser, f"{address}/runs", refused=True) as page:
+        dialog = page.get_by_role("dialog")
+
+        def describe(run, name, note=""):
+            tick(page, run)
+            page.get_by_role("button", name="Name and note …").click()
+            dialog.get_by_label("Name", exact=True).fill(name)
+            dialog.get_by_label("Note", exact=True).fill(note)
+            dialog.get_by_role("button", name="Save").click()
+
+        describe("tenth", "eleventh/")
+        expect(dialog.get_by_role("alert")).to_contain_text("eleventh/")
+        dialog.get_by_role("button", name="Cancel").click()
+        describe("tenth", "eleventh", "Of June, #slow <b>")
+        page.get_by_role("button", name="Only runs with #slow").click()
+        assert labels(page) == ["eleventh"] and page.locator(".note").inner_text() == "Of June, #slow <b>"
+        assert page.get_by_role("checkbox", name="Tick eleventh", exact=True).is_checked()
+        describe("eleventh", "tenth")
+        expect(page.locator("tbody tr")).to_have_count(0)
 
 
 def test_two_ticked_runs_open_side_by_side_in_chat(page):

@@ -29,6 +29,7 @@ from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
 from chatmill.app.verdict import views
 from chatmill.app.verdict.compared_runs import Run
 from chatmill.app.verdict.comparing import LIMIT, compare_sides, runs_of
+from chatmill.app.verdict.seeds import add_seeds
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
@@ -36,7 +37,8 @@ from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.user_errors import error_line
 from chatmill.report.metrics import number
 
-DATA_OPTIONS = ("format", "limit", "tokens", "html", "markdown")
+DATA_OPTIONS = ("format", "limit", "tokens", "html", "markdown", "seeds")
+MIN_LISTED, MAX_LISTED = 3, 300  # lines of a file of prompts, and the characters of each
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -49,6 +51,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help="of --data, as for `chatmill evaluate`")
     add("--limit", type=int, metavar="N", help=f"read at most N conversations of --data (default: {LIMIT:,})")
     add("--tokens", type=Path, metavar="FOLDER", help="encoded training text of the first model, for its n-grams")
+    seeds = "compare each MODEL with all runs that differ from it by their seed alone, as one side"
+    add("--seeds", action="store_true", default=None, help=seeds)
     add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
     add("--markdown", type=Path, metavar="FILE", help="also write the verdict as Markdown")
     add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
@@ -95,8 +99,13 @@ def run_on_data(options: argparse.Namespace) -> None:
         raise ValueError("expected either --data, or prompts")
     if options.limit is not None:
         check_positive("--limit", options.limit)
+    sides = list(map(runs_of, options.models))
+    if options.seeds:
+        sides = add_seeds(sides, Path.cwd())
+        for name, side in zip(options.models, sides, strict=True):
+            notify(f"{name}: {plural(len(side), 'seed')}: {', '.join(side)}")
     verdict = compare_sides(
-        list(map(runs_of, options.models)),
+        sides,
         options.data,
         format=options.format,
         limit=options.limit,
@@ -129,10 +138,20 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     if not given and options.prompt_file is None:
         raise ValueError("no prompts: pass one after -p or in --prompt-file, or one a line in --prompt-list")
     text = None if options.prompt_file is None else read_text(options.prompt_file)
+    if text is not None and not given and looks_listed(text):
+        notify(f"{options.prompt_file} is one prompt; --prompt-list {options.prompt_file} has one on each line")
     prompts = [join_prompt(prompt, text) for prompt in given or [None]]
     if not all(map(str.strip, prompts)):
         raise ValueError("a prompt is empty: pass some text after -p or in --prompt-file")
     return prompts
+
+
+def looks_listed(text: str) -> bool:
+    """Whether each line of a text could be a prompt: several short lines, none of them empty, that end as sentences."""
+    lines = text.strip("\n").split("\n")
+    return len(lines) >= MIN_LISTED and all(
+        len(line) <= MAX_LISTED and line.rstrip().endswith(tuple(".?!")) for line in lines
+    )
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:

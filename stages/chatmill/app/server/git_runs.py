@@ -58,7 +58,7 @@ def _state(rev: str, name: str | None, data: dict[str, Any], experiments: list[S
 
 
 def _references(folder: Path, most: int) -> list[Reference]:
-    listing = _git(folder, ["for-each-ref", "--sort=-committerdate", f"--format={FORMAT}", BRANCHES, EXPERIMENTS])
+    listing = run_git(folder, ["for-each-ref", "--sort=-committerdate", f"--format={FORMAT}", BRANCHES, EXPERIMENTS])
     found, experiments = [], 0
     for line in listing.decode("utf-8", "surrogateescape").splitlines():
         rev, name = line.split(" ", 1)
@@ -77,20 +77,26 @@ def _read(folder: Path, revisions: list[str]) -> dict[str, dict[str, Any]]:
     if not revisions:
         return {}
     paths = PARAMETERS, LOCK, SUMMARY
-    wanted = "".join(f"{rev}:./{path}\n" for rev in revisions for path in paths)
-    stream, contents = _git(folder, ["cat-file", "--batch"], wanted.encode()), list[bytes]()
-    while stream:
-        head, _, stream = stream.partition(b"\n")
-        size = -1 if head.endswith(b" missing") else int(head.rpartition(b" ")[2])
-        contents.append(stream[: max(0, size)])
-        stream = stream[size + 1 :]
-    files = iter(contents)
+    files = iter(contents_of(folder, [f"{rev}:./{path}" for rev in revisions for path in paths]))
     data = {rev: _of_files({path: next(files, b"") for path in paths}) for rev in revisions}
-    times = _git(folder, ["log", "--no-walk", f"--date={TIME}", "--format=%H %cd", "--stdin"], "\n".join(data).encode())
+    log = ["log", "--no-walk", f"--date={TIME}", "--format=%H %cd", "--stdin"]
+    times = run_git(folder, log, "\n".join(data).encode())
     for line in times.decode().splitlines():
         rev, _, when = line.partition(" ")
         data[rev]["timestamp"] = when
     return data
+
+
+def contents_of(folder: Path, objects: list[str]) -> list[bytes]:
+    """The contents of git's objects, in their order; empty where one is missing. Raises ValueError where git fails."""
+    stream, contents, place = run_git(folder, ["cat-file", "--batch"], "\n".join([*objects, ""]).encode()), [], 0
+    while place < len(stream):
+        start = stream.index(b"\n", place) + 1
+        head = stream[place : start - 1]
+        size = -1 if head.endswith(b" missing") else int(head.rpartition(b" ")[2])
+        contents.append(stream[start : start + max(0, size)])
+        place = start + size + 1
+    return contents
 
 
 def _workspace_files(folder: Path) -> dict[str, bytes]:
@@ -121,13 +127,13 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
-    """The output of git. Raises ValueError where it fails."""
+def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
+    """The output of git, which is given the content. Raises ValueError where it fails."""
     command = ["git", *arguments]
     try:
         done = subprocess.run(command, cwd=folder, input=content, capture_output=True, timeout=TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"git, which lists the runs, cannot be run: {error}") from error
+        raise ValueError(f"git, which has the runs, cannot be run: {error}") from error
     if done.returncode:
         raise ValueError(f"`{' '.join(command[:2])}` failed: {done.stderr.decode('utf-8', 'replace').strip()}")
     return done.stdout

@@ -9,6 +9,7 @@ from typing import IO, Any
 from safetensors import SafetensorError, safe_open
 
 from chatmill.app.experiments import WORKSPACE
+from chatmill.app.server.live_runs import training_folder
 from chatmill.report.metrics import get_nested
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
@@ -68,6 +69,15 @@ class RunFiles:
                 return _at_most(stream, most_bytes)
         except (OSError, DataIndexError, DvcException):
             return None
+
+    def read_live(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
+        """The bytes of a file that a run is writing in the workspace or a folder of its own; None without it."""
+        folder = self._root if revision == WORKSPACE else training_folder(self._root, revision)
+        with suppress(OSError):
+            if folder:
+                with (folder / output).open("rb") as file:
+                    return _at_most(file, most_bytes)
+        return None
 
     def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]

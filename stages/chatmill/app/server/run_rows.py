@@ -4,11 +4,12 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from chatmill.app.experiments import MODEL_FOLDERS, WORKSPACE
+from chatmill.app.server.live_runs import last_error
 from chatmill.app.server.run_files import RunFiles, model_dimensions
 from chatmill.report.metrics import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
@@ -27,10 +28,15 @@ def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> lis
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
     rows = [run_row(state, files) for state in flattened(states)]
     tell_apart(rows)
+    name_rows(rows, folder)
+    return sorted(rows, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
+
+
+def name_rows(rows: Collection[RunRow], folder: Path) -> None:
+    """Give each run a name that is unique and not a path in the folder."""
     labels = Counter(run["label"] for run in rows)
     for run in rows:
         run["name"] = unique_name(run, labels, folder)
-    return sorted(rows, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
 
 
 def tell_apart(rows: list[RunRow]) -> None:
@@ -70,7 +76,8 @@ def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             tip = experiment["revs"][0]
             label = experiment["name"] or tip["name"] or short_revision(tip["rev"])
             stage = (experiment["executor"] or {}).get("state", "success")
-            yield tip | {"kind": "experiment", "label": label, "state": "done" if stage == "success" else stage}
+            found = {"kind": "experiment", "label": label, "state": "done" if stage == "success" else stage}
+            yield tip | found | {"last_error": last_error(experiment["executor"]) if stage == "failed" else ""}
 
 
 def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
@@ -105,7 +112,7 @@ def file_contents(files: dict[str, Any] | None) -> dict[str, Metrics]:
 def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
     """Yield a message for each problem of a run: why it failed, or which files cannot be read."""
     if state["state"] == "failed":
-        yield f"`dvc queue logs {state['label']}` shows why"
+        yield f"{state['last_error']}\n`dvc queue logs {state['label']}` has the whole log".strip()
     elif state["error"]:
         yield state["error"]["msg"]
     for path, file in {**(data.get("params") or {}), **(data.get("metrics") or {})}.items():

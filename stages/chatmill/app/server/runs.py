@@ -4,46 +4,36 @@ import asyncio
 import csv
 import json
 import math
-import os
-import re
-import signal
-import sys
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_urlsafe
-from tempfile import TemporaryFile
 from time import time
-from typing import IO, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from chatmill.app.experiments import WORKSPACE
 from chatmill.app.server.api_errors import ApiError
+from chatmill.app.server.dvc_runs import exp_show, run_dvc
 from chatmill.app.server.git_runs import git_states
+from chatmill.app.server.request_body import read_body
 from chatmill.app.server.run_files import RunFiles
-from chatmill.app.server.run_rows import REPORT, RunRow, run_rows
-from chatmill.pipeline.processes import SOURCE_ROOT
+from chatmill.app.server.run_notes import check_name, check_note, read_notes, write_note
+from chatmill.app.server.run_rows import REPORT, RunRow, name_rows, run_rows
+from chatmill.app.server.security import is_loopback
 from chatmill.report.sections import downsample
 
-DVC_TIMEOUT_SECONDS = 120  # DVC takes half a second for a run that is not in its cache
-MAX_DVC_BYTES = 64 << 20  # of DVC's output, about 20 kB a run
 MAX_RUNS = 500  # in the listing
-MAX_BASELINES = 100  # commits whose experiments are listed, beside the branches
 MAX_FILE_BYTES = 16 << 20  # of a report or a curve
 CURVE = Path("data/metrics/train.tsv")
-DVC_PROGRAM = f"""
-import sys
-sys.path.append({SOURCE_ROOT!r})
-from chatmill.pipeline.processes import die_with_parent
-die_with_parent()
-from dvc.cli import main
-sys.exit(main(sys.argv[1:]))
-"""  # DVC's program, which ends with the server, even if that is killed
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
-EXPERIMENT = re.compile(r"^refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/", re.MULTILINE)
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+
+
+Points = dict[str, list[list[float]]]  # (step, value) by column
 
 
 class Runs:
@@ -58,6 +48,7 @@ class Runs:
         self._rows: dict[str, RunRow] = {}
         self._files: RunFiles | None = None
         self._read_lock = asyncio.Lock()
+        self._live_curves: dict[str, Points] = {}  # by revision, as last read: DVC removes that of a failed run
 
     async def listing(self, refresh: bool = False, *, early: bool = False) -> dict[str, Any]:
         """All runs, or why they cannot be listed; `refresh` lists them again.
@@ -81,10 +72,45 @@ class Runs:
         """The report of a run in the latest listing; None if there is none."""
         return await self._read(name, REPORT / "index.html")
 
-    async def curve(self, name: str) -> dict[str, list[list[float]]] | None:
+    async def curve(self, name: str) -> Points | None:
         """Downsampled (step, bits per byte) points of each column of the curve; None if there is no such run."""
-        content = await self._read(name, CURVE)
-        return points((content or b"").decode("utf-8", "replace")) if name in self._rows else None
+        run = self._rows.get(name)
+        if run is None:
+            return None
+        found = points((await self._read(name, CURVE) or b"").decode("utf-8", "replace"))
+        if run["state"] == "running" and found:
+            self._live_curves[run["rev"]] = found
+        return self._live_curves.get(run["rev"], {}) if run["state"] == "failed" else found
+
+    async def describe(self, name: str, label: object, note: object) -> RunRow:
+        """Give a run another name and note, where they are given. Raises ApiError where that is not possible."""
+        if label not in (None, (self._rows.get(name) or {}).get("label")) and self._listing:
+            await asyncio.shield(self._listing)  # which would show the name of before again
+        run = self._rows.get(name)
+        if run is None or self._folder is None:
+            raise ApiError(404, f"{name:.200}: this run is gone: press Refresh", code="no_run")
+        if run["state"] != "done" or run["rev"] == WORKSPACE:
+            message = f"{name:.200} has no commit yet, which a name or note needs: finish the run, and commit it"
+            raise ApiError(409, message, code="no_commit")
+        new_label = run["label"] if label in (None, run["label"]) else check_name(label)
+        text = run["note"] if note is None else check_note(note)
+        try:
+            if text != run["note"]:
+                await asyncio.to_thread(write_note, self._folder, run["rev"], text)
+                run["note"] = text
+            if new_label != run["label"]:
+                await self._rename(run, new_label, self._folder)
+        except ValueError as error:
+            raise ApiError(409, str(error), code="not_written") from error
+        return run
+
+    async def _rename(self, run: RunRow, label: str, folder: Path) -> None:
+        if run["kind"] != "experiment":
+            raise ValueError(f"{run['label']:.200} is no experiment: `git branch -m` renames a branch")
+        await run_dvc(["exp", "rename", "--", run["label"], label], folder)
+        run["label"] = label
+        name_rows(self._rows.values(), folder)
+        self._rows = {each["name"]: each for each in self._rows.values()}
 
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
@@ -114,7 +140,8 @@ class Runs:
 
     def _make_rows(self, states: list[dict[str, Any]], folder: Path) -> list[RunRow]:
         self._files = RunFiles(folder)
-        return run_rows(states, folder, self._files)
+        rows, notes = run_rows(states, folder, self._files), read_notes(folder)
+        return [run | {"note": notes.get(run["rev"], "")} for run in rows]
 
     def _described(self, problem: str | None, notes: list[str], *, is_complete: bool) -> dict[str, Any]:
         runs = list(self._rows.values())
@@ -125,77 +152,12 @@ class Runs:
         run = self._rows.get(name)
         if run is None or self._files is None or run["state"] in ("queued", "failed"):
             return None
+        read = self._files.read_live if run["state"] == "running" else self._files.read
         async with self._read_lock:
-            return await asyncio.to_thread(self._files.read, run["rev"], output, MAX_FILE_BYTES)
+            return await asyncio.to_thread(read, run["rev"], output, MAX_FILE_BYTES)
 
 
-async def exp_show(folder: Path) -> list[dict[str, Any]]:
-    """The output of `dvc exp show`: workspace, branches and experiments. Raises ValueError with DVC's message."""
-    revisions = [part for revision in await baselines(folder) for part in ("--rev", revision)]
-    command = [sys.executable, "-P", "-c", DVC_PROGRAM, "exp", "show", "--json", "--all-branches", "--rev", "HEAD"]
-    status, output, errors = await run_program([*command, *revisions], folder)
-    if status:
-        lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
-        why = lines[0] if lines else errors.strip().rpartition("\n")[2]
-        raise ValueError(f"`dvc exp show`, which lists the runs of a project under git and DVC, failed: {why}")
-    try:
-        states: list[dict[str, Any]] = json.loads(output)
-    except ValueError as error:
-        raise ValueError(f"`dvc exp show --json` printed no JSON ({error}): run it in a terminal") from error
-    return states
-
-
-async def baselines(folder: Path) -> list[str]:
-    """The commits from which experiments were started, the latest experiment's first; none without git."""
-    command = ["git", "for-each-ref", "--sort=-creatordate", "--format=%(refname)", "refs/exps"]
-    try:
-        status, refs, _ = await run_program(command, folder)
-    except ValueError:
-        return []
-    commits = dict.fromkeys("".join(parts) for parts in EXPERIMENT.findall(refs.decode("utf-8", "replace")))
-    return [] if status else list(commits)[:MAX_BASELINES]
-
-
-async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str]:
-    """Exit code, output and errors of a program. Raises ValueError if it takes too long or cannot be started."""
-    with TemporaryFile() as output, TemporaryFile() as errors:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                cwd=folder,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,  # so that Ctrl-C reaches the server alone
-            )
-        except OSError as error:
-            raise ValueError(f"{command[0]} cannot be started: {error.strerror}") from error
-        try:
-            await asyncio.wait_for(process.wait(), DVC_TIMEOUT_SECONDS)
-        except TimeoutError as error:
-            raise ValueError(
-                f"reading the runs took over {DVC_TIMEOUT_SECONDS} s: "
-                "press Refresh to continue; DVC caches what it has read"
-            ) from error
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        return process.returncode or 0, read_output(output), read_output(errors).decode("utf-8", "replace")
-
-
-def read_output(stream: IO[bytes]) -> bytes:
-    """The output of a program. Raises ValueError if it is too long."""
-    if (size := stream.seek(0, os.SEEK_END)) > MAX_DVC_BYTES:
-        raise ValueError(
-            f"DVC's listing of the runs: expected at most {MAX_DVC_BYTES:,} bytes, got {size:,}: "
-            "remove old experiments with `dvc exp remove`"
-        )
-    stream.seek(0)
-    return stream.read()
-
-
-def points(table: str) -> dict[str, list[list[float]]]:
+def points(table: str) -> Points:
     """Downsampled (step, value) points of COLUMNS in a table with tabs; rows without numbers are left out."""
     columns: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
     for line in csv.DictReader(table.splitlines(), delimiter="\t"):
@@ -207,6 +169,14 @@ def points(table: str) -> dict[str, list[list[float]]]:
             if math.isfinite(step) and math.isfinite(value):
                 column.append((step, value))
     return {name: [list(point) for point in downsample(column)] for name, column in columns.items() if column}
+
+
+def check_local(request: Request) -> None:
+    """Raise ApiError for a request that a proxy passes on, or that comes from another machine."""
+    is_forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip"))
+    if is_forwarded or not request.client or not is_loopback(request.client.host):
+        message = "names and notes are written on the machine that serves alone: open /runs there"
+        raise ApiError(403, message, code="not_local")
 
 
 def routes(runs: Runs) -> list[Route]:
@@ -223,9 +193,22 @@ def routes(runs: Runs) -> list[Route]:
             raise ApiError(404, f"{name:.200}: no such run: see /runs.json", code="no_run")
         return JSONResponse(columns)
 
-    async def report(request: Request) -> Response:
-        if not compare_digest(request.query_params.get("ticket", "").encode(), runs.ticket.encode()):
+    async def describe(request: Request) -> Response:
+        check_local(request)
+        try:
+            body = json.loads(await read_body(request))
+        except ValueError as error:
+            raise ApiError(400, f"the body is no JSON: {error}") from error
+        given = body if isinstance(body, dict) else {}
+        check_ticket(str(given.get("ticket")))
+        return JSONResponse(await runs.describe(request.path_params["name"], given.get("name"), given.get("note")))
+
+    def check_ticket(ticket: str) -> None:
+        if not compare_digest(ticket.encode("utf-8", "replace"), runs.ticket.encode()):
             raise ApiError(403, "the link is from an earlier start of the server: open /runs", code="bad_ticket")
+
+    async def report(request: Request) -> Response:
+        check_ticket(request.query_params.get("ticket", ""))
         content = await runs.report(request.path_params["name"])
         if content is None:
             message = f"{request.path_params['name']:.200}: there is no report on this machine"
@@ -236,4 +219,5 @@ def routes(runs: Runs) -> list[Route]:
         Route("/runs.json", listing),
         Route("/runs/{name:path}/curve.json", curve),
         Route("/runs/{name:path}/report", report),
+        Route("/runs/{name:path}/description", describe, methods=["POST"]),
     ]

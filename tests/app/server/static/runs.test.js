@@ -16,16 +16,19 @@ import {
   estimate,
   groupsOf,
   merged,
+  otherSeeds,
   sidesOf,
 } from "../../../../stages/chatmill/app/server/static/runs/groups.js";
 import { chatAddress, fetchChangedCurve, reportAddress } from "../../../../stages/chatmill/app/server/static/runs/requests.js";
 import {
-  selectionHint,
   canChat,
+  findAgain,
   missingCurveNotes,
   lineOf,
   passes,
+  selectionHint,
   summary,
+  tagsOf,
   valuesOf,
 } from "../../../../stages/chatmill/app/server/static/runs/selection.js";
 
@@ -40,7 +43,7 @@ afterEach(() => {
 function run(name, figures = {}) {
   const facts = { name, label: name, kind: "experiment", rev: "abc", state: "done", model: "m", report: false };
   const settings = { batch_size: 8, tokenizer: "bpe", depth: 2, seed: "1", group: null, differs: {} };
-  return { ...facts, problem: null, ...settings, ...figures };
+  return { ...facts, note: "", problem: null, ...settings, ...figures };
 }
 
 /** @param {string} key */
@@ -197,6 +200,20 @@ test("filters are all to be passed, and names hold what was written in any case"
   assert.deepEqual(valuesOf([run("a"), run("b", { depth: null }), run("c", { depth: 3 }), run("d")], "depth"), [2, 3]);
 });
 
+test("a filter finds notes and their tags, which are words with a # before them", () => {
+  const noted = run("a", { note: "Lower rate, for #June_26; see issue#5 and https://a.b/#c\n#baseline #baseline #" });
+  assert.deepEqual(tagsOf(noted.note), ["#June_26", "#baseline"]);
+  const named = (/** @type {string} */ text) => passes(noted, { tokenizer: "", depth: "", named: text });
+  assert.deepEqual(["#BASE", "lower rate", "a", "higher"].map(named), [true, true, true, false]);
+});
+
+test("a run is found again under another name, and when it has ended", () => {
+  const [named, ended] = [run("new", { rev: "1" }), run("b", { rev: "3" })];
+  assert.equal(findAgain(run("old", { rev: "1" }), [ended, named]), named);
+  assert.equal(findAgain(run("b (running)", { label: "b", rev: "2", state: "running" }), [named, ended]), ended);
+  assert.equal(findAgain(run("b", { rev: "2" }), [named]), undefined);
+});
+
 test("one or two ticked runs with models can chat, and others are told why not", () => {
   const [one, gone, failed] = [run("a"), run("b", { model: null }), run("c", { model: null, state: "failed" })];
   assert.deepEqual([[], [one], [one, one], [one, one, one], [one, gone]].map(canChat), [
@@ -240,6 +257,11 @@ test("runs without a curve are told together, by the reason", () => {
     "a, c: the training curve is missing on this machine, or has no values yet.",
     "b: the training curve does not have these values.",
     "d: no file",
+  ]);
+  const [failed, queued] = ["failed", "queued"].map((state) => lineOf(run(state, { state }), {}, "loss", "step"));
+  assert.deepEqual(missingCurveNotes([failed, queued]), [
+    "failed: DVC has removed the curve of a failed run; it stays here if it was watched before.",
+    "queued: it waits in DVC's queue.",
   ]);
 });
 
@@ -304,6 +326,15 @@ test("the sides of a verdict are groups, or the runs of the only one", () => {
     compareCommand([["a1", "a2"], ["it's"]]),
     "chatmill compare a1,a2 'it'\\''s' --data data/chat/test.jsonl",
   );
+});
+
+test("of other seeds there is one run for each, with a model", () => {
+  const of = (/** @type {string} */ name, seed = "1", group = "g", model = "m") => run(name, { seed, group, model });
+  const runs = [of("a"), of("b", "2"), of("again", "2"), of("same"), of("gone", "3", "g", ""), of("h", "4", "h")];
+  const found = (/** @type {Run[]} */ ticked) => otherSeeds(ticked, runs).map(({ name }) => name);
+  assert.deepEqual(found([runs[0]]), ["b"]);
+  assert.deepEqual(found([runs[1], runs[5]]), ["a"]);
+  assert.deepEqual(otherSeeds([run("x")], [run("x"), run("y", { seed: "2" })]), []);
 });
 
 test("what a run differs in is named as in params.yaml, without the section of training", () => {

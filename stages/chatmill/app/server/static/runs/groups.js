@@ -42,6 +42,7 @@ function mean(group) {
     label: group.map((run) => run.label).join(", "),
     members: group.map((run) => run.name),
     report: false,
+    note: "",
     ...Object.fromEntries(keys.map((key) => [key, found.get(key)?.mean ?? null])),
     intervals: Object.fromEntries(keys.map((key) => [key, found.get(key)?.interval ?? null])),
   };
@@ -70,6 +71,20 @@ export function sidesOf(ticked) {
   const sides = groups.length === 1 ? ticked.map((run) => [run]) : groups;
   const fits = sides.length >= 2 && sides.length <= MAX_SIDES && ticked.every((run) => run.model);
   return fits ? sides.map((side) => side.map((run) => run.name)) : null;
+}
+
+/** Of each ticked run's group the runs of seeds that no ticked one has, one for each seed.
+ * @param {Run[]} ticked
+ * @param {Run[]} runs
+ */
+export function otherSeeds(ticked, runs) {
+  const seedOf = (/** @type {Run} */ run) => `${run.group} ${run.seed}`;
+  const [groups, seeds] = [new Set(ticked.map(({ group }) => group)), new Set(ticked.map(seedOf))];
+  return runs.filter((run) => {
+    const isOther = run.group !== null && groups.has(run.group) && run.model && !seeds.has(seedOf(run));
+    if (isOther) seeds.add(seedOf(run));
+    return isOther;
+  });
 }
 
 /** The command that gives the same verdict in a terminal.

@@ -1,11 +1,11 @@
 // @ts-check
 /** Requests for the runs and their curves, and the URLs of reports and chats. */
 
-import { get, streamEvents } from "../shared/api.js";
+import { get, post, streamEvents } from "../shared/api.js";
 
 /** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
  *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
- *   depth: number | null, seed: string | null, group: string | null, differs: Record<string, string>,
+ *   depth: number | null, seed: string | null, note: string, group: string | null, differs: Record<string, string>,
  *   [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group differ by their seed */
 /** @typedef {{ runs: Run[], ticket: string, notes: string[], problem: string | null, read: number,
  *   complete: boolean }} Listing an early one is not complete */
@@ -29,6 +29,15 @@ export function fetchRuns({ refresh = false, early = false } = {}) {
  */
 export function streamVerdict(sides, signal) {
   return streamEvents("/runs/verdict", { sides }, signal);
+}
+
+/** Give a run another name and note; returns the run.
+ * @param {Run} run
+ * @param {{ name: string, note: string, ticket: string }} description
+ * @returns {Promise<Run>}
+ */
+export async function describeRun(run, description) {
+  return (await post(`${path(run.name)}/description`, description)).json();
 }
 
 /** The URL of a verdict's page.

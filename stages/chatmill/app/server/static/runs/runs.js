@@ -2,9 +2,10 @@
 /** The page of runs: their table and charts, the ticked runs, and the actions on them. */
 
 import { curvesFigure, MAX_CURVES } from "./curves.js";
+import { canDescribe, DescriptionDialog } from "./description.js";
 import { chatAddress, fetchChangedCurve, fetchCurve, fetchRuns } from "./requests.js";
 import { COSTS, kindsOf, scatterFigure } from "./scatter.js";
-import { selectionHint, canChat, missingCurveNotes, lineOf, passes, summary, valuesOf } from "./selection.js";
+import { canChat, findAgain, missingCurveNotes, selectionHint, lineOf, passes, summary, valuesOf } from "./selection.js";
 import { merged } from "./groups.js";
 import { RunsTable } from "./table.js";
 import { VerdictView } from "./verdict.js";
@@ -22,20 +23,21 @@ const RELOAD_MS = 3000;
 const [tokenizer, depth, column, along, against] = ["tokenizer", "depth", "column", "along", "against"].map((id) =>
   byId(id, HTMLSelectElement),
 );
-const [chat, untick, refreshButton] = ["chat", "untick", "refresh"].map((id) => byId(id, HTMLButtonElement));
+const [chat, describe, untick, refreshButton] = ["chat", "describe", "untick", "refresh"].map((id) =>
+  byId(id, HTMLButtonElement),
+);
 const [named, merge] = ["named", "merge"].map((id) => byId(id, HTMLInputElement));
 /** @type {Set<string>} */
 const ticked = new Set();
-/** @type {Map<string, Promise<Curve>>} */
+/** @type {Map<string, { loaded: Curve | null, loading: Promise<Curve> }>} */
 const curves = new Map(); // by name and revision
-const table = new RunsTable(byId("runs", HTMLElement), ticked, onTick);
-const verdict = new VerdictView(byId("verdict", HTMLElement), () => ticket);
+const table = new RunsTable(byId("runs", HTMLElement), ticked, onTick, showTag);
+const description = new DescriptionDialog(() => ticket, onDescribed);
+const verdict = new VerdictView(byId("verdict", HTMLElement), () => ticket, tickAlso);
 /** @type {Run[]} */
 let runs = [];
 let ticket = "";
 let listed = false; // whether a listing is shown
-/** @type {Map<string, Curve>} */
-const lastCurves = new Map(); // as they were last fetched, by name and revision
 let drawnPicture = ""; // what is drawn of which curves
 
 /** @param {boolean} refresh whether the server lists the runs again */
@@ -57,10 +59,11 @@ async function load(refresh) {
 function showListing(listing) {
   const isNew = !listed || JSON.stringify(listing.runs) !== JSON.stringify(runs);
   listed = true;
+  const before = tickedRuns();
   ({ runs, ticket } = listing);
+  keepTicks(before);
   setText("state", [summary(listing), ...listing.notes].join(" "));
   showProblem(listing.problem);
-  dropMissingRuns();
   if (isNew) showRuns(); // else the focus would be lost
   onTick();
 }
@@ -83,10 +86,28 @@ function showProblem(problem) {
   node.textContent = problem ?? "";
 }
 
-function dropMissingRuns() {
-  const names = new Set(runs.map((run) => run.name));
-  for (const name of ticked) if (!names.has(name)) ticked.delete(name);
-  for (const key of curves.keys()) if (key.endsWith(`\n${WORKSPACE}`)) curves.delete(key); // it may have changed
+/** Tick the runs that were ticked, also those that have another name or state.
+ * @param {Run[]} before
+ */
+function keepTicks(before) {
+  ticked.clear();
+  for (const run of before.flatMap((one) => findAgain(one, runs) ?? [])) ticked.add(run.name);
+}
+
+/** @param {Run} before @param {Run} after */
+function onDescribed(before, after) {
+  const chosen = tickedRuns();
+  runs = runs.map((run) => (run.name === before.name ? after : run));
+  keepTicks(chosen);
+  show();
+  onTick();
+}
+
+/** @param {string} tag */
+function showTag(tag) {
+  named.value = tag;
+  show();
+  named.focus();
 }
 
 /** Set the options of a select; the chosen value remains if it is among them.
@@ -117,9 +138,10 @@ function tickedRuns() {
 function onTick() {
   untick.disabled = !ticked.size;
   chat.disabled = !canChat(tickedRuns());
+  describe.disabled = !canDescribe(tickedRuns());
   chat.textContent = ticked.size === 1 ? "Chat with it" : "Chat side by side";
   setText("ticked", selectionHint(tickedRuns()));
-  verdict.show(tickedRuns());
+  verdict.show(tickedRuns(), runs);
   drawCurves();
 }
 
@@ -127,13 +149,12 @@ function onTick() {
 async function drawCurves() {
   const requested = tickedRuns();
   const keys = requested.map(keyOf).join();
-  const loaded = requested.slice(0, MAX_CURVES).map((run) => lastCurves.get(keyOf(run)) ?? null);
+  const loaded = requested.slice(0, MAX_CURVES).map((run) => entryOf(run).loaded);
   const isCurrent = () => keys === tickedRuns().map(keyOf).join(); // the ticks may have changed meanwhile
   drawLoaded(requested, loaded);
   await Promise.all(
     loaded.map(async (_, index) => {
-      loaded[index] = await curveOf(requested[index]);
-      lastCurves.set(keyOf(requested[index]), loaded[index]);
+      loaded[index] = await entryOf(requested[index]).loading;
       if (isCurrent()) drawLoaded(requested, loaded);
     }),
   );
@@ -161,24 +182,37 @@ function drawLoaded(requested, loaded) {
 /** The curve of a run, or the problem with it; each is fetched once.
  * @param {Run} run
  */
-function curveOf(run) {
-  const key = keyOf(run);
-  const curve = curves.get(key) ?? fetchCurve(run.name).catch((error) => ({ problem: messageOf(error) }));
-  curves.set(key, curve);
-  return curve;
+function entryOf(run) {
+  const known = curves.get(keyOf(run));
+  if (known) return known;
+  const loading = fetchCurve(run.name).catch((error) => ({ problem: messageOf(error) }));
+  /** @type {{ loaded: Curve | null, loading: Promise<Curve> }} */
+  const entry = { loaded: null, loading };
+  loading.then((curve) => (entry.loaded = curve));
+  curves.set(keyOf(run), entry);
+  return entry;
 }
 
-/** Draw the curve of the workspace anew whenever a run has added to it, but not under the cursor of the keyboard. */
-async function reloadCurve() {
-  const run = tickedRuns().find(({ rev }) => rev === WORKSPACE);
-  if (run && !document.hidden && !byId("curves", HTMLElement).querySelector(":focus-visible")) {
-    const curve = await fetchChangedCurve(run.name, await curveOf(run));
-    if (curve) {
-      curves.set(keyOf(run), Promise.resolve(curve));
-      await drawCurves();
-    }
+/** Draw the curves of runs that train anew whenever they have grown, but not under the cursor of the keyboard. */
+async function reloadCurves() {
+  const live = tickedRuns().filter(({ rev, state }) => rev === WORKSPACE || state === "running");
+  if (!document.hidden && !byId("curves", HTMLElement).querySelector(":focus-visible")) {
+    await Promise.all(live.map(reloadCurve));
   }
-  setTimeout(reloadCurve, RELOAD_MS);
+  setTimeout(reloadCurves, RELOAD_MS);
+}
+
+/** @param {Run} run */
+async function reloadCurve(run) {
+  const before = await entryOf(run).loading;
+  const curve = await fetchChangedCurve(run.name, before);
+  if (!curve) return;
+  if (run.rev !== WORKSPACE && !Object.keys(curve).length) {
+    await load(true); // DVC has removed the folder in which it trained: it is done, or has failed
+    return;
+  }
+  curves.set(keyOf(run), { loaded: curve, loading: Promise.resolve(curve) });
+  await drawCurves();
 }
 
 /** @param {Run} run */
@@ -195,6 +229,13 @@ function openChat() {
   location.assign(chatAddress(tickedRuns().map((run) => run.name)));
 }
 
+/** @param {string[]} names */
+function tickAlso(names) {
+  for (const name of names) ticked.add(name);
+  table.markTicks();
+  onTick();
+}
+
 function untickAll() {
   ticked.clear();
   table.markTicks();
@@ -205,9 +246,10 @@ function untickAll() {
 against.append(...COSTS.map(({ key, title }) => element("option", { value: key }, title)));
 for (const node of [tokenizer, depth, named, merge, against]) node.addEventListener("input", show);
 for (const node of [column, along]) node.addEventListener("input", drawCurves);
+describe.addEventListener("click", () => description.open(tickedRuns()[0]));
 chat.addEventListener("click", openChat);
 untick.addEventListener("click", untickAll);
 refreshButton.addEventListener("click", () => load(true));
 onKeyNeeded(promptForKey);
 load(false);
-reloadCurve();
+reloadCurves();

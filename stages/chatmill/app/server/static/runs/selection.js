@@ -7,7 +7,7 @@ import { pluralize } from "../shared/text_format.js";
 /** @typedef {import("./requests.js").Curve} Curve */
 /** @typedef {import("./requests.js").Point} Point */
 /** @typedef {{ tokenizer: string, depth: string, named: string }} Filter "" is passed by every run */
-/** @typedef {{ name: string, curve: Curve, points: Point[] }} Line a run's curve, and its points as they are drawn */
+/** @typedef {{ name: string, state: string, curve: Curve, points: Point[] }} Line a run's curve, and its points as drawn */
 
 /** Whether a run passes a filter.
  * @param {Run} run
@@ -17,7 +17,26 @@ export function passes(run, { tokenizer, depth, named }) {
   return (
     (tokenizer === "" || run.tokenizer === tokenizer) &&
     (depth === "" || String(run.depth) === depth) &&
-    run.label.toLowerCase().includes(named.trim().toLowerCase())
+    `${run.label}\n${run.note}`.toLowerCase().includes(named.trim().toLowerCase())
+  );
+}
+
+/** The tags in a note, each once: "#baseline of #june" has two.
+ * @param {string} note
+ */
+export function tagsOf(note) {
+  return [...new Set(note.match(/(?<![^\s])#[\p{L}\p{N}_-]+/gu))];
+}
+
+/** The run that was listed before: that of its revision, or of its name, where it was running and has ended meanwhile.
+ * @param {Run} before
+ * @param {Run[]} runs
+ */
+export function findAgain(before, runs) {
+  return (
+    runs.find((run) => run.name === before.name) ??
+    runs.find((run) => run.rev === before.rev && run.kind === before.kind) ??
+    runs.find((run) => before.state !== "done" && run.label === before.label)
   );
 }
 
@@ -73,7 +92,7 @@ export function lineOf(run, curve, column, xAxis) {
   const scale = xAxis === "tokens" ? run.batch_size : 1;
   const values = /** @type {Point[]} */ (curve[column] ?? []);
   const points = scale ? values.map(([step, value]) => /** @type {Point} */ ([step * scale, value])) : [];
-  return { name: run.name, curve, points };
+  return { name: run.name, state: run.state, curve, points };
 }
 
 /** Notes on lines without points: "a, b: the training curve is missing on this machine."
@@ -82,16 +101,18 @@ export function lineOf(run, curve, column, xAxis) {
 export function missingCurveNotes(lines) {
   /** @type {Map<string, string[]>} */
   const names = new Map();
-  for (const { name, curve } of lines.filter(({ points }) => !points.length)) {
-    const reason = missingReason(curve);
+  for (const { name, state, curve } of lines.filter(({ points }) => !points.length)) {
+    const reason = missingReason(curve, state);
     names.set(reason, [...(names.get(reason) ?? []), name]);
   }
   return [...names].map(([reason, some]) => `${some.join(", ")}: ${reason}`);
 }
 
-/** @param {Curve} curve */
-function missingReason(curve) {
+/** @param {Curve} curve @param {string} state */
+function missingReason(curve, state) {
   if (curve.problem) return curve.problem;
+  if (state === "failed") return "DVC has removed the curve of a failed run; it stays here if it was watched before.";
+  if (state === "queued") return "it waits in DVC's queue.";
   if (Object.keys(curve).length) return "the training curve does not have these values.";
   return "the training curve is missing on this machine, or has no values yet.";
 }

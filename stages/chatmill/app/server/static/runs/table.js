@@ -4,7 +4,8 @@
 import { beginsDescending, bestOf, COLUMNS, shown, sorted } from "./columns.js";
 import { differences } from "./groups.js";
 import { reportAddress } from "./requests.js";
-import { element } from "../shared/dom.js";
+import { tagsOf } from "./selection.js";
+import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./columns.js").Column} Column */
 /** @typedef {import("./requests.js").Run} Run */
@@ -21,8 +22,11 @@ export class RunsTable {
   #runs = [];
   #ticket = "";
 
-  /** @param {HTMLElement} node @param {Set<string>} ticked @param {() => void} onTick */
-  constructor(node, ticked, onTick) {
+  /** @param {HTMLElement} node @param {Set<string>} ticked @param {() => void} onTick
+   * @param {(tag: string) => void} onTag is called with a tag that is clicked
+   */
+  constructor(node, ticked, onTick, onTag) {
+    this.onTag = onTag;
     this.ticked = ticked;
     this.onTick = onTick;
     const heads = COLUMNS.map((column) => this.#head(column));
@@ -104,8 +108,15 @@ export class RunsTable {
     const head = element("th", { scope: "row" }, name, notes);
     const differs = differences(run);
     if (differs) head.append(element("small", { className: "differs", title: differs }, differs));
+    if (run.note) head.append(element("small", { className: "note", title: run.note }, run.note), ...this.#tags(run));
     if (run.problem) head.append(element("small", { className: "bad" }, run.problem));
     return head;
+  }
+
+  /** @param {Run} run */
+  #tags(run) {
+    const label = (/** @type {string} */ tag) => ({ className: "tag", "aria-label": `Only runs with ${tag}` });
+    return tagsOf(run.note).map((tag) => button(tag, () => this.onTag(tag), label(tag)));
   }
 
   /** @param {Run} run */

@@ -1,7 +1,7 @@
 // @ts-check
 /** The verdict on the ticked runs: asked for by a button, told as it comes. */
 
-import { compareCommand, sidesOf } from "./groups.js";
+import { compareCommand, otherSeeds, sidesOf } from "./groups.js";
 import { streamVerdict, verdictAddress } from "./requests.js";
 import { button, element } from "../shared/dom.js";
 import { pluralize } from "../shared/text_format.js";
@@ -18,20 +18,30 @@ export class VerdictView {
   #sides = null;
   #hint = element("p", { className: "hint" });
   #result = element("div", { role: "status" });
+  /** @type {string[]} */
+  #others = []; // runs of other seeds
+  #seeds = button("", () => this.onSeeds(this.#others));
   #ask = button("Which is better?", () => this.#judge(), { className: "first" });
   #stop = button("Stop", () => this.#running?.abort(), { hidden: true });
 
-  /** @param {HTMLElement} node @param {() => string} ticket */
-  constructor(node, ticket) {
+  /** @param {HTMLElement} node @param {() => string} ticket
+   * @param {(names: string[]) => void} onSeeds ticks runs of other seeds, too
+   */
+  constructor(node, ticket, onSeeds) {
+    this.onSeeds = onSeeds;
     this.ticket = ticket;
-    node.append(this.#hint, element("div", { className: "choosers" }, this.#ask, this.#stop), this.#result);
-    this.show([]);
+    node.append(this.#hint, element("div", { className: "choosers" }, this.#ask, this.#seeds, this.#stop), this.#result);
+    this.show([], []);
   }
 
   /** Offer a verdict on these runs.
    * @param {Run[]} ticked
+   * @param {Run[]} runs all of them
    */
-  show(ticked) {
+  show(ticked, runs) {
+    this.#others = ticked.length > 1 ? otherSeeds(ticked, runs).map(({ name }) => name) : [];
+    this.#seeds.hidden = !this.#others.length;
+    this.#seeds.textContent = `Tick their ${pluralize(this.#others.length, "other seed")}`;
     this.#sides = sidesOf(ticked);
     this.#ask.disabled = !this.#sides || this.#running !== null;
     const command = this.#sides && element("code", {}, compareCommand(this.#sides));
