@@ -46,6 +46,13 @@ def test_the_chat(browser, address, theme, viewport):
             setting(page, "Temperature").fill("-1")
         assert last(page).locator(".stats").is_visible()
         assert violations(page) == []
+        for panel in ("Chats", "Settings") if viewport == PHONE else ():
+            press(page, panel)
+            assert violations(page) == []
+            press(page, "Close")
+        page.locator(".chat").first.hover() if viewport == DESKTOP else press(page, "Chats")
+        press(page, "Export Hello")
+        assert violations(page) == []
 
 
 @pytest.mark.parametrize("theme", THEMES)

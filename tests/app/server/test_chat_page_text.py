@@ -21,6 +21,24 @@ STATIC = SOURCE / "chatmill/app/server/static"
 PIECES = ["a", " ", "\n", "\n\n", "  ", "\t", "*", "**", "_", "`", "```", "```py\n", "~~~\n", "- ", "1. ", "2) ", "# "]
 PIECES += ["<b>", "&lt;", "[x](y)", "\\*", "é", "🙂", "\r\n", "> ", "| ", "|", "-", "---", "\n| - | - |\n", "~~", ":"]
 PIECES += ["[a](https://e.org)", "https://e.org/a", "![a](https://e.org)", "<https://e.org>", "\r", "=="]
+CODE = [
+    "<script>",
+    "</script>",
+    "<img src=x onerror=y>",
+    "${",
+    "`",
+    '"',
+    "'",
+    "&lt;",
+    "//",
+    "/*",
+    "*/",
+    "<?php",
+    "if",
+    " ",
+]
+CODE += ["</code>", "</span>", '<span class="x">', "\n", "{", "}", "a", "1", "<!--", "-->", "@", "#", "function f() {"]
+KINDS = ("keyword", "string", "number", "name", "type", "comment", "deletion")
 TAB = ' target="_blank" rel="noopener noreferrer"'
 MARKED = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 NAMES = {*"p h3 h4 h5 h6 ul ol li strong em s code pre div span button".split()}  # noqa: SIM905
@@ -53,11 +71,11 @@ EVENTS = """async ([bytes, cuts]) => {
     });
 }"""
 ROUND = """async (text) => {
-    const { readLines, toLines } = await import("/assets/chat/conversation.js");
+    const { readLines, toLines } = await import("/assets/chat/training_lines.js");
     return toLines(readLines(text, "chats.jsonl", ["A"]));
 }"""
 ERROR = """async (text) => {
-    const { readLines } = await import("/assets/chat/conversation.js");
+    const { readLines } = await import("/assets/chat/training_lines.js");
     try { return readLines(text, "chats.jsonl", ["A"]); } catch (error) { return `${error.message}`; }
 }"""
 
@@ -106,7 +124,7 @@ def test_marks_become_nodes_and_all_else_is_text(page, text, nodes):
 @pytest.mark.parametrize("text", ["```py\na\n  **b**\n```\nc", "~~~ py\na\n  **b**\n~~~\nc"])
 def test_code_stands_as_it_was_written(page, text):
     nodes, words = page.evaluate(RENDERED, text)
-    assert "<code>a\n  **b**</code>" in nodes
+    assert '<code data-language="py">a\n  **b**</code>' in nodes
     assert words == "pyCopya\n  **b**c"
 
 
@@ -267,6 +285,23 @@ def test_a_growing_table_is_one_from_its_first_row(page):
 def test_growing_code_never_shows_its_fences(page):
     for nodes in page.evaluate(SOFAR, "```py\na = `b`\n```\n\n~~~\nc\n~~~"):
         assert "``" not in nodes and "~" not in nodes
+
+
+def test_code_that_grows_is_coloured_when_it_has_ended(page):
+    end = '<code data-language="js"><span class="code-keyword">if</span></code>'
+    *growing, ended = page.evaluate(SOFAR, "```js\nif\n```\n\na")
+    assert end in ended and not any("<span class" in nodes for nodes in growing)
+    assert end in page.evaluate(RENDERED, "```js\nif")[0]
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["js", "html", "php", "css", "python", "x"]), st.lists(st.sampled_from(CODE)).map("".join))
+def test_coloured_code_has_its_text_and_no_other_nodes(page, language, code):
+    nodes, words = page.evaluate(RENDERED, f"~~~{language}\n{code}\n~~~")
+    assert words == f"{language}Copy{code}"
+    assert set(re.findall("<(?!/)[^>]*>", nodes.partition("<code")[2])) <= {
+        f'<span class="code-{kind}">' for kind in KINDS
+    }
 
 
 def test_what_grows_is_changed_in_place(page):

@@ -1,6 +1,7 @@
 """The chat page over time: saved chats, failing servers, API keys, widths and themes."""
 
 import json
+import os
 import re
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
+from chatmill.app.terminal.saved_chats import read_chat, save_chat
 from chatmill.datasets.formats.registry import read_dataset
 from support.chat_page import ask, captured_request, last, press, send, setting, titles
 from support.chromium import chromium, visit
@@ -79,10 +81,17 @@ def bring(page, path, *rows):
     page.set_input_files("#import-file", path)
 
 
-def exported(page, name, path):
-    with page.expect_download() as download:
-        page.get_by_role("button", name=name).first.click()
-    download.value.save_as(path)
+def download(page, opener, choice, path):
+    """Save what an entry of the export dialog downloads."""
+    page.get_by_role("button", name=opener).first.click()
+    with page.expect_download() as found:
+        page.get_by_role("dialog").get_by_role("button", name=choice, exact=True).click()
+    found.value.save_as(path)
+    return path
+
+
+def exported(page, opener, path):
+    download(page, opener, "Training data", path)
     return [item.conversation for item in read_dataset(path, "messages", limit=None, seed=0)]
 
 
@@ -169,6 +178,8 @@ def test_the_text_of_a_dropped_file_is_added_to_the_message(page):
     expect(page.locator("#message")).to_have_value("Read this:\nsome words")
     page.evaluate(drop, ["long.txt", "x" * 200_001])
     expect(page.locator("#notice")).to_contain_text("long.txt: over 200 kB")
+    page.evaluate(drop, ["data.json", '{"a": 1}'])
+    expect(page.locator("#message")).to_have_value('Read this:\nsome words\n{"a": 1}')
     page.evaluate(drop, ["chats.jsonl", json.dumps(TALK)])
     expect(titles(page)).to_have_count(1)
 
@@ -199,12 +210,75 @@ def test_what_is_imported_is_exported_and_prepare_reads_it(page, tmp_path):
     expect(titles(page)).to_have_count(3)
 
 
+def test_an_edited_message_stays_as_a_branch_with_what_followed(page):
+    for words in ("One", "Two", "Three"):
+        ask(page, words)
+    page.get_by_role("button", name="Edit your message").nth(1).click()
+    page.keyboard.type(" and more")
+    page.keyboard.press("Enter")
+    expect(page.locator(".place")).to_have_text("2/2")
+    expect(last(page)).to_contain_text("tokens of context")
+    assert page.locator(".words").all_inner_texts() == ["One", "Two and more"]
+    press(page, "Earlier message")
+    expect(page.locator(".words")).to_have_text(["One", "Two", "Three"])
+    expect(page.get_by_role("button", name="Later message")).to_be_focused()
+    page.reload()
+    expect(page.locator(".words")).to_have_text(["One", "Two", "Three"])
+    press(page, "Later message")
+    request = captured_request(page, lambda: ask(page, "Four"))
+    assert [one["content"] for one in request["messages"] if one["role"] == "user"] == ["One", "Two and more", "Four"]
+
+
+def test_chats_that_were_exported_as_json_come_back_whole_and_never_twice(page, tmp_path):
+    ask(page, "One")
+    page.get_by_role("button", name="Edit your message").click()
+    page.keyboard.press("Enter")
+    expect(last(page)).to_contain_text("tokens of context")
+    shown = page.locator("#exchanges").inner_text()
+    file = download(page, "Export all", "JSON", tmp_path / "all.json")
+    page.set_input_files("#import-file", file)
+    expect(page.get_by_role("alert")).to_contain_text("all.json: 0 imported; 1 was here already.")
+    press(page, "Delete One")
+    page.set_input_files("#import-file", file)
+    expect(page.get_by_role("alert")).to_contain_text("all.json: 1 imported.")
+    assert page.locator("#exchanges").inner_text() == shown
+    file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
+    page.set_input_files("#import-file", file)
+    expect(page.get_by_role("alert")).to_contain_text("all.json: version 2: this page reads version 1")
+
+
+def test_a_chat_goes_on_in_the_terminal_and_back_with_its_date(page, tmp_path):
+    bring(page, tmp_path / "in.jsonl", TALK)
+    file = download(page, "Export Ask", "Continue in the terminal", tmp_path / "chat.jsonl")
+    command = page.get_by_role("alert").locator("code").inner_text()
+    assert re.fullmatch(r"chatmill chat --model .+ --load ~/Downloads/chat-\d{8}-\d{6}\.jsonl", command)
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    saved = save_chat([*read_chat(file, 1), *read_chat(file, 1)], str(tmp_path / "terminal.jsonl"))
+    os.utime(saved, (1e9, 1e9))
+    page.set_input_files("#import-file", saved)
+    expect(page.locator(".words")).to_have_count(2)
+    expect(page.locator(".period")).to_have_text(["Today", "September 2001"])
+
+
+def test_a_chat_is_copied_as_markdown(page, tmp_path):
+    bring(page, tmp_path / "in.jsonl", {"messages": [{"role": "system", "content": "Be kind."}, *TALK["messages"]]})
+    page.get_by_role("button", name="Export Ask").click()
+    page.get_by_role("dialog").get_by_role("button", name="Copy", exact=True).click()
+    expect(page.locator("#announcer")).to_have_text("Copied.")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert f"> Be kind.\n\n## You\n\nAsk {HOSTILE}\n\n## Answer\n\nSay {HOSTILE}\n" in copied
+
+
 def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_path):
     bring(page, tmp_path / "in.jsonl", TALK, "", '{"messages": [{"role": "robot"}]}')
     expect(page.get_by_role("alert")).to_contain_text('Nothing was imported. in.jsonl:3: unknown role "robot"')
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff")
     page.set_input_files("#import-file", tmp_path / "bytes.jsonl")
     expect(page.get_by_role("alert")).to_contain_text("bytes.jsonl: the file is not UTF-8")
+    with (tmp_path / "long.jsonl").open("wb") as file:
+        file.truncate(100_000_001)
+    page.set_input_files("#import-file", tmp_path / "long.jsonl")
+    expect(page.get_by_role("alert")).to_contain_text("long.jsonl: over 100 MB: split the file")
     assert titles(page).count() == 0
 
 

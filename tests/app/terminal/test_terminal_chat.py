@@ -60,13 +60,13 @@ def ids_of(text):
     return [*(names.get(byte, byte) for byte in text.encode()), TOKENIZER.special[IM_END]]
 
 
-def chat(typed, *replies, transcript=None, show_notices=False):
+def chat(typed, *replies, transcript=None, show_notices=False, model=""):
     """The session after a terminal chat with this input and a model that gives these replies."""
     script = [token for reply in replies for token in (ids_of(reply) if isinstance(reply, str) else reply)]
     session = ChatSession(Engine(script, vocab_size=TOKENIZER.vocab_size, context=300), TOKENIZER)
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         keys.send_bytes((typed + LEAVE).encode(errors="surrogateescape"))
-        chat_loop(TerminalChat(session, transcript, show_notices=show_notices))
+        chat_loop(TerminalChat(session, transcript, show_notices=show_notices, model=model))
     return session
 
 
@@ -120,6 +120,7 @@ def test_a_message_is_what_was_typed_or_pasted(typed, text):
         ("/tokens \udcff", [], "half of a surrogate pair"),
         ("/branch 1", [], "/branch: there is no message to go back to"),
         ("/save", [], "the conversation is empty"),
+        ("/web", [], "the conversation is empty"),
         ("/load", [], "/load: expected a file"),
         ("/load nowhere", [], "nowhere: no such file or directory"),
         ("/load .", [], "is a directory"),
@@ -302,6 +303,14 @@ def test_a_branch_goes_back_and_the_whole_chat_is_saved(capsys):
     assert capsys.readouterr().err.endswith(
         "back to before message 2: B …\nthe whole conversation is saved: /load all.jsonl\n"
     )
+
+
+def test_a_chat_is_saved_for_the_page_with_the_command_that_opens_it(capsys):
+    session = chat(lines("/system Be kind.", "A", "/web my.jsonl"), "one", model="data/my model")
+    assert [message.text for message in read_chat(Path("my.jsonl"), 1)] == texts(session)
+    told = capsys.readouterr().err
+    assert f"saved to {Path('my.jsonl').resolve()}: drop it on the chat page" in told
+    assert told.endswith("chatmill serve --open --model 'data/my model'\n")
 
 
 def test_a_branch_is_a_conversation_of_its_own_in_the_transcript():

@@ -155,6 +155,7 @@ def serving_options(options: argparse.Namespace) -> ServingOptions:
         options.max_tokens,
         options.time_limit,
         options.strict,
+        shows_data=is_loopback(options.host) and not options.allow_host,
     )
 
 

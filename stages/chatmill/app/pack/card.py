@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from chatmill.app.introduction import TEST_SET, data_prompts
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
 LICENSES = "raw/licenses.yaml"  # of the sources, by their names
@@ -68,6 +69,8 @@ def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str
     fields = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     tags = ["chatmill", *(tag for part, tag in {"gguf": "gguf", "onnx": "onnx"}.items() if part in parts)]
     lines = ["---", *(f"{key}: {value}" for key, value in fields.items()), "tags:", *(f"- {tag}" for tag in tags)]
+    prompts = data_prompts(data / TEST_SET, generated_only=True)
+    lines += ["widget:", *(f"- text: {json.dumps(prompt)}" for prompt in prompts)] if prompts else []
     lines += ["---", "", f"# {name}", "", *_description(data, config), "", "## Run it", ""]
     for part, (title, language, code) in RUN.items():
         if part in ("transformers", "chatmill", *parts):

@@ -14,8 +14,8 @@ from chatmill.app.page.content import read_content
 
 SERVER = files("chatmill.app.server").joinpath("static")
 PAGE = files("chatmill.app.page").joinpath("static")
-VENDORED = "vendor/markdown-it.esm.min.mjs"
-LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES")
+VENDORED = ("vendor/markdown-it.esm.min.mjs", "vendor/highlight.min.js")
+LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES", "vendor/highlight.LICENSE")
 START = """
 if (typeof document === "undefined") $load("page/worker.js");
 else $load("page/page.js").then(() => $load("chat/chat.js"));"""
@@ -70,7 +70,7 @@ def build_page(model: Path, name: str) -> bytes:
 def program() -> str:
     """The script of the page, which is also that of its worker."""
     modules = {f"{name}/{file.name}": file.read_text("utf-8") for name, file in _modules()}
-    modules[VENDORED] = _asset(VENDORED)
+    modules |= {name: _asset(name) for name in VENDORED}
     del modules["shared/api.js"], modules["shared/theme.js"], modules["shared/events.js"]
     return bundle(modules, {"shared/api.js": "page/client.js"}, START)
 

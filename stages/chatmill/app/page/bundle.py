@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 _IMPORT = re.compile(r'^import (?:\{([^}]*)\}|(\w+)) from "([^"]+)";$|^import "([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function\*? ?|class |const )(\w+)", re.MULTILINE)
-_EXPORT_LIST = re.compile(r"^export \{([^}]*)\};$", re.MULTILINE)
+_EXPORT_LIST = re.compile(r"^export ?\{([^}]*)\};$", re.MULTILINE)
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 _REMAINDER = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 _MARKUP = re.compile(r"<(?=/?script|!--)", re.IGNORECASE)  # would end or change the script in a page

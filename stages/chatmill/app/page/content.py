@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 
+from chatmill.app.introduction import introduce
 from chatmill.app.page.split_patterns import UntranslatedPatternError, to_javascript
 from chatmill.checkpoints.architectures import read_config
 from chatmill.checkpoints.configuration import ModelConfig
@@ -74,6 +75,7 @@ def read_content(path: Path, name: str) -> PageContent:
         "template": template_content(loaded.template, loaded.tokenizer),
         "stop_ids": sorted(loaded.stop_ids),
         "tools": list(loaded.tools),
+        "prompts": list(introduce(path, generated_only=True).prompts),
     }
     return PageContent(description, data, loaded.tokenizer.fingerprint)
 

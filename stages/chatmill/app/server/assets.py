@@ -1,6 +1,8 @@
 """The pages and their scripts and styles: files of the package, read once."""
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import PurePath
@@ -12,13 +14,23 @@ from starlette.routing import Route
 from chatmill.app.server.api_errors import ApiError
 
 SCRIPT = "text/javascript"
-MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
+MEDIA_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": SCRIPT,
+    ".mjs": SCRIPT,
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webmanifest": "application/manifest+json",
+}
 PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
+WORKER = "offline/worker.js"
 
 
 def routes() -> list[Route]:
     """One route for each page, and one for all scripts and styles."""
-    contents = dict(_contents(files("chatmill.app.server").joinpath("static")))
+    contents = dict(sorted(_contents(files("chatmill.app.server").joinpath("static"))))
+    contents[WORKER] = _release(contents) + contents[WORKER]
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
@@ -45,5 +57,15 @@ def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, byte
             yield name, entry.read_bytes()
 
 
+def _release(contents: Mapping[str, bytes]) -> bytes:
+    """The first line of the service worker: the addresses of all files, and a version that changes with any of them."""
+    version = hashlib.sha256(b"".join(b"%b %d %b" % (name.encode(), len(one), one) for name, one in contents.items()))
+    addresses = [*PAGES, *(f"/assets/{name}" for name in contents if name not in (WORKER, *PAGES.values()))]
+    return (
+        f"globalThis.RELEASE = {json.dumps({'version': version.hexdigest()[:16], 'addresses': addresses})};\n".encode()
+    )
+
+
 def _response(name: str, content: bytes) -> Response:
-    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": "no-cache"})
+    headers = {"Cache-Control": "no-cache"} | ({"Service-Worker-Allowed": "/"} if name == WORKER else {})
+    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers=headers)

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
 
 from chatmill.app.experiments import fetch_model
+from chatmill.app.introduction import introduce
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.prometheus import Metrics
 from chatmill.app.server.scheduler import Scheduler
@@ -28,6 +31,7 @@ class ServingOptions(NamedTuple):
     max_tokens: int
     time_limit: float  # seconds for an answer
     strict: bool = False  # refuse unknown parameters
+    shows_data: bool = False  # whether prompts that people wrote to be trained on may be shown
 
 
 class Model(NamedTuple):
@@ -54,6 +58,7 @@ class Models:
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
+        self._introduction_of = cache(lambda name: introduce(Path(name), generated_only=not options.shows_data))
         self.parsing = asyncio.Semaphore(1)  # of large requests
         self.embedding, self.num_embedding = asyncio.Semaphore(1), 0  # requests for embeddings, waiting ones too
         self.metrics = Metrics()
@@ -95,6 +100,7 @@ class Models:
         """An entry of /v1/models; null is what is not known before the model is loaded."""
         model = self._models.get(name)
         engine = model.loaded.engine if model else None
+        introduction = self._introduction_of(name)
         return {
             "id": name,
             "object": "model",
@@ -108,6 +114,8 @@ class Models:
             "template": model and model.loaded.template.name,
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
             "defaults": self._defaults(),
+            "title": introduction.title,
+            "prompts": list(introduction.prompts),
         }
 
     async def drain(self, seconds: float) -> None:

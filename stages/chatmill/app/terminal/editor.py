@@ -28,7 +28,7 @@ from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 if sys.platform != "win32":
     import termios
 
-FILE_COMMANDS = ("/load", "/save")
+FILE_COMMANDS = ("/load", "/save", "/web")
 
 
 @contextmanager

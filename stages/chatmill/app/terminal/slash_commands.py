@@ -1,6 +1,7 @@
 """Commands of a chat: lines that begin with a slash."""
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -100,6 +101,12 @@ def _load_chat(chat: TerminalChat, argument: str) -> None:
     notify(chat.load(*read_numbered_chat(argument)))
 
 
+def _continue_in_page(chat: TerminalChat, name: str) -> None:
+    file = save_chat(chat.session.conversation, name or "./").resolve()
+    notify(f"saved to {file}: drop it on the chat page, or click Import there; to open the page with this model:")
+    notify(shlex.join(["chatmill", "serve", "--open", *(["--model", chat.model] if chat.model else [])]))
+
+
 def _branch(chat: TerminalChat, argument: str) -> None:
     number, _, name = argument.partition(" ")
     conversation = chat.session.conversation
@@ -189,6 +196,7 @@ SLASH_COMMANDS = {
     "/show": SlashCommand("", "show the conversation", _show_conversation),
     "/save": SlashCommand("[FILE]", "save the chat as training data; FILE may be a folder", _save_chat),
     "/load": SlashCommand("FILE [N]", "continue a saved chat; N is its number in the file", _load_chat),
+    "/web": SlashCommand("[FILE]", "save the chat, and tell how to go on in the chat page", _continue_in_page),
     "/regenerate": SlashCommand("", "answer the latest question again", _regenerate),
     "/undo": SlashCommand("", "remove the latest question and its answer", _undo),
     "/branch": SlashCommand("[N [FILE]]", "go back to before message N, and save the whole chat", _branch),

@@ -21,7 +21,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 class TerminalChat:
     """A chat session in the terminal: its display options and its transcript.
 
-    `show_notices`: print statistics after each answer; `verbose`: print its tokens.
+    `show_notices`: print statistics after each answer; `verbose`: print its tokens; `model`: the name of its model.
     """
 
     def __init__(
@@ -31,8 +31,9 @@ class TerminalChat:
         *,
         show_notices: bool = True,
         verbose: bool = False,
+        model: str = "",
     ) -> None:
-        self.session, self.transcript = session, transcript
+        self.session, self.transcript, self.model = session, transcript, model
         self.show_notices, self.verbose = show_notices, verbose
         self.answer_stats: list[AnswerStats] = []  # of all answers
 

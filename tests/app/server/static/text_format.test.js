@@ -9,9 +9,12 @@ import {
   rounded,
 } from "../../../../stages/chatmill/app/server/static/chat/answer_stats.js";
 import {
+  badgeOf,
   describeModel,
   formatBytes,
+  learnModels,
   nameOf,
+  promptsOf,
 } from "../../../../stages/chatmill/app/server/static/chat/model_description.js";
 import { requestValues, unescaped, withSetting } from "../../../../stages/chatmill/app/server/static/chat/sampling.js";
 import { pluralize, sentence } from "../../../../stages/chatmill/app/server/static/shared/text_format.js";
@@ -103,4 +106,26 @@ test("a model has the last name of its path, or that of its run, or is the proje
   const names = ["data/export/onnx", "data/model", "/tmp/models/qwen/", "C:\\models\\qwen", "wise-ox", "a/b.gguf", "/"];
   const expected = ["this project's model", "this project's model in PyTorch", "qwen", "qwen", "wise-ox", "b.gguf", ""];
   assert.deepEqual(names.map(nameOf), expected);
+});
+
+test("a model is called by its card's title, unless another has the same", () => {
+  learnModels([
+    { id: "a/x", loaded: true, title: "Mill" },
+    { id: "b/y", loaded: true, title: "Same" },
+    { id: "b/z", loaded: true, title: "Same" },
+  ]);
+  assert.deepEqual(["a/x", "b/y", "b/z", "c/w"].map(nameOf), ["Mill", "y", "z", "w"]);
+  assert.deepEqual(["a/x", "b/z"].map(badgeOf), [
+    { className: "who badge hue0", "data-letter": "M" },
+    { className: "who badge hue2", "data-letter": "Z" },
+  ]);
+  assert.deepEqual(badgeOf(null), { className: "who" });
+});
+
+test("the prompts are those of the first model that has some", () => {
+  learnModels([
+    { id: "a", loaded: true, prompts: [] },
+    { id: "b", loaded: true, prompts: ["c"] },
+  ]);
+  assert.deepEqual([promptsOf(["a", "b"]), promptsOf(["a"]), promptsOf(["x"])], [["c"], [], []]);
 });

@@ -3,7 +3,8 @@
 
 import { addParts, hasText } from "./conversation.js";
 import { statsOf, warningsOf, problemSentence } from "./answer_stats.js";
-import { nameOf } from "./model_description.js";
+import { badgeOf, nameOf } from "./model_description.js";
+import { leaves } from "./leaves.js";
 import { MarkdownView } from "./markdown_view.js";
 import { showTokens } from "./tokens.js";
 import { ApiError, streamChat } from "../shared/api.js";
@@ -11,7 +12,7 @@ import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("../shared/api.js").Part} Part */
-/** @typedef {{ index: number, count: number, choose: (index: number) => unknown }} Versions answers to one message */
+/** @typedef {import("./leaves.js").Versions} Versions */
 /** @typedef {{ regenerate: () => unknown, goOn: () => unknown, copy: (answer: Answer) => unknown,
  *   versions: Versions | null }} Actions `versions` if there are several */
 
@@ -67,7 +68,7 @@ export class AnswerView {
     this.answer = answer;
     this.actions = { regenerate, goOn, copy, versions };
     const name = answer.model === null ? "imported answer" : nameOf(answer.model);
-    const heading = element("h2", { className: "who", title: answer.model ?? "" }, name);
+    const heading = element("h2", { ...badgeOf(answer.model), title: answer.model ?? "" }, name);
     const group = { className: "answer", role: "group", "aria-label": `Answer of ${name}` };
     this.node = element("div", group, heading, this.#body);
     this.node.append(this.#status, this.#problem, this.#warnings, this.#actions, this.#stats, this.#tokens);
@@ -146,7 +147,7 @@ export class AnswerView {
     const figures = button("Figures", () => this.#toggleFigures(figures), closed);
     const tokens = button("Tokens", () => this.#toggleTokens(tokens), closed);
     return [
-      ...(versions ? leaves(versions) : []),
+      ...(versions ? leaves(versions, "answer", "last-only") : []),
       ...(isAnswered ? [button("Copy", () => copy(this.answer), { className: "quiet" })] : []),
       ...(this.answer.ids.length ? [tokens] : []),
       ...(this.answer.timings ? [figures] : []),
@@ -199,20 +200,6 @@ class ToolView {
  */
 function figure({ value, unit, about }) {
   return element("span", { title: about }, element("b", {}, value), ` ${unit}`);
-}
-
-/** The controls by which the versions of an answer are leafed through: ‹ 2/3 ›.
- * @param {Versions} versions
- */
-function leaves({ index, count, choose }) {
-  const step = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ to) =>
-    button(sign, () => choose(to), {
-      className: "quiet last-only",
-      "aria-label": label,
-      disabled: to < 0 || to >= count,
-    });
-  const place = element("span", { className: "place" }, `${index + 1}/${count}`);
-  return [step("‹", "Earlier answer", index - 1), place, step("›", "Later answer", index + 1)];
 }
 
 function noop() {}

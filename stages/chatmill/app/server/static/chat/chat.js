@@ -6,10 +6,12 @@
 
 import { ChatList, decoded } from "./chat_list.js";
 import { Composer } from "./composer.js";
-import { FileError, newConversation } from "./conversation.js";
+import { isExported } from "./chat_files.js";
+import { newConversation } from "./conversation.js";
+import { FileError } from "./training_lines.js";
 import { openHistory } from "./history.js";
 import { Models } from "./models.js";
-import { showNotice, hideNotice } from "./notice.js";
+import { hideNotice, showNotice, showProblem } from "./notice.js";
 import { closeOverlayPanel, startPanels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { copy } from "./announcer.js";
@@ -61,11 +63,12 @@ async function connect() {
     await models.load(requested);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    showNotice(`The models cannot be listed. ${sentence(error.message)}`, button("Try again", connect));
+    showProblem(`The models cannot be listed. ${sentence(error.message)}`, button("Try again", connect));
+    await openFromUrl(); // saved chats can be read
     return;
   }
   const missing = requested.filter((id) => !models.find(id));
-  if (missing.length) showNotice(`There is no model ${missing.join(" and no model ")} here.`);
+  if (missing.length) showProblem(`There is no model ${missing.join(" and no model ")} here.`);
   else if (history.lasts) hideNotice();
   else showNotice("This browser cannot save chats for this page: export those that you want to keep.");
   await openFromUrl();
@@ -175,21 +178,31 @@ function copyCode({ target }) {
   copy(target.closest(".code")?.querySelector("code")?.textContent ?? "");
 }
 
-/** Put the text of a dropped file into the message; a file of chats is imported.
+/** Put the texts of dropped files into the message; files of chats are imported.
  * @param {DragEvent} event
  */
 async function onDrop(event) {
-  const file = event.dataTransfer?.files[0];
-  if (!file) return;
-  event.preventDefault();
-  if (file.name.endsWith(".jsonl")) return void list.importFile(file, chatView.conversation.models.slice(0, 1));
-  if (file.size > MAX_TEXT) return showNotice(`${file.name}: over ${MAX_TEXT / 1000} kB: paste a part of it.`);
+  const files = [...(event.dataTransfer?.files ?? [])];
+  if (files.length) event.preventDefault();
+  for (const file of files) await takeDropped(file);
+}
+
+/** @param {File} file */
+async function takeDropped(file) {
+  const isLines = file.name.endsWith(".jsonl");
+  if (isLines || isExported(await file.slice(0, 100).text())) return importFile(file);
+  if (file.size > MAX_TEXT) return showProblem(`${file.name}: over ${MAX_TEXT / 1000} kB: paste a part of it.`);
   try {
     composer.add(decoded(await file.arrayBuffer(), file.name));
   } catch (error) {
-    if (!(error instanceof FileError)) throw error;
-    showNotice(error.message);
+    if (!(error instanceof FileError || error instanceof DOMException)) throw error;
+    showProblem(error.message);
   }
+}
+
+/** @param {File} file */
+function importFile(file) {
+  return list.importFile(file, chatView.conversation.models.slice(0, 1));
 }
 
 /** @param {KeyboardEvent} event */
@@ -202,7 +215,7 @@ function onEscape(event) {
 
 async function importChosen() {
   const file = chosenFile.files?.[0];
-  if (file) await list.importFile(file, chatView.conversation.models.slice(0, 1));
+  if (file) await importFile(file);
   chosenFile.value = "";
 }
 

@@ -2,10 +2,12 @@
 /** The list of the saved conversations, and their import and export. */
 
 import { hasWords, periodOf } from "./chat_search.js";
-import { copy } from "./announcer.js";
-import { FileError, readLines, toLines, toMarkdown, withoutDoubles } from "./conversation.js";
+import { readFile, withoutDoubles } from "./chat_files.js";
+import { exportChat, exportChats } from "./chat_export.js";
+import { newConversation } from "./conversation.js";
 import { latestFirst } from "./history.js";
-import { hideNotice, showNotice } from "./notice.js";
+import { hideNotice, showNotice, showProblem } from "./notice.js";
+import { FileError } from "./training_lines.js";
 import { askForText } from "../shared/dialogs.js";
 import { button, element } from "../shared/dom.js";
 
@@ -79,7 +81,7 @@ export class ChatList {
   /** Export all conversations as one file. */
   async exportAll() {
     const all = await this.history.all();
-    this.#export(all.sort(latestFirst), "chats.jsonl");
+    await exportChats(all.sort(latestFirst));
   }
 
   /** Import the conversations of a file: all of them, or none if the file has an error.
@@ -89,20 +91,21 @@ export class ChatList {
   async importFile(file, models) {
     try {
       if (file.size > MAX_BYTES) throw new FileError(`${file.name}: over ${MAX_BYTES / 1e6} MB: split the file`);
-      const bytes = await file.arrayBuffer();
-      const read = readLines(decoded(bytes, file.name), file.name, models);
-      const conversations = withoutDoubles(read, await this.history.all());
+      showNotice(`${file.name}: importing …`);
+      const read = readFile(decoded(await file.arrayBuffer(), file.name), file, models);
+      const here = await this.history.all();
+      const conversations = withoutDoubles(read, here);
       const doubles = read.length - conversations.length;
       const known = doubles ? `; ${doubles} ${doubles === 1 ? "was" : "were"} here already` : "";
-      const now = Date.now();
-      conversations.forEach((one, index) => (one.updated = now - index)); // listed in the order of the file
+      const ids = new Set(here.map(({ id }) => id));
+      for (const one of conversations) if (ids.has(one.id)) one.id = newConversation([]).id; // another version of it
       await this.history.putAll(conversations);
       await this.show();
       showNotice(`${file.name}: ${conversations.length} imported${known}.`);
       if (conversations.length) this.open(conversations[0].id);
     } catch (error) {
       if (!(error instanceof FileError || error instanceof DOMException)) throw error;
-      showNotice(`Nothing was imported. ${error.message}`);
+      showProblem(`Nothing was imported. ${error.message}`);
     }
   }
 
@@ -112,7 +115,6 @@ export class ChatList {
     const name = button(title, () => this.open(id), { className: "title", ariaCurrent: isOpen ? "page" : null });
     const actions = /** @type {[string, string, () => unknown][]} */ ([
       ["✎", "Rename", () => this.#rename(id, title)],
-      ["⧉", "Copy", () => this.#copy(id)],
       ["↓", "Export", () => this.#exportOne(id)],
       ["×", "Delete", () => this.#remove(id, title)],
     ]);
@@ -139,22 +141,9 @@ export class ChatList {
   }
 
   /** @param {string} id */
-  async #copy(id) {
-    const conversation = await this.history.get(id);
-    if (conversation) await copy(toMarkdown(conversation));
-  }
-
-  /** @param {string} id */
   async #exportOne(id) {
     const conversation = await this.history.get(id);
-    if (conversation) this.#export([conversation], "chat.jsonl");
-  }
-
-  /** @param {Conversation[]} conversations @param {string} name */
-  #export(conversations, name) {
-    const lines = toLines(conversations);
-    if (lines) download(lines, name);
-    else showNotice("There is nothing to export: no question has been answered yet.");
+    if (conversation) await exportChat(conversation);
   }
 
   /** @param {string} id @param {string} title */
@@ -171,7 +160,6 @@ export class ChatList {
 
   /** @param {Conversation} conversation @param {boolean} opens */
   async #restore(conversation, opens) {
-    this.history.removed.delete(conversation.id);
     await this.history.putAll([conversation]);
     hideNotice();
     await this.show();
@@ -189,11 +177,4 @@ export function decoded(bytes, name) {
   } catch {
     throw new FileError(`${name}: the file is not UTF-8: save it as UTF-8`);
   }
-}
-
-/** @param {string} text @param {string} name */
-function download(text, name) {
-  const url = URL.createObjectURL(new Blob([text], { type: "application/jsonl" }));
-  element("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000); // when the browser has read it
 }

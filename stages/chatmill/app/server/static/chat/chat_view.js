@@ -2,9 +2,11 @@
 /** The open conversation: its messages and answers on the page, and saving it. */
 
 import { streamInto } from "./answer.js";
-import { hasText, messagesFor, newAnswer, newConversation, textOf, titleOf } from "./conversation.js";
+import {
+  hasText, keepVersion, messagesFor, newAnswer, newConversation, showBranch, startBranch, textOf, titleOf,
+} from "./conversation.js";
 import { ExchangeView } from "./exchange.js";
-import { hideNotice, showNotice } from "./notice.js";
+import { hideNotice, showNotice, showProblem } from "./notice.js";
 import { emptyChat } from "./empty_chat.js";
 import { announce, copy, clearAnnouncements } from "./announcer.js";
 import { button } from "../shared/dom.js";
@@ -91,17 +93,18 @@ export class ChatView {
   isReady() {
     if (this.isRunning || !this.models.all.length) return false;
     const invalid = this.settings.invalid();
-    if (invalid.length) showNotice(`Settings with values out of range: ${invalid.join(", ")}.`);
+    if (invalid.length) showProblem(`Settings with values out of range: ${invalid.join(", ")}.`);
     return !invalid.length;
   }
 
   /** Send a message to every model of the conversation.
    * @param {string} text
+   * @param {Pick<Exchange, "branches">} place the branches among which the message is the shown one
    */
-  async ask(text) {
+  async ask(text, place = {}) {
     if (!this.isReady()) return;
     const { exchanges, models } = this.conversation;
-    const exchange = { asked: text.toWellFormed(), answers: models.map(newAnswer) };
+    const exchange = { asked: text.toWellFormed(), answers: models.map(newAnswer), ...place };
     const view = this.#view(exchange);
     exchanges.push(exchange);
     this.#views.push(view);
@@ -135,7 +138,7 @@ export class ChatView {
       await this.history.put(conversation);
     } catch (error) {
       const reason = error instanceof Error ? error.message : error;
-      showNotice(`This chat could not be saved: ${reason}. Export it, or delete others.`);
+      showProblem(`This chat could not be saved: ${reason}. Export it, or delete others.`);
       return;
     } finally {
       this.#saving -= 1;
@@ -192,17 +195,33 @@ export class ChatView {
     this.showModels();
   }
 
-  /** Replace an exchange, and all that came after it, by a new message.
+  /** Ask a new message in place of an exchange, which stays as a branch with all that came after it.
    * @param {ExchangeView} view
    * @param {string} text
    */
   #edit(view, text) {
     if (!this.isReady()) return;
     const index = this.#views.indexOf(view);
-    this.conversation.exchanges.length = index;
+    const branches = startBranch(this.conversation.exchanges, index);
     for (const { node } of this.#views.splice(index)) node.remove();
     this.focus();
-    this.ask(text);
+    this.ask(text, { branches });
+  }
+
+  /** Show another branch from an exchange on.
+   * @param {ExchangeView} view
+   * @param {number} to
+   */
+  async #branch(view, to) {
+    if (this.isRunning) return;
+    const { exchanges, models } = this.conversation;
+    const index = this.#views.indexOf(view);
+    const earlier = to < (view.exchange.branches?.indexOf(null) ?? 0);
+    showBranch(exchanges, index, to);
+    this.setModels(models);
+    this.#views[index].node.scrollIntoView({ block: "nearest" });
+    this.#views[index].focusBranch(earlier);
+    await this.save();
   }
 
   /** Request another answer of a model; the old answer remains if that fails.
@@ -221,29 +240,14 @@ export class ChatView {
     if (after.problem && !hasText(after) && hasText(before)) {
       answers[column] = before;
       before.problem = after.problem;
-    } else if (hasText(before)) this.#keepVersion(view.exchange, column, before);
+    } else if (hasText(before) && !keepVersion(view.exchange, column, before)) this.#offerChance();
     view.showAnswer(column);
     await this.save();
   }
 
-  /** Keep an answer beside the one that followed it, or alone if both are the same.
-   * @param {Exchange} exchange
-   * @param {number} column
-   * @param {Answer} before
-   */
-  #keepVersion(exchange, column, before) {
-    const after = exchange.answers[column];
-    if (textOf(after.parts) === textOf(before.parts)) {
-      exchange.answers[column] = before;
-      if (!this.settings.temperature) this.#offerChance();
-      return;
-    }
-    exchange.versions ??= [];
-    exchange.versions[column] = [...(exchange.versions[column] ?? [before]), after];
-  }
-
   /** Say why an answer is the same again, and offer what changes that. */
   #offerChance() {
+    if (this.settings.temperature) return;
     const change = () => (this.settings.set("temperature", SOME_CHANCE), hideNotice());
     const offer = button(`Set temperature ${SOME_CHANCE}`, change);
     showNotice("At temperature 0 the same message has the same answer.", offer);
@@ -276,6 +280,7 @@ export class ChatView {
       edit: (view, text) => this.#edit(view, text),
       regenerate: (view, column) => this.#regenerate(view, column),
       choose: (view, column, answer) => this.#choose(view, column, answer),
+      branch: (view, to) => this.#branch(view, to),
       goOn: (view, column) => this.#goOn(view, column),
       copy: (answer) => copy(textOf(answer.parts)),
     });

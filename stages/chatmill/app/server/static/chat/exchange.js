@@ -2,6 +2,7 @@
 /** A message of the user, and the answer of each model to it. */
 
 import { AnswerView } from "./answer.js";
+import { focusLeaf, leaves } from "./leaves.js";
 import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
@@ -9,6 +10,7 @@ import { button, element } from "../shared/dom.js";
 /** @typedef {{ edit: (view: ExchangeView, text: string) => unknown, copy: (answer: Answer) => unknown,
  *   regenerate: (view: ExchangeView, column: number) => unknown,
  *   choose: (view: ExchangeView, column: number, answer: Answer) => unknown,
+ *   branch: (view: ExchangeView, to: number) => unknown,
  *   goOn: (view: ExchangeView, column: number) => unknown }} Actions which get the exchange's view */
 
 /** An exchange on the page. */
@@ -50,8 +52,24 @@ export class ExchangeView {
   #versions(column) {
     const all = this.exchange.versions?.[column] ?? [];
     const index = all.indexOf(this.exchange.answers[column]);
-    const choose = (/** @type {number} */ to) => this.actions.choose(this, column, all[to]);
+    const choose = (/** @type {number} */ to) => {
+      this.actions.choose(this, column, all[to]);
+      focusLeaf(this.#columns.children[column], to < index);
+    };
     return index < 0 ? null : { index, count: all.length, choose };
+  }
+
+  /** The controls by which the branches that begin here are leafed through. */
+  #leaves() {
+    const { branches } = this.exchange;
+    if (!branches) return [];
+    const choose = (/** @type {number} */ to) => this.actions.branch(this, to);
+    return leaves({ index: branches.indexOf(null), count: branches.length, choose }, "message", "edit");
+  }
+
+  /** Focus the control that leads to an earlier branch, or to a later one. @param {boolean} earlier */
+  focusBranch(earlier) {
+    focusLeaf(this.#question, earlier);
   }
 
   /** Let the user edit the message. */
@@ -66,7 +84,8 @@ export class ExchangeView {
       event.preventDefault();
       event.stopPropagation();
     });
-    const hint = element("p", { className: "hint" }, "Everything after this message is removed.");
+    const kept = "This message and what follows it stay beside the new one: ‹ leads back to them.";
+    const hint = element("p", { className: "hint" }, kept);
     this.#question.replaceChildren(heading(), field, hint, element("div", { className: "choices" }, cancel, send));
     field.focus();
   }
@@ -79,7 +98,7 @@ export class ExchangeView {
   #showQuestion(focus = false) {
     const edit = button("Edit", () => this.edit(), { className: "quiet edit", "aria-label": "Edit your message" });
     const words = element("div", { className: "words" }, this.exchange.asked);
-    this.#question.replaceChildren(heading(), words, element("div", { className: "actions" }, edit));
+    this.#question.replaceChildren(heading(), words, element("div", { className: "actions" }, ...this.#leaves(), edit));
     if (focus) edit.focus();
   }
 }

@@ -15,6 +15,7 @@ import { newConversation, titleOf } from "./conversation.js";
 const NAME = globalThis.document?.documentElement.dataset.history ?? "chatmill"; // pages from disk may share a store
 const CONVERSATIONS = "conversations";
 const TITLES = "titles";
+const BATCH = 200; // conversations
 
 /** The stored conversations; `lasts` is whether they outlive the page.
  * @returns {Promise<History>}
@@ -88,7 +89,11 @@ class StoredHistory {
    */
   async putAll(conversations) {
     const transaction = this.database.transaction([CONVERSATIONS, TITLES], "readwrite");
-    for (const conversation of conversations) write(transaction, conversation);
+    for (const [index, conversation] of conversations.entries()) {
+      const written = write(transaction, conversation);
+      if (index % BATCH === BATCH - 1) await requestResult(written); // the page reacts meanwhile
+      this.removed.delete(conversation.id);
+    }
     await transactionDone(transaction);
     this.#channel.postMessage({});
   }
@@ -140,6 +145,7 @@ class MemoryHistory {
   /** @param {Conversation[]} conversations */
   async putAll(conversations) {
     for (const one of conversations) this.#conversations.set(one.id, structuredClone(one));
+    for (const { id } of conversations) this.removed.delete(id);
   }
 
   /** @param {string} id */
@@ -159,10 +165,10 @@ function summary(conversation) {
   return { id: conversation.id, title: titleOf(conversation), updated: conversation.updated };
 }
 
-/** @param {IDBTransaction} transaction @param {Conversation} conversation */
+/** @param {IDBTransaction} transaction @param {Conversation} conversation @returns {IDBRequest<IDBValidKey>} */
 function write(transaction, conversation) {
   transaction.objectStore(CONVERSATIONS).put(conversation);
-  transaction.objectStore(TITLES).put(summary(conversation));
+  return transaction.objectStore(TITLES).put(summary(conversation));
 }
 
 function openDatabase() {

@@ -188,7 +188,7 @@ function link(address, title) {
 function code(language, text) {
   const copy = { type: "button", class: "quiet", "aria-label": "Copy this code", "data-copy": "code" };
   const bar = [branch("span", {}, language || "code"), branch("button", copy, "Copy")];
-  const lines = branch("pre", { tabindex: "0" }, branch("code", {}, text));
+  const lines = branch("pre", { tabindex: "0" }, branch("code", language ? { "data-language": language } : {}, text));
   return branch("div", { class: "code" }, branch("div", { class: "code-bar" }, ...bar), lines);
 }
 

@@ -1,6 +1,7 @@
 // @ts-check
 /** Markdown on the page, as nodes that are changed in place while a text grows. */
 
+import { withColours } from "./highlighting.js";
 import { blocksOf, blocksSoFar, countLines } from "./markdown.js";
 
 /** @typedef {import("./markdown.js").Branch} Branch */
@@ -33,7 +34,8 @@ export class MarkdownView {
   update(text, isComplete = true) {
     if (text === this.#text && isComplete === this.#isComplete) return;
     const blocks = (isComplete ? blocksOf : blocksSoFar)(text, this.#closed);
-    const trees = blocks.map(({ node }) => node);
+    const coloured = isComplete ? blocks.length : blocks.length - 1; // code that still grows is only lengthened
+    const trees = blocks.map(({ node }, index) => (index < coloured ? withColours(node) : node));
     patch(this.node, this.#open, trees, this.#complete);
     const last = blocks[blocks.length - 1];
     const isYoung = last && last.line >= countLines(text, this.#closed) - 2; // it may become a part of the block before
@@ -51,7 +53,7 @@ export class MarkdownView {
  * @param {Element} node
  */
 export function render(text, node) {
-  for (const block of blocksOf(text)) node.append(build(block.node));
+  for (const block of blocksOf(text)) node.append(build(withColours(block.node)));
 }
 
 /** Change the children of a node, from `first` on, from showing `before` to showing `after`.

@@ -1,5 +1,5 @@
 // @ts-check
-/** The description of a model. */
+/** What is known of the models: their names, colours and prompts, and a description. */
 
 /** @typedef {import("../shared/api.js").Model} Model */
 
@@ -13,10 +13,45 @@ const UNITS = [
 /** @type {Record<string, string>} */
 const OF_PROJECT = { "data/export/onnx": "this project's model", "data/model": "this project's model in PyTorch" };
 
-/** What a model is called on the page: a folder's last name, or that of a run.
+const HUES = 6; // colours of names, in chat.css
+
+/** @type {Map<string, Model>} */
+let known = new Map();
+
+/** Set the models that the server has.
+ * @param {Model[]} models
+ */
+export function learnModels(models) {
+  known = new Map(models.map((model) => [model.id, model]));
+}
+
+/** What a model is called on the page: the title of its card, a folder's last name, or that of a run.
  * @param {string} id
  */
 export function nameOf(id) {
+  const title = known.get(id)?.title;
+  const isUnique = [...known.values()].filter((model) => model.title === title).length === 1;
+  return title && isUnique ? title : lastName(id);
+}
+
+/** The attributes that give a model's name its letter and colour; null is a model that is not known.
+ * @param {string | null} id
+ */
+export function badgeOf(id) {
+  if (id === null) return { className: "who" };
+  const hue = Math.max([...known.keys()].indexOf(id), 0) % HUES;
+  return { className: `who badge hue${hue}`, "data-letter": [...nameOf(id)][0]?.toUpperCase() ?? "" };
+}
+
+/** The prompts that the first of these models which has some was trained to answer.
+ * @param {string[]} ids
+ */
+export function promptsOf(ids) {
+  return ids.map((id) => known.get(id)?.prompts ?? []).find((prompts) => prompts.length) ?? [];
+}
+
+/** @param {string} id */
+function lastName(id) {
   return Object.hasOwn(OF_PROJECT, id) ? OF_PROJECT[id] : id.replace(/[\\/]+$/, "").replace(/^.*[\\/](?=.)/, "");
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 /** The models that can be chosen, and the description of the chosen one. */
 
-import { describeModel, nameOf } from "./model_description.js";
+import { describeModel, learnModels, nameOf } from "./model_description.js";
 import { fetchModels, findRuns } from "../shared/api.js";
 import { element } from "../shared/dom.js";
 
@@ -28,6 +28,7 @@ export class Models {
       await findRuns();
       this.all = await fetchModels();
     }
+    learnModels(this.all);
   }
 
   /** The model with an id; undefined if the server has none.

@@ -10,8 +10,18 @@ const node = byId("notice", HTMLElement);
  * @param {...Node} more
  */
 export function showNotice(text, ...more) {
+  node.classList.remove("bad");
   node.replaceChildren(element("span", {}, text), ...more, button("Close", hideNotice, { className: "quiet" }));
   node.hidden = false;
+}
+
+/** Show the text of a problem, which looks like one, followed by the nodes `more`, until it is closed.
+ * @param {string} text
+ * @param {...Node} more
+ */
+export function showProblem(text, ...more) {
+  showNotice(text, ...more);
+  node.classList.add("bad");
 }
 
 /** Hide the notice. */

@@ -1,15 +1,18 @@
 // @ts-check
-/** The panels beside the chat: the list of chats and the settings. In a narrow window an open panel covers the chat. */
+/** The panels beside the chat: the list of chats and the settings. In a narrow window an open panel covers the chat,
+ * whose parts are then inert; `main` itself is not, as a page without a main landmark is hard to find one's way in. */
 
 import { byId } from "../shared/dom.js";
 import { load, save } from "./local_storage.js";
 
 const NARROW = matchMedia("(max-width: 52rem)");
 const PANELS = ["chats", "settings"];
+const COVERED = ["notice", "scroller", "composer"];
 
 /** Make the buttons open and close their panels; in a wide window the panels open as they were left. */
 export function startPanels() {
   for (const name of PANELS) opener(name).addEventListener("click", () => toggle(name));
+  for (const close of document.querySelectorAll(".close-panel")) close.addEventListener("click", closeOverlayPanel);
   NARROW.addEventListener("change", showAll);
   showAll();
   document.addEventListener("keydown", (event) => {
@@ -63,7 +66,8 @@ function firstControl(name) {
 function show(name, isOpen) {
   panel(name).hidden = !isOpen;
   opener(name).ariaExpanded = String(isOpen);
-  byId("main", HTMLElement).inert = NARROW.matches && PANELS.some((one) => !panel(one).hidden);
+  const isCovered = NARROW.matches && PANELS.some((one) => !panel(one).hidden);
+  for (const part of COVERED) byId(part, HTMLElement).inert = isCovered;
 }
 
 /** @param {string} name */

@@ -4,7 +4,8 @@
 import { EventReader } from "./events.js";
 
 /** @typedef {{ id: string, loaded: boolean, engine?: string, device?: string, size?: number, max_model_len?: number,
- *   template?: string, tools?: string[], defaults?: Record<string, number> }} Model an entry of /v1/models */
+ *   template?: string, tools?: string[], defaults?: Record<string, number>,
+ *   title?: string | null, prompts?: string[] }} Model an entry of /v1/models */
 /** @typedef {{ id: number, bytes: number[], control: string | null, logprob: number }} Candidate one of the likeliest tokens */
 /** @typedef {Omit<Candidate, "logprob"> & { logprob: number | null, top?: Candidate[] }} Token */
 /** @typedef {{ tokens_per_second: number | null, first_token_ms: number | null, prompt_tokens: number,
@@ -120,8 +121,10 @@ export async function get(path) {
   return (await send(path, {})).json();
 }
 
-/** @param {string} path @param {object} body @param {AbortSignal} [signal] */
-function post(path, body, signal) {
+/** The response to a POST request. Throws ApiError.
+ * @param {string} path @param {object} body @param {AbortSignal} [signal]
+ */
+export function post(path, body, signal) {
   return send(path, { method: "POST", headers: JSON_HEADERS, body: JSON.stringify(body), signal });
 }
 

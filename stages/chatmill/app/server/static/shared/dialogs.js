@@ -33,6 +33,20 @@ export async function askForText(title, label, before) {
   return (await dialogResult(dialog)) || null;
 }
 
+/** Let the user choose one of several actions, each with a label and a hint; null if cancelled.
+ * @param {string} title
+ * @param {[name: string, label: string, hint: string][]} actions
+ */
+export async function askForChoice(title, actions) {
+  const rows = actions.map(([name, label, hint]) => {
+    const choose = button(label, () => dialog.close(name), { "aria-describedby": `about-${name}` });
+    return element("li", {}, choose, element("p", { className: "hint", id: `about-${name}` }, hint));
+  });
+  const cancel = element("div", { className: "choices" }, button("Cancel", () => dialog.close("")));
+  const dialog = openDialog(title, element("ul", { className: "actions-list" }, ...rows), cancel);
+  return (await dialogResult(dialog)) || null;
+}
+
 /** Ask the user for the server's API key; null if cancelled.
  * @param {string} message
  */

@@ -1,8 +1,10 @@
 // @ts-check
-// The theme, light or dark: the system's, or the user's choice, which this browser stores. This script is not a module,
-// so that it runs before the first paint.
+// The theme, light or dark: the system's, or the user's choice, which this browser stores. Its select is made here, in
+// the page's #theme-chooser. This script is not a module, so that it runs before the first paint.
 (() => {
   const NAME = "chatmill.theme";
+  const THEMES = { "": "Auto", light: "Light", dark: "Dark" };
+  const select = document.createElement("select");
   const root = document.documentElement;
 
   function stored() {
@@ -23,21 +25,19 @@
     }
   }
 
-  function chooser() {
-    return /** @type {HTMLSelectElement | null} */ (document.getElementById("theme"));
+  function show() {
+    select.id = "theme";
+    select.ariaLabel = "Theme";
+    for (const [value, name] of Object.entries(THEMES)) select.append(new Option(name, value));
+    select.value = root.dataset.theme ?? "";
+    select.addEventListener("change", () => choose(select.value));
+    document.getElementById("theme-chooser")?.append(select);
   }
 
   root.dataset.theme = stored();
-  document.addEventListener("DOMContentLoaded", () => {
-    const node = chooser();
-    if (!node) return; // the page is left before it was read to the end
-    node.value = root.dataset.theme ?? "";
-    node.addEventListener("change", () => choose(node.value));
-  });
+  document.addEventListener("DOMContentLoaded", show);
   addEventListener("storage", (event) => {
     if (event.key !== NAME) return; // another tab has chosen
-    root.dataset.theme = event.newValue ?? "";
-    const node = chooser();
-    if (node) node.value = root.dataset.theme;
+    select.value = root.dataset.theme = event.newValue ?? "";
   });
 })();
