@@ -8,9 +8,9 @@ from support.run_repository import PARAMS, RunRepository
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """Runs of two depths: of depth 3 the seeds 1 (twice) and 2, and one without a model; of depth 4 seed 1."""
+    """Runs of two depths: of depth 5 the seeds 1 (twice) and 2, and one without a model; of depth 4 seed 1."""
     made = RunRepository(tmp_path_factory.mktemp("seeds"))
-    for name, depth, seed in (("a1", 3, 1), ("a2", 3, 2), ("b1", 4, 1), ("same", 3, 1), ("gone", 3, 3)):
+    for name, depth, seed in (("a1", 5, 1), ("a2", 5, 2), ("b1", 4, 1), ("same", 5, 1), ("gone", 5, 3)):
         training = PARAMS["train_model"] | {"depth": depth, "seed": seed}
         made.write("params.yaml", yaml.safe_dump(PARAMS | {"train_model": training}))
         if name == "gone":

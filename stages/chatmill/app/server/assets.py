@@ -30,7 +30,8 @@ WORKER = "offline/worker.js"
 def routes() -> list[Route]:
     """One route for each page, and one for all scripts and styles."""
     contents = dict(sorted(_contents(files("chatmill.app.server").joinpath("static"))))
-    contents[WORKER] = _release(contents) + contents[WORKER]
+    if WORKER in contents:
+        contents[WORKER] = _release(contents) + contents[WORKER]
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]

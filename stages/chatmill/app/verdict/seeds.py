@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatmill.app.experiments import WORKSPACE
 from chatmill.app.server.git_runs import git_states, run_git
 from chatmill.app.server.run_files import RunFiles
 from chatmill.app.server.run_rows import run_rows
@@ -28,9 +29,10 @@ def add_seeds(sides: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
 
 def _others(known: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[str]:
     """The names of one run for each seed that the known runs of a group have not, the latest first."""
-    seeds, names = {run["seed"] for run in known}, []
-    for run in rows:
-        if run["group"] == known[0]["group"] and run["model"] and run["seed"] not in seeds:
+    seeds, names = {None, *(run["seed"] for run in known)}, []
+    for run in rows:  # without the workspace, whose model may be older than its parameters
+        is_alike = run["group"] == known[0]["group"] and run["kind"] != WORKSPACE
+        if is_alike and run["model"] and run["seed"] not in seeds:
             seeds.add(run["seed"])
             names.append(run["name"])
     return names

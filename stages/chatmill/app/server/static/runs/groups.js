@@ -81,7 +81,8 @@ export function otherSeeds(ticked, runs) {
   const seedOf = (/** @type {Run} */ run) => `${run.group} ${run.seed}`;
   const [groups, seeds] = [new Set(ticked.map(({ group }) => group)), new Set(ticked.map(seedOf))];
   return runs.filter((run) => {
-    const isOther = run.group !== null && groups.has(run.group) && run.model && !seeds.has(seedOf(run));
+    const isSeeded = run.group !== null && run.seed !== null && run.kind !== "workspace"; // which may be edited
+    const isOther = isSeeded && groups.has(run.group) && run.model && !seeds.has(seedOf(run));
     if (isOther) seeds.add(seedOf(run));
     return isOther;
   });

@@ -30,7 +30,8 @@ export class VerdictView {
   constructor(node, ticket, onSeeds) {
     this.onSeeds = onSeeds;
     this.ticket = ticket;
-    node.append(this.#hint, element("div", { className: "choosers" }, this.#ask, this.#seeds, this.#stop), this.#result);
+    node.append(this.#hint, element("div", { className: "choosers" }, this.#ask, this.#seeds, this.#stop));
+    node.append(this.#result);
     this.show([], []);
   }
 
