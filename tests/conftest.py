@@ -1,10 +1,12 @@
 import gc
 import os
+import shutil
 import subprocess
 
 import pytest
 from hypothesis import settings
 
+from support.allowed_values import TEACHER
 from support.project import copy_project
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # tests run beside each other: more threads, and threads that wait for
@@ -42,6 +44,14 @@ def project(fresh_project):
     """The project after one run."""
     fresh_project.first_run = fresh_project.repro()
     return fresh_project
+
+
+@pytest.fixture(scope="module")
+def teaching_project(project, tmp_path_factory):
+    """A copy of the finished project whose model is a teacher as well."""
+    copy = project.copy(tmp_path_factory.mktemp("teaching") / "project")
+    shutil.copytree(copy.folder / "data/model", copy.folder / TEACHER)
+    return copy
 
 
 @pytest.fixture

@@ -2,15 +2,10 @@
 
 import pytest
 
-from support.allowed_values import TOKENIZERS, as_id, copied_with_teacher, run_with
-
-
-@pytest.fixture(scope="module")
-def own_project(project, tmp_path_factory):
-    return copied_with_teacher(project, tmp_path_factory.mktemp("values") / "project")
+from support.allowed_values import TOKENIZERS, as_id, run_with
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", TOKENIZERS, ids=as_id)
-def test_every_allowed_value_completes(project, own_project, values):
-    assert run_with(values, own_project, project) == []
+def test_every_allowed_value_completes(project, teaching_project, values):
+    assert run_with(values, teaching_project, project) == []

@@ -35,13 +35,6 @@ TRAINING = [
 ]
 
 
-def copied_with_teacher(project, folder):
-    """A copy of a finished project whose model is a teacher as well."""
-    copy = project.copy(folder)
-    shutil.copytree(copy.folder / "data/model", copy.folder / TEACHER)
-    return copy
-
-
 def run_with(values, copy, project):
     """The stages that run the second time, after `copy` has run with the parameters of `project` but these values."""
     shutil.copy(project.folder / "params.yaml", copy.folder / "params.yaml")
