@@ -12,7 +12,7 @@ A model of a project without a card has the prompts of the project's test set.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Introduction(NamedTuple):
 
 
 def introduce(model: Path, *, generated_only: bool) -> Introduction:
-    """The introduction of a folder or file; `generated_only` leaves out what people have written to be trained on.
+    """The introduction of a folder or file; `generated_only` leaves out what people may have written.
 
     A path that does not exist, and a test set that is damaged, have none.
     """
@@ -54,22 +54,24 @@ def introduce(model: Path, *, generated_only: bool) -> Introduction:
 def data_prompts(file: Path, *, generated_only: bool) -> tuple[str, ...]:
     """Short prompts of the conversations in a file, of as many kinds as it has; none if it is damaged or too large.
 
-    With `generated_only`, they are of generated conversations alone: others may have the words of a person.
+    They are of generated conversations, whose kinds the model was trained on. If there are none, they are of others,
+    except with `generated_only`, as these may have the words of a person.
     """
     if not file.is_file() or file.stat().st_size > MAX_BYTES:
         return ()
-    kinds: dict[tuple[str, str], list[str]] = {}
+    generated: dict[tuple[str, str], list[str]] = {}
+    others: dict[tuple[str, str], list[str]] = {}
     try:
         for record in read_records(file):
-            skill = record.skill or {}
-            if (skill or not generated_only) and (prompt := _prompt(record)):
-                kinds.setdefault((record.source, skill.get("name", "")), []).append(prompt)
+            if prompt := _prompt(record):
+                name = (record.skill or {}).get("name", "")
+                kinds = generated if record.skill else others
+                kinds.setdefault((record.source, name), []).append(prompt)
     except ValueError:
         return ()
+    kinds = generated or ({} if generated_only else others)
     ordered = [sorted(dict.fromkeys(prompts), key=_is_statement) for prompts in kinds.values()]
-    exercises = [prompts for (_, name), prompts in zip(kinds, ordered, strict=True) if name]
-    others = [prompts for (_, name), prompts in zip(kinds, ordered, strict=True) if not name]
-    return tuple(islice(_rounds(list(_alternately(exercises, others))), MAX_PROMPTS))
+    return tuple(islice(_rounds(ordered), MAX_PROMPTS))
 
 
 def _prompt(record: Record) -> str | None:
@@ -82,10 +84,6 @@ def _prompt(record: Record) -> str | None:
 
 def _is_statement(prompt: str) -> bool:
     return not prompt.endswith("?")
-
-
-def _alternately(*lists: Iterable[list[str]]) -> Iterator[list[str]]:
-    return (one for row in zip_longest(*lists) for one in row if one)
 
 
 def _rounds(lists: list[list[str]]) -> Iterator[str]:
