@@ -61,3 +61,5 @@ def test_the_runs(browser, address, theme):
         page.get_by_role("checkbox", name="Tick second", exact=True).check()
         page.wait_for_selector("#curves polyline")
         assert violations(page) == []
+        press(page, "Name and note …")
+        assert violations(page) == []
