@@ -1,10 +1,13 @@
 """All ways to compute attention give the same result."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from chatmill.model import attention
 from chatmill.model.attention import attend, conversation_mask, find_segments
+from support.paths import SOURCE
 from support.segments import attend_to_each
 
 HEADS = {"queries": 4, "keys": 2, "values": 2}
@@ -38,7 +41,7 @@ def test_nobody_sees_another_conversation_or_what_comes_later():
 
 @pytest.mark.parametrize("time", [3, 256, 600])
 def test_segments_are_the_conversations_of_the_mask(time, monkeypatch):
-    monkeypatch.setattr(attention, "varlen_attn", attend_to_each)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attend_to_each)
     for found, expected in zip(attended(attend, time, segments), attended(attend, time), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -53,3 +56,9 @@ def test_a_gpu_attends_to_segments_as_to_the_mask():
 def test_segments_end_with_empty_ones_up_to_a_power_of_two():
     found = segments(torch.tensor([[0, 0, 1, -1], [0, 0, 0, 0]]))
     assert found.borders.tolist() == [0, 2, 3, 4, 8, 8, 8, 8, 8] and found.longest == 4
+
+
+def test_the_compiler_is_imported_only_where_it_is_used():
+    code = "import sys, chatmill.model.chat_model; print([name for name in sys.modules if 'torch._dynamo' in name])"
+    result = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"

@@ -6,7 +6,6 @@ import torch
 from torch._dynamo.utils import counters
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model import attention
 from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.training.compiling import choose_compile, set_up_compiler
@@ -69,7 +68,7 @@ def test_only_nvidia_gpus_take_segments(monkeypatch):
 
 
 def test_a_step_with_segments_learns_as_one_with_a_mask(monkeypatch):
-    monkeypatch.setattr(attention, "varlen_attn", attend_to_each)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attend_to_each)
     losses, config = [], ModelConfig.from_depth(2, vocab_size=64, context=64)
     ids = np.random.default_rng(0).integers(0, 64, (3, 64))
     places = np.tile(np.arange(64), (3, 1))

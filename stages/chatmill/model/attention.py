@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 _BLOCK = 256  # queries; with half or twice as many a step takes a tenth longer
 _HIDDEN = -1e30  # the score of masked positions
@@ -75,6 +74,8 @@ def _in_blocks(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> T
 
 def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
     """The same by a kernel that computes no pair of tokens of different conversations."""
+    from torch.nn.attention.varlen import varlen_attn  # here, since it imports the compiler, which takes a second
+
     q, k, v = (heads.transpose(1, 2).flatten(0, 1) for heads in (queries, keys, values))  # (B T, H, D)
     borders, longest = segments
     options: dict[str, Any] = {"window_size": (-1, 0), "enable_gqa": True}  # causal

@@ -113,7 +113,7 @@ def test_chats_are_kept_listed_and_opened_again(page):
     expect(page.locator(".words")).to_have_text("Second")
     titles(page).last.click()
     expect(page.locator(".words")).to_have_text("First")
-    assert page.locator("#exchanges").inner_text() == shown
+    expect(page.locator("#exchanges")).to_have_text(shown, use_inner_text=True)
     page.go_back()
     expect(page.locator(".words")).to_have_text("Second")
 
@@ -127,13 +127,13 @@ def test_a_deleted_chat_can_be_brought_back_until_the_notice_is_closed(page):
     expect(page.get_by_role("button", name="Undo")).to_be_focused()
     page.keyboard.press("Enter")
     expect(titles(page)).to_have_text(["First"])
-    assert page.locator("#exchanges").inner_text() == shown
+    expect(page.locator("#exchanges")).to_have_text(shown, use_inner_text=True)
     ask(page, "Second")
     press(page, "Delete First")
     press(page, "Close")
     page.reload()
     expect(page.locator(".empty-chat")).to_be_visible()
-    assert titles(page).count() == 0
+    expect(titles(page)).to_have_count(0)
 
 
 def test_a_chat_gets_a_name_that_is_kept(page):
@@ -218,7 +218,7 @@ def test_an_edited_message_stays_as_a_branch_with_what_followed(page):
     page.keyboard.press("Enter")
     expect(page.locator(".place")).to_have_text("2/2")
     expect(last(page)).to_contain_text("tokens of context")
-    assert page.locator(".words").all_inner_texts() == ["One", "Two and more"]
+    expect(page.locator(".words")).to_have_text(["One", "Two and more"])
     press(page, "Earlier message")
     expect(page.locator(".words")).to_have_text(["One", "Two", "Three"])
     expect(page.get_by_role("button", name="Later message")).to_be_focused()
@@ -241,7 +241,7 @@ def test_chats_that_were_exported_as_json_come_back_whole_and_never_twice(page, 
     press(page, "Delete One")
     page.set_input_files("#import-file", file)
     expect(page.get_by_role("alert")).to_contain_text("all.json: 1 imported.")
-    assert page.locator("#exchanges").inner_text() == shown
+    expect(page.locator("#exchanges")).to_have_text(shown, use_inner_text=True)
     file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
     page.set_input_files("#import-file", file)
     expect(page.get_by_role("alert")).to_contain_text("all.json: version 2: this page reads version 1")
@@ -279,7 +279,7 @@ def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_p
         file.truncate(100_000_001)
     page.set_input_files("#import-file", tmp_path / "long.jsonl")
     expect(page.get_by_role("alert")).to_contain_text("long.jsonl: over 100 MB: split the file")
-    assert titles(page).count() == 0
+    expect(titles(page)).to_have_count(0)
 
 
 def test_html_of_a_user_or_a_model_is_text_and_never_runs(page, tmp_path):
@@ -303,8 +303,8 @@ def test_tabs_show_what_others_keep_and_write_nothing_over(page):
         other.keyboard.press("Escape")
         expect(other.get_by_role("alert")).to_contain_text("this version is saved as a chat of its own")
         expect(titles(other)).to_have_count(2)
-        assert other.locator(".words").all_inner_texts() == ["First", "Go on"]
-    assert page.locator(".words").all_inner_texts() == ["First", "Go on", "Mine"]
+        expect(other.locator(".words")).to_have_text(["First", "Go on"])
+    expect(page.locator(".words")).to_have_text(["First", "Go on", "Mine"])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_browser_that_keeps_nothing_still_chats_and_says_so(browser, address, 
         ask(page, "First")
         expect(page.get_by_role("alert")).to_contain_text(notice)
         ask(page, "Second")
-        assert page.locator(".words").all_inner_texts() == ["First", "Second"]
+        expect(page.locator(".words")).to_have_text(["First", "Second"])
 
 
 def test_a_busy_server_is_told_and_asked_again(browser, folder):

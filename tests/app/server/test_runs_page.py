@@ -213,7 +213,7 @@ def test_marks_of_the_scatter_are_told_one_after_another(page):
     page.get_by_role("slider", name="Bits per byte against ms per token").focus()
     page.keyboard.press("Home")
     expect(page.locator(".description")).to_have_text("second: byte, depth 2, bits per byte 2.500, ms per token 0.125")
-    assert page.locator(".mark").count() == 4
+    expect(page.locator(".mark")).to_have_count(4)
 
 
 def test_a_verdict_on_two_ticked_runs_is_told_with_its_page(page):
@@ -242,7 +242,7 @@ def test_seeds_are_one_row_of_means(page, repository):
     row.get_by_role("checkbox").check()
     expect(page.locator("#curves polyline")).not_to_have_count(0)
     merge.uncheck()
-    assert page.get_by_role("checkbox", name="Tick main", exact=True).is_checked()
+    expect(page.get_by_role("checkbox", name="Tick main", exact=True)).to_be_checked()
 
 
 def test_a_run_is_given_a_name_and_a_note_whose_tags_filter(browser, address):
@@ -261,8 +261,9 @@ def test_a_run_is_given_a_name_and_a_note_whose_tags_filter(browser, address):
         dialog.get_by_role("button", name="Cancel").click()
         describe("tenth", "eleventh", "Of June, #slow <b>")
         page.get_by_role("button", name="Only runs with #slow").click()
-        assert labels(page) == ["eleventh"] and page.locator(".note").inner_text() == "Of June, #slow <b>"
-        assert page.get_by_role("checkbox", name="Tick eleventh", exact=True).is_checked()
+        expect(page.locator("tbody .name")).to_have_text(["eleventh"])
+        expect(page.locator(".note")).to_have_text("Of June, #slow <b>")
+        expect(page.get_by_role("checkbox", name="Tick eleventh", exact=True)).to_be_checked()
         describe("eleventh", "tenth")
         expect(page.locator("tbody tr")).to_have_count(0)
 
@@ -327,7 +328,7 @@ def test_ticks_stay_when_the_runs_are_read_anew(page, repository):
     repository.experiment("latest")
     page.get_by_role("button", name="Refresh").click()
     page.wait_for_selector("text=latest")
-    assert page.get_by_role("checkbox", name="Tick main", exact=True).is_checked()
+    expect(page.get_by_role("checkbox", name="Tick main", exact=True)).to_be_checked()
     expect(page.locator("#curves polyline")).to_have_count(1)
 
 
