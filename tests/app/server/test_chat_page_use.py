@@ -167,6 +167,37 @@ def test_chats_are_found_by_the_words_of_questions_and_answers(page, tmp_path):
     expect(page.locator(".period")).to_have_text(["Today"])
 
 
+def test_a_chat_is_found_by_words_of_what_is_not_shown_and_opens_where_they_are(page, tmp_path):
+    def exchange(asked, *versions, **more):
+        answers = [dict.fromkeys(("model", "finish", "problem", "timings")) | {"promptIds": [], "ids": []} | parts
+                   for parts in ({"parts": [{"kind": "text", "text": text}]} for text in versions)]  # fmt: skip
+        return {"asked": asked, "answers": answers[:1], **({"versions": [answers]} if versions[1:] else {}), **more}
+
+    edited = [exchange("Tell me of rivers.", "The Nile is long."), exchange("And of lakes?", "Baikal.", "One is deep.")]
+    shown = [exchange("Hello", "Hi"), exchange("Tell me of hills.", "They are high.", branches=[edited, None])]
+    filler = [exchange(f"More {number}?", "Some. " * 200) for number in range(5)]
+    chat = {"id": "0" * 24, "updated": 5, "models": [], "system": "", "exchanges": [*shown, *filler]}
+    file = tmp_path / "chats.json"
+    file.write_text(json.dumps({"format": "chatmill chats", "version": 1, "chats": [chat]}))
+    page.set_input_files("#import-file", file)
+    words, contents = page.locator(".words"), page.locator(".content")
+    expect(words).to_have_count(7)
+    search = page.get_by_label("Search chats")
+    for searched in ("nowhere", "DEEP lakes"):
+        search.fill(searched)
+        expect(titles(page)).to_have_count(0 if searched == "nowhere" else 1)
+    titles(page).click()
+    expect(words).to_have_text(["Hello", "Tell me of rivers.", "And of lakes?"])
+    expect(contents).to_have_text(["Hi", "The Nile is long.", "One is deep."])
+    expect(page.locator(".place")).to_have_text(["1/2", "2/2"])
+    search.fill("hills")
+    titles(page).click()
+    expect(words).to_have_count(7)
+    expect(words.nth(1)).to_be_in_viewport()
+    page.reload()
+    expect(words).to_have_count(7)  # what was opened from the search is not saved
+
+
 def test_the_text_of_a_dropped_file_is_added_to_the_message(page):
     drop = """([name, text]) => {
         const data = new DataTransfer();

@@ -2,9 +2,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { hasWords, periodOf } from "../../../../stages/chatmill/app/server/static/chat/chat_search.js";
-import { newConversation, titleOf } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
+import { hasWords, periodOf, showWords } from "../../../../stages/chatmill/app/server/static/chat/chat_search.js";
+import { newAnswer, newConversation, textOf, titleOf } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
 import { latestFirst, openHistory } from "../../../../stages/chatmill/app/server/static/chat/history.js";
+
+/** @typedef {import("../../../../stages/chatmill/app/server/static/chat/conversation.js").Conversation} Conversation */
+/** @typedef {import("../../../../stages/chatmill/app/server/static/chat/conversation.js").Exchange} Exchange */
 
 /** @param {string} id @param {number} updated */
 function dated(id, updated) {
@@ -67,4 +70,36 @@ test("a chat is found by words in any of its texts, whatever their case", () => 
   for (const words of ["", "lake", "deep LAKE", "kind"]) assert.ok(hasWords(/** @type {any} */ (chat), words), words);
   assert.ok(!hasWords(/** @type {any} */ (chat), "lake river"));
   assert.equal(titleOf({ .../** @type {any} */ (chat), name: " My  lake " }), "My lake");
+});
+
+/** @param {string} asked @param {string[]} texts of the versions, the first of which is shown @returns {Exchange} */
+function exchange(asked, ...texts) {
+  const versions = texts.map((text) => ({ ...newAnswer("A"), parts: [{ kind: /** @type {const} */ ("text"), text }] }));
+  return { asked, answers: versions.slice(0, 1), versions: [versions] };
+}
+
+/** A chat with a branch in another: one a; one b c; one b d, which is shown. @returns {Conversation} */
+function branched() {
+  const last = { ...exchange("d", "four", "five"), branches: [[exchange("c", "three")], null] };
+  const second = { ...exchange("b", "two"), branches: [[exchange("a", "six", "seven")], null] };
+  return { ...newConversation(["A"]), exchanges: [exchange("one"), second, last] };
+}
+
+test("a chat is found by words of branches and answers that are not shown, and opens on those", () => {
+  for (const [words, asked, answer, at] of /** @type {[string, string, string, number][]} */ ([
+    ["FOUR", "one b d", "four", 2],
+    ["five two", "one b d", "five", 1],
+    ["three", "one b c", "three", 2],
+    ["one seven", "one a", "seven", 0],
+    ["six nothing", "one a", "six", 1],
+    ["nothing", "one b d", "four", -1],
+  ])) {
+    const chat = branched();
+    assert.equal(hasWords(chat, words), !words.includes("nothing"), words);
+    assert.equal(showWords(chat, words), at, words);
+    assert.equal(chat.exchanges.map(({ asked: one }) => one).join(" "), asked, words);
+    const last = chat.exchanges[chat.exchanges.length - 1];
+    assert.equal(textOf(last.answers[0].parts), answer, words);
+    assert.ok(last.versions?.[0].includes(last.answers[0]), words);
+  }
 });

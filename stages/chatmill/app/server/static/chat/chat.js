@@ -5,6 +5,7 @@
  */
 
 import { ChatList, decoded } from "./chat_list.js";
+import { showWords } from "./chat_search.js";
 import { Composer } from "./composer.js";
 import { isExported } from "./chat_files.js";
 import { newConversation } from "./conversation.js";
@@ -88,14 +89,16 @@ function modelsInUrl() {
   return [model ?? models.all[0]?.id, beside].filter((id) => id !== undefined);
 }
 
-/** Open a saved conversation; without an id, a new one with the same models.
+/** Open a saved conversation, on the branch that has the words; without an id, a new one with the same models.
  * @param {string | null} id
  */
-async function open(id) {
+async function open(id, words = "") {
   chatView.stop();
   const saved = id ? await history.get(id) : undefined;
+  const found = saved && words ? showWords(saved, words) : -1;
   window.history.pushState(null, "", id ? `#${id}` : location.pathname);
   show(saved ?? newConversation(models.chosen()));
+  if (found >= 0) chatView.scrollTo(found);
   closeOverlayPanel();
   composer.focus();
 }

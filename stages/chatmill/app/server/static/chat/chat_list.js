@@ -16,7 +16,8 @@ import { button, element } from "../shared/dom.js";
 const PAGE = 100; // conversations that are listed at once
 const MAX_BYTES = 100_000_000; // of a file to import
 
-/** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted. */
+/** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted, and
+ * with the words that were searched for. */
 export class ChatList {
   #shown = PAGE;
   #words = ""; // that the listed conversations contain
@@ -27,7 +28,7 @@ export class ChatList {
   /**
    * @param {HTMLElement} node
    * @param {import("./history.js").History} history
-   * @param {(id: string | null) => unknown} open
+   * @param {(id: string | null, words?: string) => unknown} open
    */
   constructor(node, history, open) {
     this.node = node;
@@ -112,7 +113,8 @@ export class ChatList {
   /** @param {import("./history.js").Title} title */
   #row({ id, title }) {
     const isOpen = id === this.#current;
-    const name = button(title, () => this.open(id), { className: "title", ariaCurrent: isOpen ? "page" : null });
+    const opens = () => this.open(id, this.#words);
+    const name = button(title, opens, { className: "title", ariaCurrent: isOpen ? "page" : null });
     const actions = /** @type {[string, string, () => unknown][]} */ ([
       ["✎", "Rename", () => this.#rename(id, title)],
       ["↓", "Export", () => this.#exportOne(id)],
@@ -132,7 +134,7 @@ export class ChatList {
     conversation.name = name.trim();
     await this.history.put(conversation);
     await this.show();
-    if (id === this.#current) this.open(id);
+    if (id === this.#current) this.open(id, this.#words);
   }
 
   #more() {

@@ -83,6 +83,11 @@ export class ChatView {
     this.nodes.scroller.scrollTop = this.nodes.scroller.scrollHeight;
   }
 
+  /** Scroll to an exchange. @param {number} index */
+  scrollTo(index) {
+    this.#views[index].node.scrollIntoView();
+  }
+
   /** Show the models of the conversation, and the defaults of the first. */
   showModels() {
     this.models.choose(this.conversation.models);
