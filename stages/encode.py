@@ -1,23 +1,25 @@
 """Turn conversations into token ids and their loss mask."""
 
+from functools import partial
 from pathlib import Path
 
-from chatmill.conversation.chatml import read_records
 from chatmill.conversation.template import TemplateName
-from chatmill.encoded.file_encoding import encode_file, trained_tools
+from chatmill.encoded.file_encoding import encode_shard, encode_shards, trained_tools
 from chatmill.encoded.token_files import (
     SPLITS,
     Meta,
+    SourceNumbers,
     SplitCounts,
     token_byte_lengths,
     write_meta,
-    write_sources,
     write_split,
 )
+from chatmill.pipeline.shards import available_workers, worker_pool
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+
+LARGE_BYTES = 32_000_000  # of conversations, of which a process more saves more than its start takes
 
 
 @stage
@@ -25,12 +27,14 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
     """Write the token ids, loss kinds and source of all conversations, and their sizes."""
     files = dict(zip(SPLITS, (train, validation), strict=True))
     vocabulary = read_folder(tokenizer)
-    chat_tokenizer, num_bytes = ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)
+    num_bytes, numbers = token_byte_lengths(vocabulary), SourceNumbers()
+    encode = partial(encode_shard, folder=tokenizer, fingerprint=vocabulary.fingerprint, template=template)
     tokens.mkdir()
-    counts = {
-        split: write_split(tokens, split, encode_file(file, chat_tokenizer, template), num_bytes)
-        for split, file in files.items()
-    }
+    with worker_pool(min(available_workers(), train.stat().st_size // LARGE_BYTES)) as ordered_map:
+        counts = {
+            split: write_split(tokens, split, encode_shards(file, encode, ordered_map), num_bytes, numbers)
+            for split, file in files.items()
+        }
     if not counts["train"].conversations:
         raise ValueError(f"{train}: no conversations")
     meta = Meta(
@@ -38,9 +42,7 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
         template=template,
         vocab_size=len(vocabulary.tokens),
         tools=trained_tools(train),
-        sources=write_sources(
-            tokens, {split: (record.source for record in read_records(file)) for split, file in files.items()}
-        ),
+        sources=numbers.sort(tokens),
         **{name: {split: getattr(count, name) for split, count in counts.items()} for name in SplitCounts._fields},
     )
     write_meta(tokens, meta)

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import multiprocessing
-import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
@@ -22,8 +20,8 @@ from chatmill.datasets.near_duplicates.search import KeyBatches, RecordFiles, ma
 from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_column, is_generated, question_of
 from chatmill.datasets.states import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, STATES, TRAIN
 from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
-from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
+from chatmill.pipeline.shards import FileRange, available_workers, shards_of, worker_pool
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 
@@ -38,23 +36,6 @@ HASHED = 4  # added to the split in a key where it follows from the hash of the 
 BY_COLUMN = 8  # the same for one that follows from a column of groups
 KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1"), ("trained", "<i4")])
 ROLE = re.compile(r"<\|im_start\|>(\w+)\n")
-
-
-class FileRange(NamedTuple):
-    """The lines of a prepared file that start in [start, end)."""
-
-    file: Path
-    start: int
-    end: int
-
-    def lines(self) -> Iterator[bytes]:
-        """The lines, each complete."""
-        with self.file.open("rb") as stream:
-            stream.seek(max(self.start - 1, 0))
-            position = self.start - 1 + len(stream.readline()) if self.start else 0
-            while position < self.end and (line := stream.readline()):
-                position += len(line)
-                yield line
 
 
 class Digests(NamedTuple):
@@ -154,16 +135,6 @@ def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
     state[records if kind == "exact" else records[state[records] < DUPLICATE]] = LEAKED
 
 
-@contextmanager
-def process_pool(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over this number of processes that preserves the order of results."""
-    if count < 2:
-        yield map
-        return
-    with scripts_on_path(), multiprocessing.get_context("spawn").Pool(count, die_with_parent) as pool:
-        yield pool.imap
-
-
 def find_duplicates(
     chunks: list[FileRange],
     folder: Path,
@@ -173,7 +144,7 @@ def find_duplicates(
     """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `positions` (int64)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
     shards = {kind: _shards(folder, kind, times * total) for kind, times in SHARDED.items()}
-    with process_pool(min(os.cpu_count() or 1, len(chunks) // 4)) as parallel_map:
+    with worker_pool(min(available_workers(), len(chunks) // 4)) as parallel_map:
         count = position = 0
         read = partial(digest, split_of=split_of, scopes=scopes)
         for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
@@ -289,11 +260,7 @@ def main(
     sources = sorted(prepare)
     files = prepared_files(prepared, sources)
     split_of = partial(assign_split, validation_share=validation_share, test_share=test_share)
-    chunks = [
-        FileRange(file, start, min(start + CHUNK_BYTES, file.stat().st_size))
-        for file in files
-        for start in range(0, file.stat().st_size, CHUNK_BYTES)
-    ]
+    chunks = [chunk for file in files for chunk in shards_of(file, CHUNK_BYTES)]
     with tempfile.TemporaryDirectory(dir=train.parent) as scratch:
         folder = Path(scratch)
         scopes = {name: section.get("near_duplicates") for name, section in prepare.items()}

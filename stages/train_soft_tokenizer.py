@@ -68,13 +68,10 @@ def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -
     Of the sample, about MAX_ENCODED_BYTES of text, the tokens are held in memory.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        chunks = list(encode_file(sample_lines(file, Path(scratch)), tokenizer, template))
-    starts = np.cumsum([0, *(len(chunk.ids) for chunk in chunks)])
-    offsets = (chunk.offsets[1:] + start for chunk, start in zip(chunks, starts, strict=False))
-    if not any((chunk.loss == LossKind.TRAINED).any() for chunk in chunks):
+        ids, loss, offsets, _ = encode_file(sample_lines(file, Path(scratch)), tokenizer, template)
+    if not (loss == LossKind.TRAINED).any():
         raise ValueError(f"{file}: no conversation has anything to train on")
-    ids, loss = (np.concatenate(arrays) for arrays in zip(*(chunk[:2] for chunk in chunks), strict=True))
-    return EncodedSplit(ids, loss, np.concatenate([[0], *offsets]))
+    return EncodedSplit(ids, loss, offsets)
 
 
 def sample_lines(file: Path, folder: Path) -> Path:

@@ -82,7 +82,7 @@ def test_an_error_of_a_file_is_that_of_one_process(tmp_path, monkeypatch):
 def test_large_files_that_take_little_memory_have_several_processes(tmp_path, monkeypatch, name, form, expected):
     (tmp_path / name).write_bytes(b"x" * 100)
     monkeypatch.setattr(conversation_files, "LARGE_BYTES", 50)
-    monkeypatch.setattr(conversation_files.os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("CHATMILL_WORKERS", "8")
     columns = {"prompt": "q", "response": "a"} if form == "table" else None
     parameters = SourceParameters(path=tmp_path / name, format=form, columns=columns)
     assert conversation_files._num_processes(parameters) == expected

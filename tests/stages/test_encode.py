@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,8 @@ from chatmill.conversation.chatml import IM_END, IM_START, Message, Part, Record
 from chatmill.conversation.template import LossKind, conversation_segments, record_segments
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import (
+    EncodedRecords,
+    SourceNumbers,
     SplitCounts,
     read_meta,
     read_sources,
@@ -19,6 +22,7 @@ from chatmill.encoded.token_files import (
     token_byte_lengths,
     write_split,
 )
+from chatmill.pipeline.shards import shards_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
 
@@ -51,7 +55,7 @@ def run(folder, template="chatml"):
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 @pytest.mark.parametrize("chunk", [1, 4096])
 def test_tokens_are_those_of_each_conversation_alone(folder, monkeypatch, template, chunk):
-    monkeypatch.setattr("chatmill.encoded.file_encoding.CONVERSATIONS_PER_BATCH", chunk)
+    monkeypatch.setattr("chatmill.encoded.file_encoding.BATCH_RECORDS", chunk)
     ids, loss, offsets = read_split(run(folder, template), "train")
     assert (ids.dtype, loss.dtype, offsets.dtype) == (np.uint16, np.uint8, np.int64)
     for i, conversation in enumerate(CONVERSATIONS):
@@ -161,8 +165,8 @@ def test_the_source_of_each_conversation_is_recorded(folder):
 
 
 def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
-    chunk = byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])])
-    counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64))
+    chunk = EncodedRecords(*byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])]), ["talk"])
+    counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64), SourceNumbers())
     split = read_split(tmp_path, "train")
     assert split.ids.dtype == np.uint32
     assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
@@ -207,3 +211,28 @@ def test_damaged_tokens_are_refused(folder):
     (tokens / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"tokens: no manifest\.json: not written by encode, or incomplete"):
         read_meta(tokens)
+
+
+def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_shards(folder, monkeypatch):
+    records = [Record(f"of {i % 7}", "g", render(CONVERSATIONS[i % 2])) for i in range(300)]
+    (folder / "train.jsonl").write_text("".join(record.to_json() for record in records), encoding="utf-8")
+    found = []
+    for workers, size in ((1, 10**9), (1, 300), (2, 2_000), (3, 700)):
+        monkeypatch.setenv("CHATMILL_WORKERS", str(workers))
+        monkeypatch.setattr(encode, "LARGE_BYTES", 1000)
+        monkeypatch.setattr("chatmill.encoded.file_encoding.shards_of", partial(shards_of, size=size))
+        found.append({file.name: file.read_bytes() for file in run(folder).iterdir()})
+        (folder / "tokens").rename(folder / f"of {workers} {size}")
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_line_that_is_no_record_is_named_wherever_its_shard_begins(folder, monkeypatch, workers):
+    lines = [Record("talk", "g", render(CONVERSATIONS[0])).to_json()] * 50
+    lines[41] = '{"text": "x"}\n'
+    (folder / "train.jsonl").write_text("".join(lines), encoding="utf-8")
+    monkeypatch.setenv("CHATMILL_WORKERS", str(workers))
+    monkeypatch.setattr(encode, "LARGE_BYTES", 1000)
+    monkeypatch.setattr("chatmill.encoded.file_encoding.shards_of", partial(shards_of, size=500))
+    with pytest.raises(ValueError, match=r"train\.jsonl:42: not a record of a conversation: "):
+        run(folder)

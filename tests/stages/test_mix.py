@@ -164,7 +164,7 @@ def test_the_result_is_that_of_the_plain_rules_whatever_the_chunks_and_shards(tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mix, "CHUNK_BYTES", 300 * size)
         patch.setattr(mix, "SHARD_BYTES", 60 * size)
-        patch.setattr(mix.os, "cpu_count", lambda: 1)
+        patch.setenv("CHATMILL_WORKERS", "1")
         texts, metrics = run(folder, {"a": {}})
     remaining, duplicates, leaked = reference(records)
     assert texts == remaining
@@ -182,8 +182,8 @@ def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_pa
     texts += [texts[i] + texts[i + 20] for i in range(0, 50, 5)]
     write(tmp_path / "prepared", {"a": FILLED + [(f"a/{i % 60}", text) for i, text in enumerate(texts)]})
     found = []
-    for cpus, chunk, shard, block, batch in WAYS:
-        monkeypatch.setattr(mix.os, "cpu_count", lambda cpus=cpus: cpus)
+    for workers, chunk, shard, block, batch in WAYS:
+        monkeypatch.setenv("CHATMILL_WORKERS", str(workers))
         monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
         monkeypatch.setattr(mix, "SHARD_BYTES", shard)
         monkeypatch.setattr(search, "BLOCK_RECORDS", block)

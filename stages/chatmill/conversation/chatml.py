@@ -235,10 +235,23 @@ def read_records(file: Path) -> Iterator[Record]:
 
     Raises ValueError with file and line for other lines, or if the manifest in its folder lists another checksum.
     """
-    check_file(file, file.with_name(MANIFEST_NAME))
+    check_records(file)
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                yield Record(**json.loads(line))
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ValueError(f"{file}:{number}: not a record of a conversation: {error}") from error
+                yield parse_record(line)
+            except ValueError as error:
+                raise ValueError(f"{file}:{number}: {error}") from error
+
+
+def check_records(file: Path) -> None:
+    """Raise ValueError if the manifest in the folder of a file of records lists another checksum."""
+    check_file(file, file.with_name(MANIFEST_NAME))
+
+
+def parse_record(line: bytes) -> Record:
+    """The record of a line that `prepare` or `mix` wrote. Raises ValueError for other lines."""
+    try:
+        return Record(**json.loads(line))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a record of a conversation: {error}") from error

@@ -4,12 +4,11 @@ Each process reads all rows, which takes little of the time, and converts every 
 fourth. Then the stripes of lines are joined in the order of the rows, so that the number of processes changes nothing.
 """
 
-import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, NamedTuple
@@ -23,8 +22,8 @@ from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import dataset_of, entries_of
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
-from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import progress
+from chatmill.pipeline.shards import available_workers, worker_pool
 
 LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
 FIRST_REJECTS = 5  # of each reason, that are kept for messages
@@ -95,13 +94,11 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
     files, count = _Files(conversations, rejects), _num_processes(parameters)
     if count == 1:
-        return _write(source, parameters, files, Share())[0]
-    with TemporaryDirectory(dir=conversations.parent) as folder, scripts_on_path():
+        return _write(Share(), source, parameters, files)[0]
+    with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(count) as parallel_map:
         parts = [_Files(*(Path(folder, f"{file.name}.{process}") for file in files)) for process in range(count)]
-        tasks = [(source, parameters, part, Share(process, count)) for process, part in enumerate(parts)]
-        with multiprocessing.get_context("spawn").Pool(count - 1, die_with_parent) as pool:
-            others = pool.starmap_async(_write, tasks[1:])
-            written, starts = zip(*[_write(*tasks[0]), *others.get()], strict=True)
+        write = partial(_write_part, source=source, parameters=parameters, parts=parts)
+        written, starts = zip(*parallel_map(write, (Share(process, count) for process in range(count))), strict=True)
         _join(
             [(part.conversations, [start for start, _ in own]) for part, own in zip(parts, starts, strict=True)],
             conversations,
@@ -128,11 +125,17 @@ def _num_processes(parameters: SourceParameters) -> int:
     if any(inner_suffix(file) in _ONE_READER for file in files):
         return 1
     size = sum(file.stat().st_size for file in files)
-    return min(_MAX_PROCESSES, os.cpu_count() or 1, 1 + size // LARGE_BYTES)
+    return min(_MAX_PROCESSES, available_workers(), 1 + size // LARGE_BYTES)
+
+
+def _write_part(
+    share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files]
+) -> tuple[Written, list[tuple[int, int]]]:
+    return _write(share, source, parameters, parts[share.process])
 
 
 def _write(
-    source: str, parameters: SourceParameters, files: _Files, share: Share
+    share: Share, source: str, parameters: SourceParameters, files: _Files
 ) -> tuple[Written, list[tuple[int, int]]]:
     """Write the entries of the rows of a share; also returns where each of its stripes starts in the two files."""
     written, starts, dataset = Written(), list[tuple[int, int]](), dataset_of(parameters)

@@ -1,7 +1,8 @@
 """Encoding of files of conversations and documents to token ids and their loss mask."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, product, repeat
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from chatmill.conversation.chatml import (
     IM_START,
     ROLES,
     Message,
+    check_records,
     declare_tools,
     is_document,
     parse,
-    read_records,
+    parse_record,
     render,
 )
 from chatmill.conversation.template import (
@@ -25,10 +27,13 @@ from chatmill.conversation.template import (
     document_segments,
     message_segments,
 )
+from chatmill.encoded.token_files import EncodedRecords
 from chatmill.pipeline.progress import progress
-from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations
+from chatmill.pipeline.shards import FileRange, OrderedMap, shards_of
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
-CONVERSATIONS_PER_BATCH = 4096  # conversations encoded at once, which bounds the memory
+BATCH_RECORDS = 4096  # encoded at once, which bounds the memory
 
 
 class Segmenter:
@@ -64,16 +69,69 @@ class Segmenter:
         return result
 
 
-def read_segments(file: Path, template: TemplateName) -> Iterator[list[Segment]]:
-    """The file's records in a template. Raises ValueError with file and line."""
-    segment = Segmenter(template)
-    for number, record in enumerate(
-        progress(read_records(file), f"encode {file.stem}", unit=" conversations"), start=1
-    ):
-        try:
-            yield segment(record.text, record.train)
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: {error}") from error
+class LineError(ValueError):
+    """A line, counted from 1, that cannot be encoded."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number, self.reason = number, reason
+
+
+def encode_lines(lines: Iterable[bytes], tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
+    """The records of some lines of a file. Raises LineError."""
+    segment, numbered = Segmenter(template), enumerate(lines, start=1)
+    sources: list[str] = []
+    parts: list[EncodedConversations] = []
+    while batch := [_segments(line, number, segment, sources) for number, line in islice(numbered, BATCH_RECORDS)]:
+        parts.append(tokenizer.encode_conversations(batch))
+    return EncodedRecords(*join(parts, tokenizer.dtype), sources)
+
+
+def _segments(line: bytes, number: int, segment: Segmenter, sources: list[str]) -> list[Segment]:
+    """The segments of a record; its source is added to `sources`."""
+    try:
+        record = parse_record(line)
+        sources.append(record.source)
+        return segment(record.text, record.train)
+    except ValueError as error:
+        raise LineError(number, str(error)) from error
+
+
+def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
+    """The records of a file that memory holds. Raises ValueError with file and line."""
+    check_records(file)
+    try:
+        with file.open("rb") as lines:
+            return encode_lines(lines, tokenizer, template)
+    except LineError as error:
+        raise ValueError(f"{file}:{error.number}: {error.reason}") from error
+
+
+def encode_shards(
+    file: Path, encode: Callable[[FileRange], EncodedRecords], ordered_map: OrderedMap
+) -> Iterator[EncodedRecords]:
+    """The records of a file, a shard at a time. Raises ValueError with file and line."""
+    check_records(file)
+    shards, count = shards_of(file), 0
+    try:
+        for part in progress(ordered_map(encode, shards), f"encode {file.stem}", total=len(shards)):
+            yield part
+            count += len(part.sources)
+    except LineError as error:
+        raise ValueError(f"{file}:{count + error.number}: {error.reason}") from error
+
+
+def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: TemplateName) -> EncodedRecords:
+    """The records of a shard, by the tokenizer of a folder. Raises LineError."""
+    return encode_lines(shard.lines(), _tokenizer(folder, fingerprint), template)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(folder: Path, fingerprint: str) -> ChatTokenizer:
+    """The tokenizer, which each process opens once."""
+    vocabulary = read_folder(folder)
+    assert vocabulary.fingerprint == fingerprint
+    return ChatTokenizer(vocabulary)
 
 
 def trained_tools(file: Path) -> list[str]:
@@ -81,10 +139,3 @@ def trained_tools(file: Path) -> list[str]:
     begin = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
     with file.open("rb") as lines:
         return [CALCULATOR] if any(begin in line for line in lines) else []
-
-
-def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> Iterator[EncodedConversations]:
-    """The file's conversations as tokens, in batches."""
-    conversations = read_segments(file, template)
-    while batch := list(islice(conversations, CONVERSATIONS_PER_BATCH)):
-        yield tokenizer.encode_conversations(batch)

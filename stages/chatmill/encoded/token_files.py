@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 SPLITS = ("train", "validation")
+_BLOCK = 1 << 20  # numbers that are read at once
 
 
 class SplitCounts(NamedTuple):
@@ -51,6 +51,15 @@ class EncodedSplit(NamedTuple):
         result = np.zeros(len(has_text), np.bool)
         result[has_text] = self.loss[self.offsets[:-1][has_text] + 1] == LossKind.TRAINED
         return result
+
+
+class EncodedRecords(NamedTuple):
+    """N records in a row, [offsets[i], offsets[i + 1]) each, and their sources."""
+
+    ids: NDArray[np.unsignedinteger[Any]]
+    loss: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    sources: list[str]
 
 
 class Sources(NamedTuple):
@@ -106,37 +115,45 @@ def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
 
 
 def write_split(
-    folder: Path, split: str, chunks: Iterable[tuple[NDArray[Any], ...]], byte_lengths: NDArray[np.int64]
+    folder: Path, split: str, parts: Iterable[EncodedRecords], byte_lengths: NDArray[np.int64], numbers: "SourceNumbers"
 ) -> SplitCounts:
-    """Write one split from chunks with the fields of an EncodedSplit; `byte_lengths` (V,) is `token_byte_lengths`."""
+    """Write one split; `byte_lengths` (V,) is `token_byte_lengths`, and `numbers` those of its sources for now."""
     ids_type = np.uint16 if len(byte_lengths) <= 1 << 16 else np.uint32
     text = 0
     with ExitStack() as files:
-        ids, loss, offsets = (
+        ids, loss, offsets, sources = (
             files.enter_context(_NpyWriter(folder / f"{split}_{name}.npy", kind))
-            for name, kind in zip(EncodedSplit._fields, (ids_type, np.uint8, np.int64), strict=True)
+            for name, kind in zip(EncodedRecords._fields, (ids_type, np.uint8, np.int64, np.uint16), strict=True)
         )
         offsets.append(np.zeros(1))
-        for chunk in starmap(EncodedSplit, chunks):
-            offsets.append(chunk.offsets[1:] + ids.length)
-            ids.append(chunk.ids)
-            loss.append(chunk.loss)
-            text += int(byte_lengths[chunk.ids].sum())
+        for part in parts:
+            offsets.append(part.offsets[1:] + ids.length)
+            ids.append(part.ids)
+            loss.append(part.loss)
+            sources.append(numbers.of(part.sources))
+            text += int(byte_lengths[part.ids].sum())
     return SplitCounts(text, offsets.length - 1, ids.length)
 
 
-def write_sources(folder: Path, splits: Mapping[str, Iterable[str]]) -> list[str]:
-    """Write the sources of each split's conversations, given by name; return all names, sorted."""
-    found: dict[str, int] = {}  # in the order of their first conversation
-    numbers = {
-        split: np.fromiter((found.setdefault(name, len(found)) for name in names), np.uint16)
-        for split, names in splits.items()
-    }
-    names = sorted(found)
-    place = np.array([names.index(name) for name in found], np.uint16)
-    for split, of_split in numbers.items():
-        np.save(folder / f"{split}_sources.npy", place[of_split])
-    return names
+class SourceNumbers:
+    """The numbers of sources: in the order of their first records, until all are known."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, names: Iterable[str]) -> NDArray[np.uint16]:
+        """The number of each name."""
+        return np.fromiter((self._numbers.setdefault(name, len(self._numbers)) for name in names), np.uint16)
+
+    def sort(self, folder: Path) -> list[str]:
+        """Number the sources of all splits in the order of their names, and return these."""
+        names = sorted(self._numbers)
+        place = np.array([names.index(name) for name in self._numbers], np.uint16)
+        for split in SPLITS:
+            numbers = np.load(folder / f"{split}_sources.npy", mmap_mode="r+")
+            for start in range(0, len(numbers), _BLOCK):
+                numbers[start : start + _BLOCK] = place[numbers[start : start + _BLOCK]]
+        return names
 
 
 def write_meta(folder: Path, meta: Meta) -> None:

@@ -37,6 +37,16 @@ class EncodedConversations(NamedTuple):
     offsets: NDArray[np.int64]
 
 
+def join(parts: Sequence[EncodedConversations], dtype: np.dtype[np.unsignedinteger[Any]]) -> EncodedConversations:
+    """All conversations of several parts in a row; `dtype` is that of ids."""
+    starts = np.cumsum([0, *(len(part.ids) for part in parts)])
+    return EncodedConversations(
+        np.concatenate([np.empty(0, dtype), *(part.ids for part in parts)]),
+        np.concatenate([np.empty(0, np.uint8), *(part.loss for part in parts)]),
+        np.concatenate([[0], *(part.offsets[1:] + start for part, start in zip(parts, starts, strict=False))]),
+    )
+
+
 class ChatTokenizer:
     """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless.
 
@@ -149,12 +159,7 @@ class ChatTokenizer:
         else:
             with ThreadPoolExecutor(threads) as pool:
                 parts = list(pool.map(self._encode_chunk, chunks))
-        starts = np.cumsum([0, *(len(part.ids) for part in parts)])
-        return EncodedConversations(
-            np.concatenate([np.empty(0, self.dtype), *(part.ids for part in parts)]),
-            np.concatenate([np.empty(0, np.uint8), *(part.loss for part in parts)]),
-            np.concatenate([[0], *(part.offsets[1:] + start for part, start in zip(parts, starts, strict=False))]),
-        )
+        return join(parts, self.dtype)
 
     def _encode_chunk(self, conversations: list[list[Segment]]) -> EncodedConversations:
         """Segments and tokens cover the same bytes, so byte offsets give the tokens that begin in each segment."""
