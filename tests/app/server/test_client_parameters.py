@@ -3,6 +3,7 @@ import json
 import pytest
 
 from chatmill.app.server import json_grammar
+from chatmill.app.server.api import IGNORED_TOOLS
 from chatmill.app.server.ignored_parameters import HEADER, header_value
 from chatmill.tools.calculator import calculate
 from support.api_client import (
@@ -121,19 +122,85 @@ def test_without_tools_of_the_client_the_server_calculates():
     assert message["parts"][1] == {"kind": "output", "text": calculate("6*7")}
 
 
+WEATHER, SEARCH = function("weather", "city"), {"type": "web_search"}
+
+
 @pytest.mark.parametrize(
-    "tools",
-    [[function("weather", "city")], [function(), function("weather", "city")], [function(properties=7)]],
+    ("known", "tools", "names"),
+    [
+        (["calculator"], [WEATHER, SEARCH], "tools.weather, tools.web_search"),
+        (["calculator"], [function(properties=7)], "tools.calculator"),
+        ([], [function()], "tools.calculator"),
+    ],
 )
-def test_tools_that_the_model_cannot_call_are_refused(tools):
+def test_tools_that_the_model_cannot_call_are_ignored_and_named(known, tools, names, caplog):
+    with scripted("A", "A", "A", "A", tools=known) as client:
+        plain, *others = (
+            client.post(CHAT, json={"messages": HELLO, "return_token_ids": True, **more})
+            for more in ({}, {"tools": tools}, {"tools": tools, "tool_choice": "auto"})
+        )
+        unused = client.post(CHAT, json={"messages": HELLO, "tools": tools, "tool_choice": "none"})
+    for response in others:
+        assert response.headers[HEADER] == names
+        assert response.json()["choices"] == plain.json()["choices"]
+        assert response.json()["prompt_token_ids"] == plain.json()["prompt_token_ids"]
+    assert HEADER not in unused.headers
+    assert [record.message for record in caplog.records if record.name.startswith("chatmill")] == [IGNORED_TOOLS]
+
+
+def test_among_tools_that_are_ignored_the_calculator_is_called():
+    with scripted(answer_ids("[6*7]")[:-1], tools=["calculator"]) as client:
+        response = client.post(CHAT, json={"messages": HELLO, "tools": [WEATHER, SEARCH, function("evaluate")]})
+    assert response.headers[HEADER] == "tools.weather, tools.web_search"
+    (call,) = response.json()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "evaluate", "arguments": '{"expression": "6*7"}'}
+
+
+def test_the_strict_server_refuses_tools_that_the_model_cannot_call():
+    for known in ([], ["calculator"]):
+        with scripted("A", strict=True, tools=known) as client:
+            assert refused(client, messages=HELLO, tools=[WEATHER]) == (400, "tools", "unsupported_parameter")
+            assert chat(client, tools=[WEATHER], tool_choice="none")["choices"][0]["message"]["content"] == "A"
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "reason"),
+    [
+        ([WEATHER], {"type": "function", "function": {"name": "other"}}, "there is no function 'other'"),
+        ([WEATHER, SEARCH], SEARCH, "'web_search' cannot be called"),
+        ([WEATHER, function()], "required", "choose one by name"),
+        ([SEARCH], "required", "got 0"),
+        ([], "required", "there are no `tools`"),
+    ],
+)
+def test_a_required_call_that_is_not_possible_is_refused(tools, choice, reason):
     with scripted("A", tools=["calculator"]) as client:
-        assert refused(client, messages=HELLO, tools=tools) == (400, "tools", "unsupported_parameter")
-        assert chat(client, tools=tools, tool_choice="none")["choices"][0]["message"]["content"] == "A"
+        given = {"messages": HELLO, "tools": tools, "tool_choice": choice}
+        assert refused(client, **given) == (400, "tool_choice", "invalid_value")
+        assert reason in client.post(CHAT, json=given).json()["error"]["message"]
 
 
-def test_a_model_without_tools_refuses_them():
-    with scripted("A") as client:
-        assert refused(client, messages=HELLO, tools=[function()]) == (400, "tools", "unsupported_parameter")
+DEFAULTS = {  # what clients send without being told to
+    "openai": {"stream_options": {"include_usage": True}, "n": 1, "user": "me", "store": False},
+    "openai, of a reasoning model": {"max_completion_tokens": 9, "reasoning_effort": "low", "verbosity": "low"},
+    "langchain": {"n": 1, "stream": False, "max_tokens": None, "parallel_tool_calls": False, "logit_bias": None},
+    "Vercel's ai": {"response_format": {"type": "text"}, "tool_choice": "auto", "tools": [WEATHER], "top_p": 1},
+    "Open WebUI": {"metadata": {"a": "b"}, "tools": [WEATHER, function("search", "query")], "logit_bias": {}},
+    "others": {"service_tier": "auto", "modalities": ["text"], "seed": 5, "stop": [], "functions": []},
+}
+
+
+@pytest.mark.parametrize("parameters", DEFAULTS.values(), ids=DEFAULTS)
+def test_what_clients_send_by_default_leaves_the_answer_as_it_is(parameters):
+    with scripted("Hi", "Hi") as client:
+        assert chat(client, **parameters)["choices"] == chat(client)["choices"]
+
+
+@pytest.mark.parametrize("name", ["logit_bias", "functions", "guided_json"])
+def test_what_would_make_the_answer_wrong_is_refused_by_its_name(name):
+    with scripted("Hi") as client:
+        error = client.post(CHAT, json={"messages": HELLO, name: {"5": 1}}).json()["error"]
+    assert (error["message"], error["param"]) == (f"{name}: this server does not support it", name)
 
 
 def test_an_answer_has_the_format_of_a_schema_or_names_what_is_missing(monkeypatch):

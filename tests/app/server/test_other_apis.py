@@ -78,11 +78,25 @@ def test_a_response_calls_the_calculator_of_the_client():
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "messages"),
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
         ({"input": "x", "background": True}, "background"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "x", "tools": [{"type": "function"}]}, "tools"),
+        ({"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
     ],
 )
 def test_responses_that_cannot_be_given_are_refused(client, parameters, param):
     assert refused(client, "/v1/responses", **parameters)[:2] == (400, param)
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/api/chat"])
+def test_tools_that_the_model_cannot_call_are_ignored_by_all_apis(path):
+    named = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    tools = [{"type": "function", "function": named, **named}]
+    given = {"model": "scripted", "input": HELLO, "messages": HELLO, "stream": False}
+    with scripted("Hi", "Hi") as client:
+        plain, with_tools = client.post(path, json=given), client.post(path, json=given | {"tools": tools})
+    assert with_tools.headers[HEADER].split(", ")[-1] == "tools.weather"
+    key = "output" if path == "/v1/responses" else "message"
+    texts = [json.dumps(response.json()[key]) for response in (plain, with_tools)]
+    assert all("Hi" in text for text in texts)
 
 
 def test_an_embedding_is_the_mean_of_the_last_hidden_states(client, folder):

@@ -9,13 +9,19 @@ from starlette.responses import JSONResponse, Response
 
 from chatmill.app.server import prometheus, request_models, responses
 from chatmill.app.server.answers import Answer, answer_response, start_answers
-from chatmill.app.server.client_tools import ClientFunction, client_function
+from chatmill.app.server.client_tools import ClientFunction, client_function, ignored_tools, refused_tools
+from chatmill.app.server.ignored_parameters import HEADER, report_ignored
 from chatmill.app.server.jobs import GenerationConfig
 from chatmill.app.server.json_grammar import JsonGrammar
 from chatmill.app.server.models import Model, Models, model_not_found
 from chatmill.app.server.prompts import chat_prompt, text_prompts
 from chatmill.app.server.request_body import encode_without_blocking, parse
 from chatmill.app.server.streaming import CompletionWriter
+
+IGNORED_TOOLS = (
+    "chatmill: a client declares tools that the model cannot call; they are ignored, and the answers' header "
+    f"{HEADER} names them (this is logged once; --strict refuses such requests)"
+)
 
 
 class Chat(NamedTuple):
@@ -26,10 +32,15 @@ class Chat(NamedTuple):
     function: ClientFunction | None
 
 
-async def start_chat(models: Models, parameters: request_models.ChatRequest, num_bytes: int) -> Chat:
+async def start_chat(models: Models, request: Request, parameters: request_models.ChatRequest, num_bytes: int) -> Chat:
     """Start the answers to a conversation, whose request has so many bytes. Raises ApiError."""
     model = await models.get(parameters.model)
     function = client_function(model, parameters)
+    if unknown := ignored_tools(parameters, function):
+        if models.options.strict:
+            raise refused_tools(model, unknown)
+        report_ignored(request, [f"tools.{name}" for name in unknown])
+        models.log_once(IGNORED_TOOLS)
     config = generation_config(
         models, parameters, parameters.max_completion_tokens or parameters.max_tokens, parameters.num_logprobs
     )
@@ -47,7 +58,7 @@ async def start_chat(models: Models, parameters: request_models.ChatRequest, num
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
     parameters, num_bytes = await parse(models, request, request_models.ChatRequest)
-    model, answers, function = await start_chat(models, parameters, num_bytes)
+    model, answers, function = await start_chat(models, request, parameters, num_bytes)
     builder = responses.CompletionBuilder("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
     writer = CompletionWriter(answers, parameters, builder, function)
     return answer_response(models, answers, writer.stream if parameters.stream else writer.send_full)

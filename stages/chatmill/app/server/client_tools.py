@@ -6,7 +6,7 @@ A model that was trained to call the calculator calls a function like it, one wh
         {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}}}
 
 Any model can be made to call one function by `tool_choice`: its arguments are then JSON of the function's schema
-(chatmill.app.server.json_grammar).
+(chatmill.app.server.json_grammar). Other tools are ignored, as a model may always answer without a call.
 """
 
 import json
@@ -62,7 +62,7 @@ class ClientCall:
 
 
 def client_function(model: Model, parameters: request_models.ChatRequest) -> ClientFunction | None:
-    """The function of the client that an answer may call. Raises ApiError where the model cannot call it."""
+    """The function of the client that an answer may call. Raises ApiError where a required call is not possible."""
     tools, choice = parameters.tools or [], parameters.tool_choice
     if not tools:
         if choice in (None, "none", "auto"):
@@ -70,29 +70,45 @@ def client_function(model: Model, parameters: request_models.ChatRequest) -> Cli
         raise _invalid("tool_choice", f"{_describe(choice)}: there are no `tools`")
     if choice == "none":
         return None
-    functions = {tool.function.name: tool.function for tool in tools}
+    functions = {tool.function.name: tool.function for tool in tools if tool.function}
     if choice not in (None, "auto"):
-        names = list(functions) if choice == "required" else [choice.function.name]  # type: ignore[union-attr]
-        if len(names) > 1:
-            raise _invalid("tool_choice", "'required' with several tools is not supported: name one function")
-        if names[0] not in functions:
-            raise _invalid("tool_choice", f"there is no function {names[0]!r} in `tools`")
-        schema = functions[names[0]].parameters or {"type": "object", "properties": {}}
-        return ClientFunction(names[0], schema=schema)
-    if CALCULATOR not in model.prompt_builder.tools:
-        message = (
-            f"{model.name} was not trained to call tools: leave out `tools`, or name one function in `tool_choice`, "
-            "whose arguments the answer then is"
-        )
-        raise _unsupported("tools", message)
-    for function in functions.values():
-        if len(functions) == 1 and (name := expression_parameter(function)):
-            return ClientFunction(function.name, name)
-    raise _unsupported(
-        "tools",
-        f"{model.name} calls a calculator only: expected one function with one required text, such as `expression`, "
-        f"got {', '.join(functions):.200}; or name one function in `tool_choice`",
-    )
+        name = _chosen_name(choice, list(functions))
+        return ClientFunction(name, schema=functions[name].parameters or {"type": "object", "properties": {}})
+    if CALCULATOR in model.prompt_builder.tools:
+        for function in functions.values():
+            if expression := expression_parameter(function):
+                return ClientFunction(function.name, expression)
+    return None
+
+
+def ignored_tools(parameters: request_models.ChatRequest, function: ClientFunction | None) -> list[str]:
+    """The names of the tools that an answer could call if the model knew them."""
+    tools = parameters.tools or []
+    if parameters.tool_choice not in (None, "auto"):
+        return []
+    return [tool.name for tool in tools if not (function and tool.function and tool.name == function.name)]
+
+
+def refused_tools(model: Model, names: Sequence[str]) -> ApiError:
+    """The error for tools that the model cannot call."""
+    calculator = "a calculator only (one required text, such as `expression`)"
+    known = calculator if CALCULATOR in model.prompt_builder.tools else "no tools"
+    given = f"tools: {model.name} calls {known}, got {', '.join(names):.200}"
+    message = f"{given}: leave them out, or choose one function by `tool_choice`"
+    return ApiError(400, message, param="tools", code="unsupported_parameter")
+
+
+def _chosen_name(choice: object, names: Sequence[str]) -> str:
+    """The function that an answer has to call. Raises ApiError if that is not one of these names."""
+    if isinstance(choice, request_models.ToolChoice):
+        if not choice.function:
+            raise _invalid("tool_choice", f"{choice.type!r} cannot be called: choose a function of `tools`")
+        if choice.function.name not in names:
+            raise _invalid("tool_choice", f"there is no function {choice.function.name!r} in `tools`")
+        return choice.function.name
+    if len(names) != 1:
+        raise _invalid("tool_choice", f"'required' needs one function in `tools`, got {len(names)}: choose one by name")
+    return names[0]
 
 
 def expression_parameter(function: request_models.Function) -> str | None:
@@ -141,7 +157,3 @@ def _describe(choice: object) -> str:
 
 def _invalid(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")
-
-
-def _unsupported(param: str, message: str) -> ApiError:
-    return ApiError(400, f"{param}: {message}", param=param, code="unsupported_parameter")

@@ -31,8 +31,8 @@ class IgnoredParametersMiddleware:
 
 
 def report_ignored(request: Request, names: Sequence[str]) -> None:
-    """Name parameters in the header of the response."""
-    setattr(request.state, _STATE, names)
+    """Name parameters in the header of the response, after those that were named before."""
+    setattr(request.state, _STATE, [*getattr(request.state, _STATE, ()), *names])
 
 
 def header_value(names: Sequence[str]) -> str:

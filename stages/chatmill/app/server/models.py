@@ -1,6 +1,7 @@
 """The models of a server: those named at its start, and those of DVC's runs, which are loaded on request."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -62,6 +63,7 @@ class Models:
         self.parsing = asyncio.Semaphore(1)  # of large requests
         self.embedding, self.num_embedding = asyncio.Semaphore(1), 0  # requests for embeddings, waiting ones too
         self.metrics = Metrics()
+        self._logged: set[str] = set()
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
@@ -117,6 +119,12 @@ class Models:
             "title": introduction.title,
             "prompts": list(introduction.prompts),
         }
+
+    def log_once(self, message: str) -> None:
+        """Log a message to stderr, unless this server has logged it before."""
+        if message not in self._logged:
+            self._logged.add(message)
+            logging.getLogger(__name__).warning(message)
 
     async def drain(self, seconds: float) -> None:
         """Wait until all answers are complete, at most `seconds`, then stop the schedulers."""

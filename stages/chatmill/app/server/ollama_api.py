@@ -43,7 +43,7 @@ async def chat(models: Models, request: Request) -> Response:
         "continue_final_message": isinstance(last, dict) and last.get("role") == "assistant",
         "truncation": "auto",
     }
-    started = await start_chat(models, chat_request(name, parameters, values), num_bytes)
+    started = await start_chat(models, request, chat_request(name, parameters, values), num_bytes)
     writer = OllamaWriter(started.answers[0], started.function, is_chat=True)
     return answer_response(models, started.answers, writer.send_full if parameters.stream is False else writer.stream)
 
@@ -64,7 +64,7 @@ async def generate(models: Models, request: Request) -> Response:
         system = [{"role": "system", "content": parameters.system}] if parameters.system else []
         messages = [*system, {"role": "user", "content": parameters.prompt}]
         values = {"messages": messages, "truncation": "auto"}
-        answers = (await start_chat(models, chat_request(name, parameters, values), num_bytes)).answers
+        answers = (await start_chat(models, request, chat_request(name, parameters, values), num_bytes)).answers
     writer = OllamaWriter(answers[0], None, is_chat=False)
     return answer_response(models, answers, writer.send_full if parameters.stream is False else writer.stream)
 

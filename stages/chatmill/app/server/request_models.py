@@ -26,6 +26,7 @@ HARMLESS = (  # of OpenAI's API; --strict ignores them, too, as they do not chan
     "verbosity",
 )
 UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or its format
+    "logit_bias",
     "functions",
     "function_call",
     "audio",
@@ -66,7 +67,7 @@ class Parameters(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if name in UNSUPPORTED and value not in (None, False, "", [], {}):
                 raise PydanticCustomError("unsupported", "{name}", {"name": name})
-            if strict and name not in HARMLESS:
+            if strict and name not in HARMLESS + UNSUPPORTED:
                 raise PydanticCustomError("extra_forbidden", "{name}", {"name": name})
         return self
 
@@ -106,7 +107,6 @@ class GenerationRequest(ModelRequest):
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
     @property
     def ignored(self) -> list[str]:
@@ -139,17 +139,28 @@ class Function(BaseModel):
 
 
 class ToolDefinition(BaseModel):
-    """A tool of the client."""
+    """A tool of the client: a function, or another type of tool, which no model calls."""
 
-    type: Literal["function"]
-    function: Function
+    type: Annotated[str, Field(min_length=1, max_length=64)]
+    function: Function | None = None
+
+    @model_validator(mode="after")
+    def _has_its_function(self) -> Self:
+        if self.type == "function" and not self.function:
+            raise ValueError("expected `function` beside the type 'function'")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of the function, or the type of another tool."""
+        return self.function.name if self.function else self.type
 
 
 class ToolChoice(BaseModel):
-    """The choice of one function, which the answer calls."""
+    """The choice of one function, which the answer calls, or of another tool, which is refused."""
 
-    type: Literal["function"]
-    function: Function
+    type: Annotated[str, Field(max_length=64)]
+    function: Function | None = None
 
 
 class JsonSchema(BaseModel):

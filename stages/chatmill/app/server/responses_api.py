@@ -27,7 +27,7 @@ TEXT_TYPES = ("input_text", "output_text", "text")
 async def create_response(models: Models, request: Request) -> Response:
     """Answer a text or a conversation."""
     parameters, num_bytes = await parse(models, request, responses_request.ResponsesRequest)
-    chat = await start_chat(models, chat_request(parameters), num_bytes)
+    chat = await start_chat(models, request, chat_request(parameters), num_bytes)
     writer = ResponseWriter(chat, parameters)
     return answer_response(models, chat.answers, writer.stream if parameters.stream else writer.send_full)
 
@@ -45,14 +45,12 @@ def chat_request(parameters: responses_request.ResponsesRequest) -> request_mode
     }
     values |= {name: getattr(parameters, name) for name in ("temperature", "top_p", "truncation")}
     if parameters.tools:
-        values["tools"] = [
-            {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters}}
-            for tool in parameters.tools
-        ]
+        values["tools"] = [{"type": tool.type, "function": tool.function} for tool in parameters.tools]
     choice = parameters.tool_choice
-    if choice is not None:
-        named = isinstance(choice, responses_request.ResponsesToolChoice)
-        values["tool_choice"] = {"type": "function", "function": {"name": choice.name}} if named else choice  # type: ignore[union-attr]
+    if isinstance(choice, responses_request.ResponsesToolChoice):
+        values["tool_choice"] = {"type": choice.type, "function": choice.function}
+    elif choice is not None:
+        values["tool_choice"] = choice
     if wanted := parameters.text and parameters.text.format:
         values["response_format"] = {"type": wanted.type, "json_schema": {"schema": wanted.value}}
     try:

@@ -8,18 +8,28 @@ from chatmill.app.server.request_models import JsonSchema, ModelRequest, Text
 
 
 class ResponsesTool(BaseModel):
-    """A tool of the client in a request of /v1/responses."""
+    """A tool of the client in a request of /v1/responses; those of other types than `function` may have no name."""
 
-    type: Literal["function"]
-    name: Annotated[str, Field(max_length=64)]
+    type: Annotated[str, Field(max_length=64)]
+    name: Annotated[str, Field(max_length=64)] | None = None
     parameters: dict[str, Any] | None = None
+
+    @property
+    def function(self) -> dict[str, Any] | None:
+        """The function as in a request of /v1/chat/completions."""
+        return {"name": self.name, "parameters": self.parameters} if self.type == "function" else None
 
 
 class ResponsesToolChoice(BaseModel):
     """The choice of one function in a request of /v1/responses."""
 
-    type: Literal["function"]
-    name: Annotated[str, Field(max_length=64)]
+    type: Annotated[str, Field(max_length=64)]
+    name: Annotated[str, Field(max_length=64)] | None = None
+
+    @property
+    def function(self) -> dict[str, Any] | None:
+        """The function as in a request of /v1/chat/completions."""
+        return {"name": self.name} if self.type == "function" else None
 
 
 class TextFormat(JsonSchema):
