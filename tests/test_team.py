@@ -1,14 +1,20 @@
 """Two people share runs as stages/README.md says: a bare repository, storage, experiments, a merge.
 
-The storage is a folder, and with the extra `peers` also a server of S3.
+The storage is a folder, with the extra `peers` also a server of S3, and where `sshd` is installed also one of ssh.
 """
 
+import getpass
+import os
+import shutil
+import socket
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from support.project import Project
+from support.raw_http import wait_until
 
 pytestmark = pytest.mark.slow
 CONFLICTS = ("dvc.lock", "data/metrics/summary.json")
@@ -27,8 +33,9 @@ class Member(Project):
     def commit(self, message):
         self.git("commit", "-qam", message)
 
-    def is_up_to_date(self):
-        return "up to date" in self.dvc("status") and self.repro() == []
+    def has_nothing_to_do(self):
+        """Whether `dvc repro` runs no stage, and fetches or links no output."""
+        return "Data and pipelines are up to date." in self.dvc("repro")
 
 
 @contextmanager
@@ -52,32 +59,68 @@ def s3_server():
         server.stop()
 
 
-@pytest.fixture(scope="module", params=["folder", "s3"])
+@contextmanager
+def ssh_server(folder):
+    """The port of a server of ssh that only the key `folder/key` opens."""
+    pytest.importorskip("dvc_ssh")
+    command = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if command is None:
+        pytest.skip("sshd is not installed")
+    if os.geteuid() == 0:  # then sshd needs this folder, as its service makes it
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    for name in ("host_key", "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "config").write_text(
+        f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/key.pub\n"
+        "AuthenticationMethods publickey\nStrictModes no\nPidFile none\nSubsystem sftp internal-sftp\n"
+    )
+    with subprocess.Popen([command, "-D", "-f", folder / "config", "-E", folder / "log"]) as server:
+        try:
+            with socket.socket() as client:
+                wait_until(lambda: client.connect_ex(("127.0.0.1", port)) == 0)
+            yield port
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module", params=["folder", "s3", "ssh"])
 def storage(request, tmp_path_factory):
-    """The arguments of `dvc remote add` and `dvc remote modify`."""
+    """The address of the storage, and the options of the team and of each member for it."""
+    folder = tmp_path_factory.mktemp("storage")
     if request.param == "folder":
-        yield str(tmp_path_factory.mktemp("storage")), ()
-    else:
+        yield str(folder), {}, {}
+    elif request.param == "s3":
         with s3_server() as address:
-            yield "s3://bucket/chatmill", ("endpointurl", address)
+            yield "s3://bucket/chatmill", {"endpointurl": address}, {}
+    else:
+        with ssh_server(folder) as port:
+            own = {"user": getpass.getuser(), "keyfile": str(folder / "key")}
+            yield f"ssh://127.0.0.1:{port}{folder}/runs", {}, own
 
 
 @pytest.fixture(scope="module")
 def team(git_project, storage, tmp_path_factory):
-    """Two clones of one repository, the second without any data."""
+    """Two clones of one repository; the second has pulled what the first has run."""
     folder = tmp_path_factory.mktemp("team")
-    first = Member(git_project.copy(folder / "first").folder)
+    address, options, own_options = storage
+    first, second = Member(git_project.copy(folder / "first").folder), Member(folder / "second")
     first.git("init", "-q", "--bare", str(folder / "shared.git"))
     first.git("remote", "add", "origin", str(folder / "shared.git"))
-    address, options = storage
     first.dvc("remote", "add", "-d", "storage", address)
-    if options:
-        first.dvc("remote", "modify", "storage", *options)
+    for name, value in options.items():
+        first.dvc("remote", "modify", "storage", name, value)
     first.commit("Use the team's storage")
     first.git("push", "-qu", "origin", "HEAD")
-    first.dvc("push")
     first.git("clone", "-q", "-b", first.git("branch", "--show-current"), str(folder / "shared.git"), "../second")
-    return first, Member(folder / "second")
+    for member in (first, second):
+        for name, value in own_options.items():
+            member.dvc("remote", "modify", "--local", "storage", name, value)
+    first.dvc("push")
+    assert not (second.folder / "data/model").exists()
+    second.dvc("pull")
+    return first, second
 
 
 def report(member):
@@ -86,15 +129,12 @@ def report(member):
 
 def test_a_run_that_was_pushed_is_pulled_and_nothing_runs_again(team):
     first, second = team
-    assert not (second.folder / "data/model").exists()
-    second.dvc("pull")
-    assert second.is_up_to_date()
+    assert second.has_nothing_to_do()
     assert report(second) == report(first)
 
 
 def test_an_experiment_is_pushed_pulled_and_applied(team):
     first, second = team
-    second.dvc("pull")
     first.dvc("exp", "run", "--name", "another-sample", "-S", "report.sample=Quite another sample.")
     first.git("checkout", "-q", ".")
     first.dvc("checkout")
@@ -102,17 +142,16 @@ def test_an_experiment_is_pushed_pulled_and_applied(team):
     assert "another-sample" in second.dvc("exp", "list", "origin")
     second.dvc("exp", "pull", "origin", "another-sample")
     second.dvc("exp", "apply", "another-sample")
-    assert second.is_up_to_date()
+    assert second.has_nothing_to_do()
     assert "Quite another sample." in second.folder.joinpath("params.yaml").read_text()
     assert report(second) != report(first)
     second.git("checkout", "-q", ".")
     second.dvc("checkout")
-    assert second.is_up_to_date()
+    assert second.has_nothing_to_do()
 
 
 def test_of_two_branches_that_ran_other_stages_little_runs_again_after_a_merge(team):
     first, second = team
-    second.dvc("pull")
     first.edit({"report.sample": "The first one's sample."})
     assert first.repro() == ["report"]
     first.commit("Another sample")
@@ -129,15 +168,14 @@ def test_of_two_branches_that_ran_other_stages_little_runs_again_after_a_merge(t
     assert second.repro() == ["report"]
     text = (second.folder / "params.yaml").read_text()
     assert "The first one's sample." in text and "new_tokens: 3" in text
-    assert second.is_up_to_date()
+    assert second.has_nothing_to_do()
 
 
 def test_what_a_colleague_has_run_is_fetched_and_not_run(team):
     first, second = team
-    second.dvc("pull")
     for member in team:
         member.edit({"encode.template": "markers"})
-    assert "encode" in first.repro()
+    assert first.repro("encode") == ["encode"]
     first.dvc("push", "--run-cache")
     lines = second.dvc("repro", "--pull", "encode").splitlines()
     assert not [line for line in lines if line.startswith("Running stage")]
