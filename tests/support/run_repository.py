@@ -69,16 +69,21 @@ class RunRepository:
     def time(self, benchmark):
         """Turn the workspace into a run with this benchmark.json, also in DVC's cache."""
         content = json.dumps(benchmark)
+        self.store("data/metrics/benchmark.json", content)
+        self._replace("data/metrics/benchmark.json", content)
+
+    def store(self, output, content):
+        """Turn the workspace into a run with this file among its outputs, which is in DVC's cache; returns its path."""
         digest = hashlib.md5(content.encode()).hexdigest()
-        lock = yaml.safe_load((self.folder / "dvc.lock").read_text())
-        for out in lock["stages"]["make"]["outs"]:
-            if out["path"] == "data/metrics/benchmark.json":
-                out |= {"md5": digest, "size": len(content)}
+        pipeline, lock = (yaml.safe_load((self.folder / file).read_text()) for file in ("dvc.yaml", "dvc.lock"))
+        outs, locked = pipeline["stages"]["make"]["outs"], lock["stages"]["make"]["outs"]
+        entry = {"path": output, "hash": "md5", "md5": digest, "size": len(content)}
+        lock["stages"]["make"]["outs"] = [*(one for one in locked if one["path"] != output), entry]
         self.write("dvc.lock", yaml.safe_dump(lock))
-        for file in ("data/metrics/benchmark.json", f".dvc/cache/files/md5/{digest[:2]}/{digest[2:]}"):
-            (self.folder / file).unlink(missing_ok=True)  # it may be read-only
-            (self.folder / file).parent.mkdir(exist_ok=True)
-            self.write(file, content)
+        if output not in outs:
+            outs.append(output)
+            self.write("dvc.yaml", yaml.safe_dump(pipeline))
+        return self._replace(f".dvc/cache/files/md5/{digest[:2]}/{digest[2:]}", content)
 
     def commit(self):
         """Commit the workspace."""
@@ -108,6 +113,13 @@ class RunRepository:
     def _revision(self):
         self.git("add", "-A")
         return self.git("commit-tree", self.git("write-tree"), "-p", "HEAD", "-m", "A run")
+
+    def _replace(self, file, content):
+        path = self.folder / file
+        path.unlink(missing_ok=True)  # it may be read-only
+        path.parent.mkdir(exist_ok=True)
+        self.write(file, content)
+        return path
 
     def _new(self, folder):
         (self.folder / folder).mkdir(parents=True)

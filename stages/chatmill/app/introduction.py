@@ -43,12 +43,18 @@ def introduce(model: Path, *, generated_only: bool) -> Introduction:
     """
     folders = list(islice([model.absolute(), *model.absolute().parents], 4)) if model.exists() else []
     for card in (folder / CARD for folder in folders[:3]):
-        if card.is_file() and (match := _CARD.match(card.read_text(encoding="utf-8", errors="replace"))):
-            return Introduction(_title(match[2]), tuple(_widgets(match[1])))
+        if card.is_file() and (found := read_card(card.read_bytes())):
+            return found
     for file in (folder / TEST_SET for folder in folders[1:]):
         if file.is_file():
             return Introduction(prompts=data_prompts(file, generated_only=generated_only))
     return Introduction()
+
+
+def read_card(content: bytes) -> Introduction | None:
+    """The introduction of a model card; None for another README."""
+    match = _CARD.match(content.decode("utf-8", "replace").replace("\r\n", "\n"))
+    return Introduction(_title(match[2]), tuple(_widgets(match[1]))) if match else None
 
 
 def data_prompts(file: Path, *, generated_only: bool) -> tuple[str, ...]:

@@ -1,7 +1,11 @@
 import re
+import subprocess
+import sys
+import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
 from playwright.sync_api import expect
 
 from chatmill.conversation.chatml import Message, Record, render
@@ -13,6 +17,7 @@ pytestmark = pytest.mark.slow
 expect.set_options(timeout=60_000)  # other tests may have the processor
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 LABELS = ["workspace", "forgotten", HOSTILE, "tenth", "second", "main"]
+SOONER = "const later = setTimeout; window.setTimeout = (action, ms) => later(action, ms / 10)"
 UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tabindex='0']")].filter((node) =>
     !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim() && node.tagName !== "SELECT"))
     .map((node) => node.outerHTML)"""
@@ -25,6 +30,7 @@ def repository(tmp_path_factory):
     made.measure(2.5, tokenizer="byte", milliseconds=0.125, skills=0.75, skills_held_back=None)
     made.experiment("second")
     made.measure(10.25, tokenizer="char", milliseconds=0.375, skills=0.125, skills_held_back=None)
+    made.store("data/chat/test.jsonl", line("Where is my parcel?") + line("Is it late?"))
     made.experiment("tenth")
     made.measure(1.0)
     made.branch(HOSTILE)
@@ -34,10 +40,14 @@ def repository(tmp_path_factory):
     made.measure(0.75)
     made.write("data/metrics/summary.json", "{}")
     (made.folder / "data/chat").mkdir()
-    talk = [Message.from_text("user", "Who are you?"), Message.from_text("assistant", "I am a mill.")]
-    records = [Record("talk", f"talk/{i}", render(talk)).to_json() for i in range(25)]
-    made.write("data/chat/test.jsonl", "".join(records))
+    made.write("data/chat/test.jsonl", "".join(line("Who are you?", str(i)) for i in range(25)))
     return made
+
+
+def line(question, group="0"):
+    """A line of a test set."""
+    talk = [Message.from_text("user", question), Message.from_text("assistant", "I am a mill.")]
+    return Record("talk", f"talk/{group}", render(talk)).to_json()
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +86,15 @@ def sort(page, title):
 def tick(page, *names):
     for name in names:
         page.get_by_role("checkbox", name=f"Tick {name}", exact=True).check()
+
+
+def wait_for(find):
+    """What `find` returns, as soon as that is something."""
+    deadline = time.monotonic() + 60
+    while not (found := find()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
 
 
 def tab_to(page, node):
@@ -281,6 +300,16 @@ def test_one_ticked_run_opens_in_chat(page):
     page.wait_for_url(re.compile(r"/\?model=tenth$"))
 
 
+def test_a_run_is_opened_with_the_prompts_of_its_own_test_set(page, address):
+    prompts = page.locator(".empty-chat li button")
+    page.goto(f"{address}/?model=tenth")
+    expect(prompts).to_have_text(["Where is my parcel?", "Is it late?"])
+    page.get_by_label("Model", exact=True).select_option("second")
+    expect(prompts.first).to_have_text("Hello there!")  # its test set is not at hand
+    page.get_by_label("Model", exact=True).select_option("data/model")
+    expect(prompts).to_have_text(["Who are you?"])
+
+
 def test_a_run_that_is_listed_answers(page, address):
     request = {"model": "second", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     answer = page.request.post(f"{address}/v1/chat/completions", data=request)
@@ -330,6 +359,41 @@ def test_ticks_stay_when_the_runs_are_read_anew(page, repository):
     page.wait_for_selector("text=latest")
     expect(page.get_by_role("checkbox", name="Tick main", exact=True)).to_be_checked()
     expect(page.locator("#curves polyline")).to_have_count(1)
+
+
+def test_a_run_that_trains_beside_the_workspace_is_followed_until_it_is_done(browser, address, repository, tmp_path):
+    wait = f"while ! [ -e {tmp_path}/enough ]; do sleep 0.1; done"
+    head = (
+        r"mkdir -p data/metrics && printf 'step\tvalidation_bits_per_byte\n10\t4.5\n20\t3.5\n' > data/metrics/train.tsv"
+    )
+    pipeline = yaml.safe_load((repository.folder / "dvc.yaml").read_text())
+    pipeline["stages"]["make"]["cmd"] = f"{head}; {wait}; {pipeline['stages']['make']['cmd']}"
+    repository.write("dvc.yaml", yaml.safe_dump(pipeline))
+    command = [sys.executable, "-m", "dvc", "exp", "run", "--temp", "--name", "live", "-C", "made"]
+    with (
+        subprocess.Popen(command, cwd=repository.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run,
+        visit(browser, f"{address}/runs", script=SOONER) as page,
+    ):
+        try:
+            curve = wait_for(lambda: next(repository.folder.glob(".dvc/tmp/exps/*/*/data/metrics/train.tsv"), None))
+            page.get_by_role("button", name="Refresh").click()
+            tick(page, "live (running)")
+            row = page.get_by_role("row").filter(has=page.get_by_role("checkbox", name="Tick live (running)"))
+            expect(row).to_contain_text("running")
+            value = page.locator("#curves output")
+            expect(value).to_have_text("3.500")
+            expect(page.locator("#chat")).to_be_disabled()
+            with curve.open("a") as file:
+                file.write("30\t3.25\n")
+            expect(value).to_have_text("3.250")
+        finally:
+            (tmp_path / "enough").touch()
+            repository.git("checkout", "-q", "dvc.yaml")
+        expect(page.get_by_role("checkbox", name="Tick live", exact=True)).to_be_checked()
+        expect(row).to_have_count(0)
+        expect(value).to_have_text("2.500")  # the curve that it has in the end
+        expect(page.locator("#chat")).to_be_enabled()
+    assert run.returncode == 0
 
 
 @pytest.mark.parametrize("width", [360, 1440])

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
     """Load the models, and serve them until the process is stopped."""
     check(options)
     runs = Runs(Path.cwd())
-    models = Models(options.model or [str(default_model())], serving_options(options), runs.model_names)
+    models = Models(options.model or [str(default_model())], serving_options(options), runs)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
             notify(f"{model.name}: {describe_model(model)}")

@@ -13,7 +13,7 @@ from chatmill.app.server.client_tools import ClientFunction, client_function, ig
 from chatmill.app.server.ignored_parameters import HEADER, report_ignored
 from chatmill.app.server.jobs import GenerationConfig
 from chatmill.app.server.json_grammar import JsonGrammar
-from chatmill.app.server.models import Model, Models, model_not_found
+from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import chat_prompt, text_prompts
 from chatmill.app.server.request_body import encode_without_blocking, parse
 from chatmill.app.server.streaming import CompletionWriter
@@ -83,16 +83,13 @@ async def health(_: Models, __: Request) -> Response:
 
 async def list_models(models: Models, _: Request) -> Response:
     """All models."""
-    return JSONResponse({"object": "list", "data": models.listing()})
+    return JSONResponse({"object": "list", "data": [await models.entry(name) for name in models.all_names()]})
 
 
 async def show_model(models: Models, request: Request) -> Response:
     """One model."""
-    name = request.path_params["name"]
-    description = next((model for model in models.listing() if model["id"] == name), None)
-    if description is None:
-        raise model_not_found(name)
-    return JSONResponse(description)
+    models.check_name(request.path_params["name"])
+    return JSONResponse(await models.entry(request.path_params["name"]))
 
 
 async def show_metrics(models: Models, _: Request) -> Response:

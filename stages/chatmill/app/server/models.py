@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from time import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from chatmill.app.experiments import fetch_model
-from chatmill.app.introduction import introduce
+from chatmill.app.introduction import Introduction, introduce
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.prometheus import Metrics
 from chatmill.app.server.scheduler import Scheduler
@@ -50,16 +50,26 @@ class Model(NamedTuple):
         return self.prompt_builder.context
 
 
+class ModelsOfRuns(Protocol):
+    """The runs of a repository, as far as their models are concerned."""
+
+    def model_names(self) -> list[str]:
+        """The names of the runs whose models can be loaded."""
+
+    async def introduction(self, name: str, *, generated_only: bool) -> Introduction:
+        """What a run says of itself."""
+
+
 class Models:
     """Models by name, the first of which is the default."""
 
-    def __init__(self, names: Sequence[str], options: ServingOptions, runs: Callable[[], Sequence[str]] = list) -> None:
-        """`runs` returns the names of the runs that can be loaded on request."""
+    def __init__(self, names: Sequence[str], options: ServingOptions, runs: ModelsOfRuns | None = None) -> None:
+        """The models of `runs` can be loaded on request."""
         self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
-        self._introduction_of = cache(lambda name: introduce(Path(name), generated_only=not options.shows_data))
+        self._introduction_of = cache(lambda path: introduce(path, generated_only=not options.shows_data))
         self.parsing = asyncio.Semaphore(1)  # of large requests
         self.embedding, self.num_embedding = asyncio.Semaphore(1), 0  # requests for embeddings, waiting ones too
         self.metrics = Metrics()
@@ -83,26 +93,38 @@ class Models:
         if model and model.scheduler.alive:
             self._models[name] = model
             return model
-        if name not in self.names and name not in self._runs():
-            raise model_not_found(name)
+        self.check_name(name)
         if name not in self._loading:
             self._loading[name] = asyncio.create_task(self._load_in_thread(name))
         return await asyncio.shield(self._loading[name])
 
-    def listing(self) -> list[dict[str, Any]]:
-        """The entries of /v1/models."""
-        runs = [name for name in self._runs() if name not in self.names]
-        return [self.describe(name) for name in [*self.names, *runs]]
+    def all_names(self) -> list[str]:
+        """The names of all models, the default first."""
+        return list(dict.fromkeys([*self.names, *(self._runs.model_names() if self._runs else [])]))
+
+    def check_name(self, name: str) -> None:
+        """Raise ApiError if no model has this name."""
+        if name not in self.all_names():
+            message = f"there is no model {name!r:.200}: see /v1/models for their names"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    async def entry(self, name: str) -> dict[str, Any]:
+        """An entry of /v1/models: a description, and what the model says of itself."""
+        if Path(name).exists() or not self._runs:
+            introduction = await asyncio.to_thread(self._introduction_of, Path(name))
+        else:
+            introduction = await self._runs.introduction(name, generated_only=not self.options.shows_data)
+        own = {"title": introduction.title, "prompts": list(introduction.prompts)}
+        return self.describe(name) | own
 
     def loaded(self) -> list[Model]:
         """The models that are loaded."""
         return list(self._models.values())
 
     def describe(self, name: str) -> dict[str, Any]:
-        """An entry of /v1/models; null is what is not known before the model is loaded."""
+        """What is known of a model; null is what is not known before the model is loaded."""
         model = self._models.get(name)
         engine = model.loaded.engine if model else None
-        introduction = self._introduction_of(name)
         return {
             "id": name,
             "object": "model",
@@ -116,8 +138,6 @@ class Models:
             "template": model and model.loaded.template.name,
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
             "defaults": self._defaults(),
-            "title": introduction.title,
-            "prompts": list(introduction.prompts),
         }
 
     def log_once(self, message: str) -> None:
@@ -163,9 +183,3 @@ class Models:
             loaded.engine.append([0])
         loaded.engine.rewind(0)
         return loaded
-
-
-def model_not_found(name: str) -> ApiError:
-    """The error for a name that no model has."""
-    message = f"there is no model {name!r:.200}: see /v1/models for their names"
-    return ApiError(404, message, param="model", code="model_not_found")

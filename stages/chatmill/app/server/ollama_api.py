@@ -17,7 +17,7 @@ from chatmill.app.server.api_errors import ApiError, to_api_error
 from chatmill.app.server.cancellable_response import send_response
 from chatmill.app.server.client_tools import ClientCall, ClientFunction
 from chatmill.app.server.embeddings import embed_all, text_ids
-from chatmill.app.server.models import Models, model_not_found
+from chatmill.app.server.models import Models
 from chatmill.app.server.prompts import text_prompt
 from chatmill.app.server.request_body import encode_without_blocking, parse
 from chatmill.app.server.streaming import send_stream
@@ -82,7 +82,7 @@ async def embed(models: Models, request: Request) -> Response:
 
 async def list_models(models: Models, _: Request) -> Response:
     """All models."""
-    return JSONResponse({"models": [describe(models, model["id"]) for model in models.listing()]})
+    return JSONResponse({"models": [describe(models, name) for name in models.all_names()]})
 
 
 async def list_loaded(models: Models, _: Request) -> Response:
@@ -96,10 +96,8 @@ async def show_model(models: Models, request: Request) -> Response:
     """One model."""
     parameters, _ = await parse(models, request, ollama_requests.OllamaShowRequest)
     name = model_name(models, parameters.model or parameters.name)
-    entry = next((model for model in models.listing() if model["id"] == name), None)
-    if entry is None:
-        raise model_not_found(name)
-    description = describe(models, name)
+    models.check_name(name)
+    entry, description = models.describe(name), describe(models, name)
     values = {
         "modelfile": f"FROM {name}",
         "parameters": "\n".join(f"{key} {value}" for key, value in entry["defaults"].items()),

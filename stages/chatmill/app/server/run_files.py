@@ -44,12 +44,15 @@ class RunFiles:
 
     def content(self, run: dict[str, Any], output: Path) -> Any:
         """The content of an output that is a JSON file; None if it is missing on this machine."""
-        digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
-        file = self._root / output if run["rev"] == WORKSPACE else self._cache_path(digest)
         try:
-            return json.loads(file.read_bytes())
+            return json.loads(self.file(run, output).read_bytes())
         except (OSError, ValueError):
             return None
+
+    def file(self, run: dict[str, Any], output: Path) -> Path:
+        """The path of an output that is a file; nothing lies there if it is missing on this machine."""
+        digest = run["outs"].get(output.as_posix(), {}).get("hash") or "none"
+        return self._root / output if run["rev"] == WORKSPACE else self._cache_path(digest)
 
     def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
         """The bytes of a file that a run wrote, or is writing; None if it is missing or has more than `most_bytes`."""

@@ -16,13 +16,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chatmill.app.experiments import WORKSPACE
+from chatmill.app.introduction import Introduction
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.dvc_runs import exp_show, run_dvc
 from chatmill.app.server.git_runs import git_states
 from chatmill.app.server.request_body import read_body
 from chatmill.app.server.run_files import RunFiles
+from chatmill.app.server.run_introductions import introduce_run
 from chatmill.app.server.run_notes import check_name, check_note, read_notes, write_note
-from chatmill.app.server.run_rows import REPORT, RunRow, name_rows, run_rows
+from chatmill.app.server.run_rows import REPORT, RunRow, flattened, name_rows, run_rows
 from chatmill.app.server.security import is_loopback
 from chatmill.report.sections import downsample
 
@@ -49,6 +51,8 @@ class Runs:
         self._files: RunFiles | None = None
         self._read_lock = asyncio.Lock()
         self._live_curves: dict[str, Points] = {}  # by revision, as last read: DVC removes that of a failed run
+        self._outs: dict[str, dict[str, Any]] = {}  # by revision
+        self._introductions: dict[str, Introduction] = {}  # by revision
 
     async def listing(self, refresh: bool = False, *, early: bool = False) -> dict[str, Any]:
         """All runs, or why they cannot be listed; `refresh` lists them again.
@@ -67,6 +71,20 @@ class Runs:
     def model_names(self) -> list[str]:
         """The names of the runs in the latest listing whose models can be loaded."""
         return [name for name, run in self._rows.items() if run["model"]]
+
+    async def introduction(self, name: str, *, generated_only: bool) -> Introduction:
+        """The prompts of a run, as far as they are on this machine; the runs are listed if they have not been yet."""
+        if self._listing is None:
+            await self.listing(early=True)
+        run = self._rows.get(name)
+        if run is None or self._files is None or self._folder is None:
+            return Introduction()
+        if run["rev"] not in self._introductions:
+            state = {"rev": run["rev"], "outs": self._outs.get(run["rev"], {})}
+            self._introductions[run["rev"]] = await asyncio.to_thread(
+                introduce_run, state, self._folder, self._files, generated_only=generated_only
+            )
+        return self._introductions[run["rev"]]
 
     async def report(self, name: str) -> bytes | None:
         """The report of a run in the latest listing; None if there is none."""
@@ -139,7 +157,8 @@ class Runs:
         self._early.set()
 
     def _make_rows(self, states: list[dict[str, Any]], folder: Path) -> list[RunRow]:
-        self._files = RunFiles(folder)
+        self._files, self._introductions = RunFiles(folder), {}
+        self._outs = {state["rev"]: (state["data"] or {}).get("outs") or {} for state in flattened(states)}
         rows, notes = run_rows(states, folder, self._files), read_notes(folder)
         return [run | {"note": notes.get(run["rev"], "")} for run in rows]
 
