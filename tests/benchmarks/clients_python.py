@@ -80,7 +80,7 @@ def openai_features(address: str, model: str, embedder: str) -> Features:
         "n": lambda: len(create(model=model, messages=MESSAGES, n=3, temperature=1, seed=1).choices) == 3,
         "prompts": lambda: len(client.completions.create(model=model, prompt=["A", "B"], max_tokens=4).choices) == 2,
         "calculator": lambda: call(CALCULATOR),
-        "other tool": lambda: call(WEATHER),
+        "other tool": lambda: create(model=model, messages=MESSAGES, tools=[WEATHER]).choices[0].message.content,
         "chosen tool": lambda: call(WEATHER, tool_choice={"type": "function", "function": {"name": "weather"}}),
         "JSON schema": lambda: is_place(
             create(model=model, messages=MESSAGES, response_format=SCHEMA).choices[0].message.content
@@ -113,7 +113,7 @@ def langchain_features(address: str, model: str, embedder: str) -> Features:
         "chat": lambda: chat.invoke(QUESTION).content,
         "stream": lambda: "".join(str(chunk.content) for chunk in chat.stream(QUESTION)),
         "calculator": calculate,
-        "other tool": lambda: chat.bind_tools([WEATHER]).invoke(QUESTION).tool_calls,
+        "other tool": lambda: chat.bind_tools([WEATHER]).invoke(QUESTION).content,
         "chosen tool": lambda: structured(method="function_calling")["city"] is not None,
         "JSON schema": lambda: structured()["city"] is not None,
         "responses": lambda: ChatOpenAI(model=model, use_responses_api=True, **options).invoke(QUESTION).content,
@@ -138,7 +138,7 @@ def litellm_features(address: str, model: str, embedder: str) -> Features:
         "stream": lambda: "".join(chunk.choices[0].delta.content or "" for chunk in ask(stream=True)),
         "n": lambda: len(ask(n=2).choices) == 2,
         "calculator": lambda: ask(tools=[CALCULATOR]).choices[0].message.tool_calls,
-        "other tool": lambda: ask(tools=[WEATHER]).choices[0].message.tool_calls,
+        "other tool": lambda: ask(tools=[WEATHER]).choices[0].message.content,
         "JSON schema": lambda: is_place(ask(response_format=SCHEMA).choices[0].message.content),
         "embeddings": lambda: (
             litellm.embedding(model=f"openai/{embedder}", input=["a"], api_base=f"{address}/v1", api_key="none").data
@@ -200,7 +200,7 @@ def ollama_features(address: str, model: str, embedder: str) -> Features:
         "unknown parameter": lambda: chat(options={"num_ctx": 4096}).message.content,
         "prompts": lambda: client.generate(model=model, prompt=QUESTION).response,
         "calculator": calculate,
-        "other tool": lambda: chat(tools=[WEATHER]).message.tool_calls,
+        "other tool": lambda: chat(tools=[WEATHER]).message.content,
         "JSON schema": lambda: is_place(chat(format=CITY).message.content),
         "embeddings": lambda: len(client.embed(model=embedder, input=["a", "b"]).embeddings) == 2,
     }
@@ -226,6 +226,7 @@ def open_webui_features(address: str, model: str, _: str) -> Features:
         "models": lambda: get("/api/version", "/api/tags", "/api/ps", "/v1/models"),
         "chat": lambda: json.loads(lines("/api/chat", keep_alive="5m", options={"num_ctx": 2048})[-1])["done"],
         "stream": lambda: lines("/v1/chat/completions", **openai_body)[-1] == "data: [DONE]",
+        "other tool": lambda: lines("/v1/chat/completions", tools=[WEATHER], **openai_body)[-1] == "data: [DONE]",
     }
 
 
