@@ -9,11 +9,7 @@ TEACHER = "data/raw/external/teacher/earlier"
 # two lists, for two files of tests that run beside each other
 TOKENIZERS = [
     {"train_tokenizer.bpe.pattern": "llama3", "train_tokenizer.bpe.trainer": "tokenizers"},
-    {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers", "export_gguf.quantize": ["f16", "q4_0"]},
-    {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"},
     {"train_tokenizer.bpe.pattern": "cl100k", "export_onnx.quantize": ["int8", "int8_dynamic", "int4"]},
-    {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"},
-    {"train_tokenizer.type": "whitespace", "mix.near_duplicates": False},
     {"train_tokenizer.type": "char", "export_tokenizer.formats": ["huggingface"], "train_model.start": "random"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "bpe"},
     {"train_tokenizer.type": "pretrained"},
@@ -27,11 +23,15 @@ TRAINING = [
     | {"train_model.steps": None, "train_model.epochs": 0.1},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"}
     | {"score_teacher.teacher": TEACHER, "score_teacher.ngram_order": 3},
-    {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_soft_tokenizer.tune": 2}
-    | {"train_soft_tokenizer.noise": True},
-    {"train_tokenizer.type": "byte", "train_model.chunking": "learned", "score_teacher.ngram_order": 2},
-    {"train_model.chunking": "fixed", "train_model.head": "bytes"},
-    {"train_tokenizer.type": "byte", "train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
+    {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers", "export_gguf.quantize": ["f16", "q4_0"]}
+    | {"train_model.embedding": "bytes", "train_model.tie_embeddings": False}
+    | {"train_soft_tokenizer.tune": 2, "train_soft_tokenizer.noise": True},
+    {"train_tokenizer.bpe.pattern": "nanochat", "train_model.precision": "float32"}
+    | {"train_model.chunking": "learned", "score_teacher.ngram_order": 2},
+    {"train_tokenizer.bpe.pattern": "o200k", "train_model.precision": "bfloat16"}
+    | {"train_model.chunking": "fixed", "train_model.head": "bytes"},
+    {"train_tokenizer.type": "whitespace", "mix.near_duplicates": False}
+    | {"train_model.chunking": "autoencoder", "train_model.embedding": "bytes"},
 ]
 
 
