@@ -14,9 +14,9 @@ from chatmill.encoded.token_files import (
     write_meta,
     write_split,
 )
-from chatmill.pipeline.shards import available_workers, worker_pool
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.pipeline.workers import worker_pool
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 LARGE_BYTES = 32_000_000  # of conversations, of which a process more saves more than its start takes
@@ -30,7 +30,7 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
     num_bytes, numbers = token_byte_lengths(vocabulary), SourceNumbers()
     encode = partial(encode_shard, folder=tokenizer, fingerprint=vocabulary.fingerprint, template=template)
     tokens.mkdir()
-    with worker_pool(min(available_workers(), train.stat().st_size // LARGE_BYTES)) as ordered_map:
+    with worker_pool(train.stat().st_size // LARGE_BYTES) as ordered_map:
         counts = {
             split: write_split(tokens, split, encode_shards(file, encode, ordered_map), num_bytes, numbers)
             for split, file in files.items()

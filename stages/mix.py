@@ -21,9 +21,10 @@ from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_c
 from chatmill.datasets.states import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, STATES, TRAIN
 from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.shards import FileRange, available_workers, shards_of, worker_pool
+from chatmill.pipeline.shards import FileRange, shards_of
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
+from chatmill.pipeline.workers import worker_pool
 
 NearScope = Literal["across", "within", "off"]  # other sources only, all, or nothing
 PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
@@ -144,7 +145,7 @@ def find_duplicates(
     """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `positions` (int64)."""
     total = sum(chunk.end - chunk.start for chunk in chunks)
     shards = {kind: _shards(folder, kind, times * total) for kind, times in SHARDED.items()}
-    with worker_pool(min(available_workers(), len(chunks) // 4)) as parallel_map:
+    with worker_pool(len(chunks) // 4) as parallel_map:
         count = position = 0
         read = partial(digest, split_of=split_of, scopes=scopes)
         for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):

@@ -1,10 +1,10 @@
 """How much memory and time the stages of data take of more and more text, and what a second process brings.
 
-    python tests/benchmarks/scale.py [--gb GB …] [--workers N …] [--folder FOLDER]
+    python tests/benchmarks/scale.py [--gb GB …] [--workers N …] [--engine NAME …] [--folder FOLDER]
 
 For each size it writes that much of generated chats to a file of JSON lines, compressed with zstd, and runs prepare,
-mix, train_tokenizer and encode one after another, each with each number of workers ($CHATMILL_WORKERS), which have to
-write the same bytes. The words are those of data/raw/talk.jsonl, as often as they occur there, so that the chats are no
+mix, train_tokenizer and encode one after another, each with each number of workers ($CHATMILL_WORKERS) of each engine
+($CHATMILL_ENGINE), which have to write the same bytes. The words are those of data/raw/talk.jsonl, as often as they occur there, so that the chats are no
 language but have its vocabulary; none is a duplicate. MB are those of JSON lines before compression for prepare, and of
 what the stage before has written for the others. "CPU" is the time of all processes, and the peak that of the largest.
 Files are removed as soon as they are measured: FOLDER needs about four times the size.
@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 
 from data import SPAWN, measure
+
+from chatmill.pipeline.workers import ENGINES
 
 ROOT = Path(__file__).parents[2]
 PARAMS = """\
@@ -86,9 +88,10 @@ def digest(folder: Path, names: tuple[str, ...]) -> str:
     return total.hexdigest()
 
 
-def main(gigabytes: list[float], workers: list[int], parent: Path | None) -> None:
-    """Print a row for each stage, size and number of workers."""
-    print(f"{'stage':18}{'GB':>6}{'workers':>9}{'MB/s':>8}{'MB/s of CPU':>13}{'peak MB':>9}{'times':>7}  output")
+def main(gigabytes: list[float], workers: list[int], engines: list[str], parent: Path | None) -> None:
+    """Print a row for each stage, size, engine and number of workers."""
+    print(f"{'stage':18}{'GB':>6}{'workers':>14}{'MB/s':>8}{'MB/s of CPU':>13}{'peak MB':>9}{'times':>7}  output")
+    ways = [(count, engine) for engine in engines for count in workers]
     for size in gigabytes:
         with tempfile.TemporaryDirectory(dir=parent) as scratch:
             folder = Path(scratch)
@@ -99,33 +102,36 @@ def main(gigabytes: list[float], workers: list[int], parent: Path | None) -> Non
             write.join()
             raw = int((folder / "bytes").read_text())
             for stage in COMMANDS:
-                run_stage(stage, folder, size, raw, workers)
+                run_stage(stage, folder, size, raw, ways)
                 if stage == "prepare":
                     (folder / "chats.jsonl.zst").unlink()
                 if stage in NO_LONGER_READ:
                     shutil.rmtree(folder / NO_LONGER_READ[stage])
 
 
-def run_stage(stage: str, folder: Path, size: float, raw: int, workers: list[int]) -> None:
-    """Print a row for each number of workers; the outputs of the last one remain."""
+def run_stage(stage: str, folder: Path, size: float, raw: int, ways: list[tuple[int, str]]) -> None:
+    """Print a row for each number of workers and engine; the outputs of the last one remain."""
     read = (folder / READ[stage]).stat().st_size if stage in READ else raw
     first, seconds = "", 0.0
-    for count in workers:
+    for count, engine in ways:
         for name in WRITTEN[stage]:
             shutil.rmtree(folder / name, ignore_errors=True)
         command = [str(ROOT / "stages" / f"{stage}.py"), *COMMANDS[stage].split()]
-        clock, processor, peak = measure(command, folder, CHATMILL_WORKERS=str(count))
+        clock, processor, peak = measure(command, folder, CHATMILL_WORKERS=str(count), CHATMILL_ENGINE=engine)
         written = digest(folder, WRITTEN[stage])
         first, seconds = first or written, seconds or clock
         same = "the same" if written == first else "ANOTHER"
         speeds = f"{read / 1e6 / clock:8.1f}{read / 1e6 / processor:13.1f}"
-        print(f"{stage:18}{size:6g}{count:9}{speeds}{peak:9.0f}{seconds / clock:7.2f}  {same}", flush=True)
+        print(
+            f"{stage:18}{size:6g}{f'{count} {engine}':>14}{speeds}{peak:9.0f}{seconds / clock:7.2f}  {same}", flush=True
+        )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["local"])
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
-    main(arguments.gb, arguments.workers, arguments.folder)
+    main(arguments.gb, arguments.workers, arguments.engine, arguments.folder)

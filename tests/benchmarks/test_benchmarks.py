@@ -190,7 +190,7 @@ def test_near_duplicates_are_planted_in_conversations_that_are_read_once(tmp_pat
 
 
 def test_stages_of_data_are_measured(capfd):
-    scale.main([0.0002], [1], None)
+    scale.main([0.0002], [1], ["local"], None)
     rows = [line.split() for line in capfd.readouterr().out.splitlines()[1:]]
     assert [row[0] for row in rows] == [*scale.COMMANDS]
     assert all(row[-2:] == ["the", "same"] for row in rows)

@@ -1,0 +1,68 @@
+"""Work on shards by the processes of a Ray cluster, or by those that Ray starts on this machine."""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chatmill.pipeline.processes import SOURCE_ROOT
+
+KILLED = "{}: {} processes that worked on it were killed, as for want of memory: set CHATMILL_WORKERS to fewer"
+_AHEAD = 2  # shards for each processor that are begun or wait for those before them, which bounds the memory
+
+
+@contextmanager
+def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over the cluster at $RAY_ADDRESS, whose machines see this folder at the same path, or `count` processes.
+
+    `attempts` is how often a shard is begun whose processes are killed.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ValueError("CHATMILL_ENGINE is ray, which is not installed: pip install -e '.[scale]'") from error
+    address = os.environ.get("RAY_ADDRESS")
+    paths = [SOURCE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    ray.init(
+        address=address,
+        num_cpus=None if address else count,
+        include_dashboard=None if address else False,
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        yield partial(_ordered_map, ray, attempts)
+    finally:
+        ray.shutdown()
+
+
+def _ordered_map(ray: Any, attempts: int, function: Callable[[Any], Any], shards: Iterable[Any]) -> Iterator[Any]:
+    work, shared = ray.remote(max_retries=attempts - 1)(_in_folder), ray.put(function)
+    limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    begun: deque[tuple[Any, Any]] = deque()
+    for shard in shards:
+        begun.append((shard, work.remote(Path.cwd(), shared, shard)))
+        if len(begun) == limit:
+            yield _result(ray, attempts, *begun.popleft())
+    while begun:
+        yield _result(ray, attempts, *begun.popleft())
+
+
+def _result(ray: Any, attempts: int, shard: object, result: object) -> Any:
+    try:
+        return ray.get(result)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise ValueError(KILLED.format(shard, attempts)) from error
+
+
+def _in_folder(folder: Path, function: Callable[[Any], Any], shard: object) -> Any:
+    """The result of a shard, of which paths are relative to the folder."""
+    os.chdir(folder)
+    return function(shard)

@@ -1,0 +1,71 @@
+"""The processes that work on shards may be any number anywhere, and may be killed."""
+
+import sys
+from functools import partial
+
+import pytest
+
+from chatmill.pipeline.workers import available_workers, worker_pool
+from support.paths import ROOT
+from support.shard_functions import killed, killed_once, refused, squared
+
+
+@pytest.fixture(autouse=True, params=["local", pytest.param("ray", marks=pytest.mark.slow)])
+def engine(request, monkeypatch):
+    """Each engine: Ray with the extra `scale`."""
+    if request.param == "ray":
+        pytest.importorskip("ray")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    monkeypatch.setenv("CHATMILL_ENGINE", request.param)
+    monkeypatch.setenv("CHATMILL_WORKERS", "8")
+    return request.param
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_results_come_in_order_from_any_number_of_processes(count):
+    with worker_pool(count) as ordered_map:
+        assert list(ordered_map(squared, range(50))) == [i * i for i in range(50)]
+        assert list(ordered_map(squared, iter(""))) == []
+        assert next(iter(ordered_map(squared, iter(range(3, 9))))) == 9
+
+
+def test_of_a_process_that_is_killed_only_its_shard_is_done_again(tmp_path):
+    with worker_pool(2) as ordered_map:
+        assert list(ordered_map(partial(killed_once, folder=tmp_path), range(20))) == [i * i for i in range(20)]
+    assert sorted(map(int, (tmp_path / "calls").read_text().split())) == list(range(20))
+
+
+def test_a_shard_on_which_every_process_is_killed_is_named():
+    with (
+        worker_pool(2) as ordered_map,
+        pytest.raises(ValueError, match=r"^5: 3 processes .* were killed, as for"),
+    ):
+        list(ordered_map(killed, [5]))
+
+
+def test_an_error_comes_after_the_results_before_it():
+    given = []
+    with worker_pool(2) as ordered_map, pytest.raises(ValueError, match=r"^1 is no"):
+        given.extend(ordered_map(refused, [1, 2]))
+    assert given == []
+
+
+def test_the_number_of_processes_is_set_by_the_environment(monkeypatch):
+    monkeypatch.delenv("CHATMILL_WORKERS", raising=False)
+    assert available_workers() >= 1
+    monkeypatch.setenv("CHATMILL_WORKERS", "7")
+    assert available_workers() == 7
+    for wrong in ("0", "-1", "two", "1.5"):
+        monkeypatch.setenv("CHATMILL_WORKERS", wrong)
+        with pytest.raises(ValueError, match=f"expected a number of processes from 1, got '{wrong}'"):
+            available_workers()
+
+
+def test_an_engine_that_is_unknown_or_not_installed_is_named(monkeypatch, engine):
+    monkeypatch.setenv("CHATMILL_ENGINE", "spark")
+    with pytest.raises(ValueError, match=r"^CHATMILL_ENGINE: expected local or ray"), worker_pool(2):
+        pass
+    monkeypatch.setenv("CHATMILL_ENGINE", "ray")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"ray, which is not installed: pip install -e '\.\[scale\]'"), worker_pool(2):
+        pass
