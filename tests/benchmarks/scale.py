@@ -4,10 +4,11 @@
 
 For each size it writes that much of generated chats to a file of JSON lines, compressed with zstd, and runs prepare,
 mix, train_tokenizer and encode one after another, each with each number of workers ($CHATMILL_WORKERS) of each engine
-($CHATMILL_ENGINE), which have to write the same bytes. The words are those of data/raw/talk.jsonl, as often as they occur there, so that the chats are no
-language but have its vocabulary; none is a duplicate. MB are those of JSON lines before compression for prepare, and of
-what the stage before has written for the others. "CPU" is the time of all processes, and the peak that of the largest.
-Files are removed as soon as they are measured: FOLDER needs about four times the size.
+($CHATMILL_ENGINE), which have to write the same bytes. The words are those of data/raw/talk.jsonl, as often as they
+occur there, so that the chats are no language but have its vocabulary; none is a duplicate. MB are those of JSON lines
+before compression for prepare, and of what the stage before has written for the others. "CPU" is the time of all
+processes, but for those of Ray, and the peak that of the largest. Files are removed as soon as they are measured:
+FOLDER needs about four times the size.
 """
 
 import argparse
