@@ -30,13 +30,15 @@ def fresh_project(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def git_project(tmp_path_factory):
-    """The project with tiny parameters under git, after one run that was committed."""
-    project = copy_project(tmp_path_factory.mktemp("git"), git=True)
-    project.repro()
+def git_project(project, tmp_path_factory):
+    """The project with tiny parameters under git, with the results of one run, which were committed."""
+    copy = copy_project(tmp_path_factory.mktemp("git"), git=True)
+    shutil.copytree(project.folder / ".dvc/cache", copy.folder / ".dvc/cache")
+    shutil.copy(project.folder / "dvc.lock", copy.folder)
+    copy.repro()  # takes all from the cache
     for command in ("config user.name chatmill", "config user.email chatmill@localhost", "add .", "commit -qm Start"):
-        subprocess.run(["git", *command.split()], cwd=project.folder, check=True)
-    return project
+        subprocess.run(["git", *command.split()], cwd=copy.folder, check=True)
+    return copy
 
 
 @pytest.fixture(scope="session")
