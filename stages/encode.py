@@ -16,7 +16,7 @@ from chatmill.encoded.token_files import (
 )
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.pipeline.workers import worker_pool
+from chatmill.shards.workers import worker_pool
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 LARGE_BYTES = 32_000_000  # of conversations, of which a process more saves more than its start takes

@@ -21,10 +21,10 @@ from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_c
 from chatmill.datasets.states import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, STATES, TRAIN
 from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.shards import FileRange, shards_of
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
-from chatmill.pipeline.workers import worker_pool
+from chatmill.shards.file_ranges import FileRange, shards_of
+from chatmill.shards.workers import worker_pool
 
 NearScope = Literal["across", "within", "off"]  # other sources only, all, or nothing
 PositiveFraction = Annotated[float, Field(gt=0, lt=1)]

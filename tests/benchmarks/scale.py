@@ -20,7 +20,7 @@ from pathlib import Path
 
 from data import SPAWN, measure
 
-from chatmill.pipeline.workers import ENGINES
+from chatmill.shards.workers import ENGINES
 
 ROOT = Path(__file__).parents[2]
 PARAMS = """\

@@ -22,7 +22,7 @@ from chatmill.encoded.token_files import (
     token_byte_lengths,
     write_split,
 )
-from chatmill.pipeline.shards import shards_of
+from chatmill.shards.file_ranges import shards_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
 

@@ -1,6 +1,7 @@
 """Some short conversations, encoded as bytes, and parameters with which a model is trained on them in seconds."""
 
 import csv
+import socket
 import time
 
 import yaml
@@ -107,3 +108,9 @@ def mark_checkpoint(checkpoint):
     state = checkpoint.load()
     assert checkpoint.save(state | {"curve": state["curve"] + "killed\n"})
     return state
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]

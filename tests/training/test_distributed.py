@@ -1,5 +1,4 @@
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from chatmill.training.training_loop import rows_at_once, share_rows
 from support.process_groups import be_killed, check_shards, complain, differ, fail
 from support.tiny import VOCABULARY
 from support.training_runs import (
+    free_port,
     kill_when_saved,
     mark_checkpoint,
     read_curve,
@@ -194,12 +194,6 @@ def test_alone_every_sum_is_what_it_was():
     group, numbers = Group(torch.device("cpu")), torch.arange(3)
     assert group.all_reduce(numbers) is numbers and group.total(0.1) == 0.1
     assert group.broadcast(numbers) is numbers and group.gather_full(numbers) is numbers
-
-
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")

@@ -23,7 +23,7 @@ from chatmill.datasets.records import dataset_of, entries_of
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.workers import available_workers, worker_pool
+from chatmill.shards.workers import available_workers, worker_pool
 
 LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
 FIRST_REJECTS = 5  # of each reason, that are kept for messages

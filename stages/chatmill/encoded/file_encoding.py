@@ -29,8 +29,8 @@ from chatmill.conversation.template import (
 )
 from chatmill.encoded.token_files import EncodedRecords
 from chatmill.pipeline.progress import progress
-from chatmill.pipeline.shards import FileRange, shards_of
-from chatmill.pipeline.workers import OrderedMap
+from chatmill.shards.file_ranges import FileRange, shards_of
+from chatmill.shards.workers import OrderedMap
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 

@@ -10,8 +10,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from chatmill.pipeline import ray_engine
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
+from chatmill.shards import ray_engine
 
 OrderedMap = Callable[..., Iterable[Any]]  # as `map` over one iterable
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from chatmill.pipeline.workers import available_workers, worker_pool
+from chatmill.shards.workers import available_workers, worker_pool
 from support.paths import ROOT
 from support.shard_functions import killed, killed_once, refused, squared
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.pipeline.shards import shards_of
+from chatmill.shards.file_ranges import shards_of
 
 
 @given(st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=20), st.integers(1, 30))

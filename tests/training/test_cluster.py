@@ -1,0 +1,81 @@
+"""The job of stages/cluster, run by a stand-in for Slurm: two agents on this machine, each as a node."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.paths import SOURCE
+from support.training_runs import SETTINGS, free_port, read_curve, write_tokens
+
+STAND_INS = {
+    "scontrol": 'case "$1" in show) echo 127.0.0.1 ;; requeue) echo "$2" >> requeued ;; esac',
+    "srun": """
+for SLURM_NODEID in 0 1; do
+  export SLURM_NODEID
+  "$@" &
+  echo $! >> tasks
+done
+code=0
+for task in $(cat tasks); do wait "$task" || code=$?; done
+exit "$code"
+""",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What all nodes see: code, tokens and parameters, and the commands of Slurm."""
+    (tmp_path / "data/raw/external/initial").mkdir(parents=True)
+    (tmp_path / "data/metrics").mkdir()
+    write_tokens(tmp_path / "data")
+    (tmp_path / "stages").symlink_to(SOURCE)
+    (tmp_path / "bin").mkdir()
+    for name, code in STAND_INS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{code}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+def submit(clone, **length):
+    """The job, started as sbatch starts it, for a run of this length."""
+    (clone / "params.yaml").write_text(yaml.safe_dump({"train_model": SETTINGS | length}))
+    path = f"{clone}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "PORT": str(free_port())}
+    return subprocess.Popen(
+        ["bash", SOURCE / "cluster/train.sbatch"],
+        cwd=clone,
+        env=os.environ | {"PATH": path, "DVC_ROOT": str(clone), "OMP_NUM_THREADS": "1"} | job,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_nodes_train_one_model(clone):
+    job = submit(clone, steps=20)
+    output, _ = job.communicate(timeout=200)
+    assert job.returncode == 0, output
+    assert (clone / "data/model/model.safetensors").exists() and not (clone / "requeued").exists()
+    assert int(read_curve(clone / "data/metrics")[-1]["step"]) == 20
+
+
+def test_a_job_that_is_stopped_is_queued_again_and_goes_on(clone):
+    job = submit(clone, steps=500, checkpoint_every=5)
+    while not list(clone.glob(".cache/resume/*/*.pt")) and job.poll() is None:
+        time.sleep(0.1)
+    for task in (clone / "tasks").read_text().split():  # as before the time limit
+        os.kill(int(task), signal.SIGTERM)
+    output, _ = job.communicate(timeout=200)
+    assert job.returncode != 0 and (clone / "requeued").read_text() == "7\n", output
+    (clone / "tasks").unlink()
+    job = submit(clone, steps=500, checkpoint_every=5)
+    output, _ = job.communicate(timeout=400)
+    assert job.returncode == 0 and "resumes after step" in output, output
