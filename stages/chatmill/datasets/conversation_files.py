@@ -28,7 +28,7 @@ from chatmill.shards.workers import available_workers, worker_pool
 LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
 FIRST_REJECTS = 5  # of each reason, that are kept for messages
 MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
-_MAX_PROCESSES = 4  # more would mostly read
+_MAX_PROCESSES = 8  # more would mostly read
 _STRIPE_ROWS = 256
 _READ_BYTES = 1 << 20
 _ONE_READER = {".parquet", ".arrow", ".feather", ".json"}  # of which each reader may hold over 100 MB

@@ -59,8 +59,11 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
 
 
 def entries_of(file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of a file of a format whose rows are objects, which is JSON where its name does not say otherwise."""
-    return json_rows(file) if _kind(file) in _TEXTS else _rows(file, set())
+    """The rows of a file of a format whose rows are objects, which is JSON where its name does not say otherwise.
+
+    JSON lines are Unparsed.
+    """
+    return json_rows(file, parsed=False) if _kind(file) in _TEXTS else _rows(file, set(), parsed=False)
 
 
 def is_table(file: Path) -> bool:
@@ -75,7 +78,7 @@ def _kind(file: Path) -> str:
     return next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
 
 
-def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
+def _rows(file: Path, columns: set[str], *, parsed: bool = True) -> Iterator[RawRow | Reject]:
     kind = _kind(file)
     if kind in _SEPARATED:
         return table_rows(file, lower_case=False)
@@ -85,7 +88,7 @@ def _rows(file: Path, columns: set[str]) -> Iterator[RawRow | Reject]:
         return _arrow_rows(file)
     if kind in _TEXTS:
         return nonblank_lines(file)
-    return (object_rows(file, columns) if kind == ".json" else None) or json_rows(file)
+    return (object_rows(file, columns) if kind == ".json" else None) or json_rows(file, parsed=parsed)
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:

@@ -30,7 +30,7 @@ from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, TableMapping
-from chatmill.datasets.formats.row_readers import nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.split import column_group
@@ -50,7 +50,8 @@ class Dataset(NamedTuple):
         if not isinstance(row, tuple):
             return row
         assert self.convert is not None
-        return self.convert(row)
+        found = json_row(*row) if isinstance(row[1], Unparsed) else row
+        return found if isinstance(found, Reject) else self.convert(found)
 
 
 class DatasetFormat(NamedTuple):

@@ -83,8 +83,15 @@ def paragraphs(file: Path) -> Iterator[RawRow | Reject]:
             place, block, size, unreadable = "", io.StringIO(), 0, None
 
 
-def json_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The values of JSON lines, the entries of a JSON array, or concatenated objects of several lines."""
+class Unparsed(str):
+    """A line of JSON, as of a row that another process converts."""
+
+
+def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
+    """The values of JSON lines, the entries of a JSON array, or concatenated objects of several lines.
+
+    The lines of JSON lines are Unparsed if they are not to be `parsed`.
+    """
     with open_decompressed(file) as stream:
         start = stream.read(4096).removeprefix(_BOM).lstrip()
     if start.startswith(b"[") and not _has_lines_of_arrays(file):
@@ -93,7 +100,11 @@ def json_rows(file: Path) -> Iterator[RawRow | Reject]:
         with open_decompressed(file) as stream:
             yield from values(file, stream, MAX_ROW_BYTES)
     else:
-        yield from (row if isinstance(row, Reject) else _json_row(*row) for row in nonblank_lines(file))
+        for row in nonblank_lines(file):
+            if isinstance(row, Reject):
+                yield row
+            else:
+                yield json_row(*row) if parsed else (row[0], Unparsed(row[1]))
 
 
 def _has_lines_of_arrays(file: Path) -> bool:
@@ -105,7 +116,8 @@ def _has_lines_of_arrays(file: Path) -> bool:
         return False
 
 
-def _json_row(place: str, line: str) -> RawRow | Reject:
+def json_row(place: str, line: str) -> RawRow | Reject:
+    """The value of a line of JSON."""
     try:
         return place, parse_json(line)
     except ValueError as error:
