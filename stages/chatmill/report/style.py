@@ -103,7 +103,7 @@ summary { cursor: pointer; }
 @page { margin: 1.5cm; }
 @media print { html { font-size: 80%; } body { max-width: none; padding: 0; font-size: 9pt; }
   h2, .note, .question { break-after: avoid; }
-  p, figure, tr, .scroll, .tiles div, .chat, .tokens { break-inside: avoid; }
+  p, figure, tr, .tiles div, .chat, .tokens { break-inside: avoid; }
   .scale, .scaled > details, details:not([open]) { display: none; }
   .scroll { overflow: visible; }
   * { print-color-adjust: exact; } }
