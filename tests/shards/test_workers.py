@@ -7,7 +7,7 @@ import pytest
 
 from chatmill.shards.workers import available_workers, worker_pool
 from support.paths import ROOT
-from support.shard_functions import killed, killed_once, refused, squared
+from support.shard_functions import array, killed, killed_once, refused, squared
 
 
 @pytest.fixture(autouse=True, params=["local", pytest.param("ray", marks=pytest.mark.slow)])
@@ -29,10 +29,13 @@ def test_results_come_in_order_from_any_number_of_processes(count):
         assert next(iter(ordered_map(squared, iter(range(3, 9))))) == 9
 
 
-def test_of_a_process_that_is_killed_only_its_shard_is_done_again(tmp_path):
+@pytest.mark.parametrize("kills", [7, pytest.param(50, marks=pytest.mark.slow)])
+def test_of_a_process_that_is_killed_only_its_shard_is_done_again(tmp_path, kills):
+    numbers = range(3 * kills - 2)  # every third
     with worker_pool(2) as ordered_map:
-        assert list(ordered_map(partial(killed_once, folder=tmp_path), range(20))) == [i * i for i in range(20)]
-    assert sorted(map(int, (tmp_path / "calls").read_text().split())) == list(range(20))
+        assert list(ordered_map(partial(killed_once, folder=tmp_path), numbers)) == [i * i for i in numbers]
+    assert sorted(map(int, (tmp_path / "calls").read_text().split())) == list(numbers)
+    assert sum(file.name != "calls" for file in tmp_path.iterdir()) == kills
 
 
 def test_a_shard_on_which_every_process_is_killed_is_named():
@@ -41,6 +44,13 @@ def test_a_shard_on_which_every_process_is_killed_is_named():
         pytest.raises(ValueError, match=r"^5: 3 processes .* were killed, as for"),
     ):
         list(ordered_map(killed, [5]))
+
+
+def test_arrays_that_come_back_can_be_changed():
+    with worker_pool(2) as ordered_map:
+        for number, found in zip((3, 4), ordered_map(array, [3, 4]), strict=True):
+            found += 1
+            assert found.sum() == number * (number + 1) / 2
 
 
 def test_an_error_comes_after_the_results_before_it():

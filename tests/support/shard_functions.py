@@ -4,9 +4,15 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
+
 
 def squared(number):
     return number * number
+
+
+def array(number):
+    return np.arange(number)
 
 
 def killed_once(number, folder):

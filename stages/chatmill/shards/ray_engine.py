@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -55,14 +56,16 @@ def _ordered_map(ray: Any, attempts: int, function: Callable[[Any], Any], shards
 
 def _result(ray: Any, attempts: int, shard: object, result: object) -> Any:
     try:
-        return ray.get(result)
+        return pickle.loads(ray.get(result))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayError as error:
         raise ValueError(KILLED.format(shard, attempts)) from error
 
 
-def _in_folder(folder: Path, function: Callable[[Any], Any], shard: object) -> Any:
-    """The result of a shard, of which paths are relative to the folder."""
+def _in_folder(folder: Path, function: Callable[[Any], Any], shard: object) -> bytes:
+    """The result of a shard, of which paths are relative to the folder; pickled, since Ray's arrays are read-only."""
+    from ray import cloudpickle
+
     os.chdir(folder)
-    return function(shard)
+    return bytes(cloudpickle.dumps(function(shard)))
