@@ -57,7 +57,7 @@ def main():
             chat(page)
             page.screenshot(path=IMAGES / "chat.png")
         with visit(browser, report, **LOOK) as page:
-            part = excerpt(page, "Bits per byte of held-out text", "Learning rate")
+            part = excerpt(page, "Bits per byte of held-out text", "Validation by source")
             page.screenshot(path=IMAGES / "report.png", full_page=True, clip=part)
 
 
