@@ -30,11 +30,11 @@ def fresh_project(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def git_project(project, tmp_path_factory):
+def git_project(finished_project, tmp_path_factory):
     """The project with tiny parameters under git, with the results of one run, which were committed."""
     copy = copy_project(tmp_path_factory.mktemp("git"), git=True)
-    shutil.copytree(project.folder / ".dvc/cache", copy.folder / ".dvc/cache")
-    shutil.copy(project.folder / "dvc.lock", copy.folder)
+    shutil.copytree(finished_project.folder / ".dvc/cache", copy.folder / ".dvc/cache")
+    shutil.copy(finished_project.folder / "dvc.lock", copy.folder)
     copy.repro()  # takes all from the cache
     for command in ("config user.name chatmill", "config user.email chatmill@localhost", "add .", "commit -qm Start"):
         subprocess.run(["git", *command.split()], cwd=copy.folder, check=True)
@@ -42,10 +42,16 @@ def git_project(project, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def project(fresh_project):
+def finished_project(fresh_project):
     """The project after one run."""
     fresh_project.first_run = fresh_project.repro()
     return fresh_project
+
+
+@pytest.fixture(scope="session")
+def project(finished_project):
+    """The same, by a name that a module may give to a project of its own."""
+    return finished_project
 
 
 @pytest.fixture(scope="module")
