@@ -8,6 +8,7 @@ import pytest
 from chatmill.shards.workers import available_workers, worker_pool
 from support.paths import ROOT
 from support.shard_functions import array, killed, killed_once, refused, squared
+from support.training_runs import free_port
 
 
 @pytest.fixture(autouse=True, params=["local", pytest.param("ray", marks=pytest.mark.slow)])
@@ -78,4 +79,13 @@ def test_an_engine_that_is_unknown_or_not_installed_is_named(monkeypatch, engine
     monkeypatch.setenv("CHATMILL_ENGINE", "ray")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"ray, which is not installed: pip install -e '\.\[scale\]'"), worker_pool(2):
+        pass
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch, engine):
+    if engine != "ray":
+        pytest.skip("it has no address")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(ValueError, match=r"^RAY_ADDRESS: no cluster answers at .*: connection refused$"), worker_pool(2):
         pass

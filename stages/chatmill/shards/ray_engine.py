@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.pipeline.processes import SOURCE_ROOT
+from chatmill.pipeline.user_errors import error_line
 
 KILLED = "{}: {} processes that worked on it were killed, as for want of memory: set CHATMILL_WORKERS to fewer"
+_CONNECT_SECONDS = 5
 _AHEAD = 2  # shards for each processor that are begun or wait for those before them, which bounds the memory
 
 
@@ -27,6 +30,7 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
     except ModuleNotFoundError as error:
         raise ValueError("CHATMILL_ENGINE is ray, which is not installed: pip install -e '.[scale]'") from error
     address = os.environ.get("RAY_ADDRESS")
+    _check(address)
     paths = [SOURCE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
         address=address,
@@ -40,6 +44,17 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
         yield partial(_ordered_map, ray, attempts)
     finally:
         ray.shutdown()
+
+
+def _check(address: str | None) -> None:
+    """Raise ValueError if nothing answers at `host:port`, which Ray would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ValueError(f"RAY_ADDRESS: no cluster answers at {address}: {error_line(error)}") from error
 
 
 def _ordered_map(ray: Any, attempts: int, function: Callable[[Any], Any], shards: Iterable[Any]) -> Iterator[Any]:
