@@ -87,5 +87,5 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch, engine):
     if engine != "ray":
         pytest.skip("it has no address")
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-    with pytest.raises(ValueError, match=r"^RAY_ADDRESS: no cluster answers at .*: connection refused$"), worker_pool(2):
+    with pytest.raises(ValueError, match=r"no cluster answers at .*: connection refused$"), worker_pool(2):
         pass
