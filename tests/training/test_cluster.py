@@ -1,7 +1,6 @@
 """The job of stages/cluster, run by a stand-in for Slurm: two agents on this machine, each as a node."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,10 +18,13 @@ STAND_INS = {
 for SLURM_NODEID in 0 1; do
   export SLURM_NODEID
   "$@" &
-  echo $! >> tasks
 done
+trap 'kill -TERM $(jobs -p)' TERM # as srun sends it to its tasks
 code=0
-for task in $(cat tasks); do wait "$task" || code=$?; done
+for task in $(jobs -p); do
+  while kill -0 "$task" 2>/dev/null; do wait "$task"; last=$?; done
+  [ "${last:-0}" -eq 0 ] || code=$last
+done
 exit "$code"
 """,
 }
@@ -71,11 +73,20 @@ def test_a_job_that_is_stopped_is_queued_again_and_goes_on(clone):
     job = submit(clone, steps=500, checkpoint_every=5)
     while not list(clone.glob(".cache/resume/*/*.pt")) and job.poll() is None:
         time.sleep(0.1)
-    for task in (clone / "tasks").read_text().split():  # as before the time limit
-        os.kill(int(task), signal.SIGTERM)
+    job.terminate()  # as before the time limit
     output, _ = job.communicate(timeout=200)
     assert job.returncode != 0 and (clone / "requeued").read_text() == "7\n", output
-    (clone / "tasks").unlink()
+    (clone / "requeued").unlink()
     job = submit(clone, steps=500, checkpoint_every=5)
     output, _ = job.communicate(timeout=400)
     assert job.returncode == 0 and "resumes after step" in output, output
+    assert not (clone / "requeued").exists()
+
+
+def test_a_job_that_fails_is_not_queued_again(clone):
+    (clone / ".cache/resume/earlier").mkdir(parents=True)
+    (clone / ".cache/resume/earlier/1-0.pt").touch()
+    job = submit(clone, steps=-1)
+    output, _ = job.communicate(timeout=200)
+    assert job.returncode != 0 and "train_model.steps" in output, output
+    assert not (clone / "requeued").exists()
