@@ -61,6 +61,14 @@ def test_an_error_comes_after_the_results_before_it():
     assert given == []
 
 
+def test_what_a_map_has_left_is_not_taken_for_the_results_of_the_next():
+    with worker_pool(2) as ordered_map:
+        assert next(iter(ordered_map(squared, range(3, 50)))) == 9
+        with pytest.raises(ValueError, match=r"is no number"):
+            list(ordered_map(refused, range(50)))
+        assert list(ordered_map(squared, range(10))) == [i * i for i in range(10)]
+
+
 def test_the_number_of_processes_is_set_by_the_environment(monkeypatch):
     monkeypatch.delenv("CHATMILL_WORKERS", raising=False)
     assert available_workers() >= 1

@@ -1,7 +1,7 @@
 """Writes the conversations of a dataset and its rejects, with several processes where the dataset is large.
 
-Each process reads all rows, which takes little of the time, and converts every second stripe of them, or every third or
-fourth. Then the stripes of lines are joined in the order of the rows, so that the number of processes changes nothing.
+Each process reads all rows, which takes little of the time, and of N processes each converts every Nth stripe. Then the
+stripes of lines are joined in the order of the rows, so that the number of processes changes nothing.
 """
 
 from collections import Counter
@@ -94,10 +94,10 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
     files, count = _Files(conversations, rejects), _num_processes(parameters)
     if count == 1:
-        return _write(Share(), source, parameters, files)[0]
+        return _write(Share(), source, parameters, [files])[0]
     with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(count) as parallel_map:
         parts = [_Files(*(Path(folder, f"{file.name}.{process}") for file in files)) for process in range(count)]
-        write = partial(_write_part, source=source, parameters=parameters, parts=parts)
+        write = partial(_write, source=source, parameters=parameters, parts=parts)
         written, starts = zip(*parallel_map(write, (Share(process, count) for process in range(count))), strict=True)
         _join(
             [(part.conversations, [start for start, _ in own]) for part, own in zip(parts, starts, strict=True)],
@@ -128,16 +128,11 @@ def _num_processes(parameters: SourceParameters) -> int:
     return min(_MAX_PROCESSES, available_workers(), 1 + size // LARGE_BYTES)
 
 
-def _write_part(
+def _write(
     share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files]
 ) -> tuple[Written, list[tuple[int, int]]]:
-    return _write(share, source, parameters, parts[share.process])
-
-
-def _write(
-    share: Share, source: str, parameters: SourceParameters, files: _Files
-) -> tuple[Written, list[tuple[int, int]]]:
-    """Write the entries of the rows of a share; also returns where each of its stripes starts in the two files."""
+    """Write the entries of the rows of a share; also returns where each of its stripes starts in its two files."""
+    files = parts[share.process]
     written, starts, dataset = Written(), list[tuple[int, int]](), dataset_of(parameters)
     rows = dataset.rows if share.process else progress(dataset.rows, f"prepare {source}")
     with files.conversations.open("wb") as out, files.rejects.open("wb") as rejected:

@@ -74,13 +74,10 @@ class _Worker:
         """Begin a shard."""
         try:
             self.pipe.send(request)
-        except OSError:  # it was killed while it had nothing to do
-            self.restart()
+        except OSError:  # it was killed
+            self.kill()
+            self._start()
             self.pipe.send(request)
-
-    def restart(self) -> None:
-        self.kill()
-        self._start()
 
     def kill(self) -> None:
         self.process.kill()
@@ -119,25 +116,29 @@ def _ordered_map(workers: list[_Worker], function: Callable[[Any], Any], shards:
         task.worker.send(function, task.shard)
         running[task.worker.pipe] = task
 
-    while True:
-        while idle and len(running) + len(finished) < AHEAD * len(workers) and (following := next(waiting, None)):
-            begin(_Task(*following, attempt=1, worker=idle.popleft()))
-        if not running:
-            return
-        ready = wait(running)
-        for pipe in [pipe for pipe in running if pipe in ready]:
-            task = running.pop(pipe)
-            try:
-                finished[task.number] = pipe.recv()
-                idle.append(task.worker)
-            except (EOFError, OSError):
-                if task.attempt == ATTEMPTS:
-                    raise ValueError(ray_engine.KILLED.format(task.shard, ATTEMPTS)) from None
-                task.worker.restart()
-                begin(task._replace(attempt=task.attempt + 1))
-        while given in finished:
-            result, error = finished.pop(given)
-            if error:
-                raise error
-            yield result
-            given += 1
+    try:
+        while True:
+            while idle and len(running) + len(finished) < AHEAD * len(workers) and (following := next(waiting, None)):
+                begin(_Task(*following, attempt=1, worker=idle.popleft()))
+            if not running:
+                return
+            ready = wait(running)
+            for pipe in [pipe for pipe in running if pipe in ready]:
+                task = running.pop(pipe)
+                try:
+                    finished[task.number] = pipe.recv()
+                    idle.append(task.worker)
+                except (EOFError, OSError):
+                    if task.attempt == ATTEMPTS:
+                        raise ValueError(ray_engine.KILLED.format(task.shard, ATTEMPTS)) from None
+                    task.worker.kill()
+                    begin(task._replace(attempt=task.attempt + 1))
+            while given in finished:
+                result, error = finished.pop(given)
+                if error:
+                    raise error
+                yield result
+                given += 1
+    finally:
+        for task in running.values():  # their answers are no longer wanted, and are not those of the next map
+            task.worker.kill()
