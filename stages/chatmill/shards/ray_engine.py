@@ -32,14 +32,18 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
     address = os.environ.get("RAY_ADDRESS")
     _check(address)
     paths = [SOURCE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    ray.init(
-        address=address,
-        num_cpus=None if address else count,
-        include_dashboard=None if address else False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    try:
+        ray.init(
+            address=address,
+            num_cpus=None if address else count,
+            include_dashboard=None if address else False,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except ConnectionError as error:
+        expected = "expected the same version of Ray there, and its token where it asks for one (RAY_AUTH_MODE=token)"
+        raise ValueError(f"RAY_ADDRESS: {error}: {expected}") from error
     try:
         yield partial(_ordered_map, ray, attempts)
     finally:
