@@ -19,7 +19,7 @@ from chatmill.app.comparison import (
     speeds,
     supports_tools,
 )
-from chatmill.app.experiments import fetch_model
+from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.prompt_files import PROMPT_FILE_HELP, join_prompt, read_text
 from chatmill.app.terminal.formatting import plural
 from chatmill.app.terminal.settings import MAX_THREADS, check_positive
@@ -32,9 +32,7 @@ from chatmill.app.verdict.comparing import LIMIT, compare_sides, runs_of
 from chatmill.app.verdict.seeds import add_seeds
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.model_loading import load_model
 from chatmill.inference.sampler import Sampling
-from chatmill.pipeline.user_errors import error_line
 from chatmill.report.metrics import number
 
 DATA_OPTIONS = ("format", "limit", "tokens", "html", "markdown", "seeds")
@@ -169,15 +167,12 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
 
 def open_model(name: str, device: str, threads: int | None, **settings: Any) -> ChatSession:
     """A session with the model at a path, or of a DVC run, after warming it up with two tokens."""
-    with fetch_model(name) as path:
-        try:
-            session = ChatSession(*load_model(path, device, threads), **settings)
-            for _ in range(2):
-                session.engine.append([0])
-        except (ValueError, MemoryError) as error:
-            message = error_line(error)
-            raise ValueError(message if message.startswith(name) else f"{name}: {message}") from error
-    return session
+    loaded = load_named(name, device, threads)
+    with named_errors(name):
+        session = ChatSession(*loaded, **settings)
+        for _ in range(2):
+            session.engine.append([0])
+        return session
 
 
 def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int) -> Iterator[StyledLine]:

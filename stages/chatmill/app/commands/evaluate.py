@@ -8,7 +8,6 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from chatmill.app.experiments import fetch_model
 from chatmill.app.measurement import (
     Measurement,
     PairMeasurement,
@@ -19,6 +18,7 @@ from chatmill.app.measurement import (
     measure_pairs,
     read_documents,
 )
+from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.formatting import plural
 from chatmill.app.terminal.settings import check_positive
 from chatmill.app.terminal.terminal_chat import device_name, notify
@@ -27,8 +27,7 @@ from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.evaluation.intervals import Estimate
 from chatmill.evaluation.ngram import read_counted_text
 from chatmill.evaluation.pairs import Pair, read_pairs
-from chatmill.inference.model_loading import LoadedModel, load_model
-from chatmill.pipeline.user_errors import error_line
+from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.metrics import bits_range, number, percent, percent_range
 
 PAIRS_CAPTION = "Acceptable sentence preferred (95 % interval), and by a model that counts tokens alone"
@@ -123,23 +122,20 @@ def load_and_measure(
     path: Path, documents: Sequence[ScoredDocument], pairs: Mapping[str, Sequence[Pair]], options: argparse.Namespace
 ) -> Result:
     """Load a model and measure it; a summary is printed on stderr."""
-    overrides = {"tokenizer": options.tokenizer, "template": options.template}
-    try:
-        with fetch_model(path) as model:
-            trust = options.trust_tokenizer
-            loaded = load_model(model, options.device, options.threads, trust_tokenizer=trust, **overrides)
+    loaded = load_named(
+        path,
+        options.device,
+        options.threads,
+        tokenizer=options.tokenizer,
+        template=options.template,
+        trust_tokenizer=options.trust_tokenizer,
+    )
+    counted = (
+        read_counted_text(options.tokens, loaded.tokenizer, loaded.template.name, path) if options.tokens else None
+    )
+    with named_errors(path):
         text = measure(loaded, documents, options.context, options.stride) if documents else None
-        counted = (
-            read_counted_text(options.tokens, loaded.tokenizer, loaded.template.name, path) if options.tokens else None
-        )
         preferred = measure_pairs(loaded, pairs, counted) if pairs else None
-    except (ValueError, MemoryError) as error:
-        message = error_line(error)
-        known = (
-            str(path),
-            *(str(file) for file in (*options.data, options.pairs, options.tokens, options.tokenizer) if file),
-        )
-        raise ValueError(message if message.startswith(known) else f"{path}: {message}") from error
     if text:
         notify_of_text(path, loaded, text)
     return Result(loaded, text, preferred)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.experiments import fetch_model
 from chatmill.app.inputs import text_or_messages
 from chatmill.app.measurement import Measurement, ScoredDocument, measure, read_documents
+from chatmill.app.named_models import load_named, named_errors
 from chatmill.conversation.chatml import Conversation, Record
 from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.evaluation.answering import answer_questions
@@ -23,8 +23,7 @@ from chatmill.evaluation.held_out_set import Question, sample_test_set
 from chatmill.evaluation.hits import hits_at_1, make_rankings
 from chatmill.evaluation.scoring import make_prefix_scorer
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.model_loading import LoadedModel, load_model
-from chatmill.pipeline.user_errors import error_line
+from chatmill.inference.model_loading import LoadedModel
 
 MAX_QUESTIONS = 10  # of each skill and phrasing
 MAX_RANKINGS = 50  # conversations, each with 20 replies to choose from
@@ -82,17 +81,13 @@ def _conversation(document: ScoredDocument) -> Conversation:
 
 def measure_run(name: str, data: ComparedData, device: str, threads: int | None) -> Run:
     """Measure the model of a name: a path, or a DVC run. Raises ValueError with its name."""
-    try:
-        with fetch_model(name) as path:
-            loaded = load_model(path, device, threads)
+    loaded = load_named(name, device, threads)
+    with named_errors(name):
         text = measure(loaded, data.documents)
         session = ChatSession(*loaded, max_tokens=MAX_ANSWER)
         correct = [answer.correct for answer in answer_questions(session, data.questions, MAX_ANSWER)]
         hits = _hits(loaded, data.talk)
         return Run(name, loaded, text, np.array(correct, bool), np.array(hits), _token_ms(loaded))
-    except (ValueError, MemoryError) as error:
-        message = error_line(error)
-        raise ValueError(message if message.startswith(name) else f"{name}: {message}") from error
 
 
 def _hits(loaded: LoadedModel, talk: Sequence[Conversation]) -> list[float]:

@@ -1,0 +1,53 @@
+"""Models by the names that a user gives them, which the errors of a model have, too."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chatmill.app.experiments import fetch_model
+from chatmill.inference.model_loading import LoadedModel, load_model
+from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+
+
+@contextmanager
+def named_errors(name: str | Path) -> Iterator[None]:
+    """Errors of the user in the body, which does not know the model's name, are ValueErrors that begin with it."""
+    try:
+        yield
+    except USER_ERRORS as error:
+        raise ValueError(f"{name}: {error_line(error)}") from error
+
+
+def load_named(
+    name: str | Path,
+    device: str = "auto",
+    threads: int | None = None,
+    *,
+    tokenizer: Path | None = None,
+    template: str | None = None,
+    trust_tokenizer: bool = False,
+) -> LoadedModel:
+    """The model of a path or a DVC run, as `load_model` loads it. Raises ValueError that names the file or the model.
+
+    The files are read by their absolute paths, which no other part of a message looks like.
+    """
+    with fetch_model(name) as path:
+        names = {str(path.absolute()): str(Path(name))}
+        if tokenizer:
+            names[str(tokenizer.absolute())] = str(tokenizer)
+        try:
+            return load_model(
+                path.absolute(),
+                device,
+                threads,
+                tokenizer=tokenizer and tokenizer.absolute(),
+                template=template,
+                trust_tokenizer=trust_tokenizer,
+            )
+        except USER_ERRORS as error:
+            message = error_line(error)
+            if not any(absolute in message for absolute in names):
+                raise ValueError(f"{name}: {message}") from error
+            for absolute, given in names.items():
+                message = message.replace(absolute, given)
+            raise ValueError(message) from error

@@ -1,0 +1,86 @@
+"""Errors of a model have its name once, whatever the name is."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from chatmill.app.cli import main
+from chatmill.app.experiments import find_or_fetch
+from chatmill.app.named_models import load_named, named_errors
+from support.tiny import byte_tokenizer, write_model
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current folder, with models whose names begin other messages, and one that is damaged."""
+    monkeypatch.chdir(tmp_path)
+    write_model(Path("unknown"))
+    for name in ("device", "damaged"):
+        shutil.copytree("unknown", name)
+    Path("damaged/config.json").write_text("{")
+    Path("text.txt").write_text("Hello.")
+    return tmp_path
+
+
+def message_of(name, **options):
+    with pytest.raises(ValueError) as caught:
+        load_named(name, "cpu", 1, **options)
+    return str(caught.value)
+
+
+def test_a_message_that_begins_with_the_name_by_chance_gets_it_all_the_same():
+    assert message_of("unknown", template="x").startswith("unknown: unknown template 'x'")
+    with pytest.raises(ValueError, match=r"^context: context: expected 2 tokens$"), named_errors("context"):
+        raise ValueError("context: expected 2 tokens")
+
+
+@pytest.mark.parametrize("name", ["damaged", "./damaged/", "../{}/damaged", "{}"])
+def test_a_file_of_the_model_is_named_as_the_model_is(folder, name):
+    given = str(folder / "damaged") if name == "{}" else name.format(folder.name)
+    assert message_of(given).startswith(f"{Path(given)}/config.json")
+
+
+def test_a_tokenizer_is_named_as_it_is_given():
+    Path("tokenizer.json").write_text("{")
+    assert message_of("unknown", tokenizer=Path("tokenizer.json")).startswith("tokenizer.json")
+    assert byte_tokenizer().vocab_size  # that of the model is whole
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "compare -p Hi"])
+def test_commands_name_the_damaged_file_once(capsys, command):
+    name, *prompt = command.split()
+    data = prompt or ["--data", "text.txt"]
+    models = ["damaged"] if name == "evaluate" else ["damaged", "damaged"]
+    assert main([name, *models, *data]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("chatmill: damaged/config.json") and error.count("damaged") == 1
+
+
+@pytest.mark.parametrize("command", ["evaluate --data text.txt", "compare --data text.txt", "compare -p Hi"])
+def test_commands_name_the_model_of_an_error_that_is_of_no_file(capsys, command):
+    name, *options = command.split()
+    models = ["device"] if name == "evaluate" else ["device", "device"]
+    assert main([name, *models, *options, "--device", "x"]) == 1
+    assert capsys.readouterr().err.startswith("chatmill: device: device 'x'")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_commands_name_the_model_whose_measures_are_no_numbers(capsys, command):
+    weights = {name: np.full_like(value, np.nan) for name, value in load_file("unknown/model.safetensors").items()}
+    shutil.copytree("unknown", "text")
+    save_file(weights, "text/model.safetensors")
+    Path("text/manifest.json").unlink(missing_ok=True)
+    models = ["text"] if command == "evaluate" else ["text", "text"]
+    assert main([command, *models, "--data", "text.txt"]) == 1
+    assert capsys.readouterr().err.startswith("chatmill: text: text.txt: the model's probability of this text is 0")
+
+
+def test_a_run_is_named_where_its_files_are_read(monkeypatch):
+    def fetch(name, outputs, folder):
+        return find_or_fetch(str(shutil.copytree("damaged", folder)), outputs, folder)
+
+    monkeypatch.setattr("chatmill.app.experiments.find_or_fetch", fetch)
+    assert message_of("HEAD").startswith("HEAD/config.json")
