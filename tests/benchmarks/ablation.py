@@ -20,8 +20,10 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from autoresearch import NorMuon, polar_express
 from learning import BATCH, Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
@@ -77,6 +79,23 @@ class CautiousDecay(MuonAdamW):
         super().step(factor)
         for weight, old in zip(weights, before, strict=True):
             weight.sub_(0.1 * self.learning_rate * old * ((weight - old) * old < 0))
+
+
+class BatchRamp(Trainer):
+    """A quarter of the batch in a step of the first third of the run, half of it in the second; all read as much."""
+
+    def step(self, batches: Sequence[Batch]) -> LossTotals:
+        completed, totals = self.completed_steps, LossTotals()
+        parts = (4, 2, 1)[min(2, 3 * completed // self.steps)]
+        rows = [
+            [None if array is None else array[i : i + 1] for array in batch]
+            for batch in batches
+            for i in range(len(batch.ids))
+        ]
+        for part in np.array_split(np.arange(len(rows)), parts):
+            self.completed_steps = completed
+            totals = totals.plus(super().step([Batch(*map(joined, zip(*(rows[i] for i in part), strict=True)))]))
+        return totals
 
 
 class TailAverage(Trainer):
@@ -178,6 +197,21 @@ def softly_capped(cap: float) -> Callable[[ChatModel], None]:
     return change
 
 
+def joined(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Some arrays (1, T) as one (B, T)."""
+    return None if arrays[0] is None else np.concatenate(arrays)
+
+
+def larger_queries(factor: float) -> Callable[[ChatModel], None]:
+    """A function that lets the gains of a model's normalised queries begin at this value."""
+
+    def change(model: ChatModel) -> None:
+        for layer in model.model.layers:
+            nn.init.constant_(layer.self_attn.q_norm.weight, factor)
+
+    return change
+
+
 def cosine(done: int, steps: int) -> float:
     """A short warm-up, then half a cosine."""
     return min(1.0, (done + 1) / max(1, steps // 50), 0.5 + 0.5 * math.cos(math.pi * done / steps))
@@ -213,6 +247,13 @@ CHOICES: dict[str, dict[str, Any]] = {
     "n-gram teacher, weight 0.9": {"teacher": NGRAMS, "teacher_weight": 0.9},
     "n-gram teacher, batch 2048, rate 0.018": {"teacher": NGRAMS, "batch": 2048, "rate": 0.018},
     "cautious weight decay": {"optimizer": CautiousDecay},
+    "NorMuon": {"constants": {"Muon": NorMuon}},
+    "Polar Express": {"constants": {"orthogonalise": polar_express}},
+    "batch from 1024 to 4096": {"trainer": BatchRamp},
+    "batch from 1024 to 4096, rate 0.018": {"trainer": BatchRamp, "rate": 0.018},
+    "short rows at first": {"short_first": 0.7},
+    "queries begin at 1.5": {"change": larger_queries(1.5)},
+    "queries begin at 2.5": {"change": larger_queries(2.5)},
     "average of the last tenth": {"trainer": TailAverage},
     "outer Nesterov steps": {"trainer": OuterNesterov},
     "half the layers at first": {"trainer": Growing},

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median_low, quantiles
 from time import perf_counter
@@ -46,7 +47,7 @@ from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import choose_precision
 from chatmill.training.trainer import Trainer, keep_freed_memory
-from chatmill.training.training_loop import rows_at_once
+from chatmill.training.training_loop import rows_at_once, short_rows
 
 BATCH = 4096  # tokens a step
 DOCUMENTS = "documents"  # the format, and the source, of text that is no talk
@@ -210,7 +211,8 @@ class Chatmill:
     """What the stage train_model does in the time, with other parts where they are given.
 
     `typical` is how many seconds a step takes that is not compiled: a long run is compiled. In the share
-    `documents_first` of the steps only the source `documents` is read, and all sources in the others.
+    `documents_first` of the steps only the source `documents` is read, and all sources in the others; in the share
+    `short_first`, rows of 256 tokens.
     """
 
     def __init__(
@@ -230,6 +232,7 @@ class Chatmill:
         teacher_weight: float = 0.7,
         start: str = "bigrams",
         documents_first: float = 0.0,
+        short_first: float = 0.0,
         tied: bool = True,
         optimizer: Callable[..., MuonAdamW] = MuonAdamW,
         trainer: Callable[..., Trainer] = Trainer,
@@ -237,12 +240,12 @@ class Chatmill:
         keep_freed_memory()
         set_up_compiler()
         self.dataset = data.pack(config.max_position_embeddings, teacher)
-        self.rows_per_step = batch // self.dataset.row_length
-        self.rows_per_batch = rows_at_once(self.rows_per_step, self.dataset.row_length, data.vocab_size)
-        self.rows = self.dataset.endless_rows(seed)
         others = {name: 0.0 for name in self.dataset.source_names if name != DOCUMENTS}
-        self.documents = replace(self.dataset, weights=others, stream=1).endless_rows(seed)
-        self.documents_first = documents_first
+        parts = [(documents_first, replace(self.dataset, weights=others, stream=1))] if documents_first else []
+        parts += [(short_first, short_rows(self.dataset, "short_first") or self.dataset)] if short_first else []
+        parts += [(1.0, self.dataset)]
+        self.parts = [(until, dataset, dataset.endless_rows(seed)) for until, dataset in parts]
+        self.batch, self.vocab_size = batch, data.vocab_size
         self.model = ChatModel(replace(config, tie_word_embeddings=tied))
         initialise(self.model, seed)
         self.seed, self.starts_from_bigrams = seed, start == "bigrams"
@@ -263,9 +266,10 @@ class Chatmill:
         if done == 0 and self.starts_from_bigrams:  # in the time of the first step
             start_from_bigrams(self.model, count_bigrams(self.dataset, self.seed), self.seed, self.trainer.precision)
         self.trainer.steps = steps
-        source = self.documents if done < self.documents_first * steps else self.rows
-        rows = [next(source) for _ in range(self.rows_per_step)]
-        batches = self.dataset.batches(rows, self.rows_per_batch)
+        dataset, rows = next(part for until, *part in self.parts if done < until * steps)
+        per_step = self.batch // dataset.row_length
+        at_once = rows_at_once(per_step, dataset.row_length, self.vocab_size)
+        batches = dataset.batches(islice(rows, per_step), at_once)
         self.trainer.step(batches)
         useful = sum(int((batch.conversation_ids >= 0).sum()) for batch in batches)
         return Count(useful, sum(batch.ids.size for batch in batches))

@@ -51,6 +51,8 @@ def config(data):
 def make(kind, data, config):
     if kind == "chatmill":
         return learning.Chatmill(data, config, 1)
+    if kind == "autoresearch":
+        return training.Autoresearch(data, config, 1, batch=4096, compile=False)
     return {"plain": training.Plain, "transformers": training.Transformers}[kind](data, config, 0.01, "float32")
 
 
@@ -71,7 +73,7 @@ def test_equal_chances_take_as_many_bits_as_the_vocabulary_has_for_each_token(da
     assert everything == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", ["chatmill", "plain", "transformers"])
+@pytest.mark.parametrize("kind", ["chatmill", "plain", "transformers", "autoresearch"])
 def test_every_competitor_learns_and_counts_no_padding(kind, data, config):
     pytest.importorskip("transformers")
     learner = make(kind, data, config)
@@ -81,7 +83,7 @@ def test_every_competitor_learns_and_counts_no_padding(kind, data, config):
     assert all(0 < count.useful <= count.all for count in counts)
 
 
-@pytest.mark.parametrize("kind", ["chatmill", "plain", "transformers"])
+@pytest.mark.parametrize("kind", ["chatmill", "plain", "transformers", "autoresearch"])
 def test_no_competitor_sees_what_comes(kind, data, config):
     pytest.importorskip("transformers")
     learner, ids = make(kind, data, config), torch.arange(CONTEXT)[None]

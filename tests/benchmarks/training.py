@@ -9,14 +9,18 @@ training set is not in the time. If one of the sources is `documents`, a row rea
 of the steps. `plain` is the GPT-2 architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random
 windows over all tokens. `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear
 decay, padded batches. The rate and precision of these two are those that gave the fewest bits per byte in a tenth of
-the time. All have about as many tokens in a step; schedules span the time, or with `--steps` that many steps, so that
-what else the machine does changes no bits per byte. The time includes compiling, except where code for the shape was
-compiled before: it is in the first row, and in the first with a teacher. Each runs in its own process.
+the time. `autoresearch` is what its README recommends for small computers, with as many layers; by the same choice it
+has 16,384 tokens in a step or 4,096, and the others about 4,096. Schedules span the time, or with `--steps` that many
+steps, so that what else the machine does changes no bits per byte. The time includes compiling, except where code for
+the shape was compiled before: it is in the first row of chatmill, of autoresearch, and of chatmill with a teacher.
+Each runs in its own process.
 
-With several seeds there is a row for each. `counted n-grams` are counted on the same tokens, of the order that is best
-on the held-out text; `xz` is what the held-out text adds to the training text that xz compresses.
+With several seeds there is a row for each, and they take turns: all with the first seed, then all with the next. In
+the end come the means, ± half of the distance between the extremes. `counted n-grams` are counted on the same tokens,
+of the order that is best on the held-out text; `xz` is what the held-out text adds to the training text that xz
+compresses.
 
-Then they take turns, to measure how many times as fast one is although the speed of the machine varies.
+Then they take turns of seconds, to measure how many times as fast one is although the speed of the machine varies.
 
 Tokens/s leave out padding; `middle` is the range of eight in ten steps. Bits per byte are of held-out conversations,
 each read from its own start. Memory is the peak of the process.
@@ -29,10 +33,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import date
-from functools import partial
 from pathlib import Path
 from statistics import mean, quantiles
 from time import perf_counter
@@ -43,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 import torch.nn.functional as F
+from autoresearch import Autoresearch
 from learning import BATCH, DOCUMENTS, Chatmill, Count, Data, Learner, measure, prepared, run, source
 from torch import Tensor, nn
 
@@ -66,7 +70,14 @@ OURS = {
     "chatmill, n-gram teacher": {"teacher": {"ngram_order": 5}},
     "chatmill, documents first": {"documents_first": 0.3},
 }
-OTHERS = ["plain", "transformers"]
+RATED = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
+OTHERS = {  # what they are tried with
+    **{
+        kind: {f"{rate:g} {precision}": {"rate": rate, "precision": precision} for rate, precision in RATED}
+        for kind in ("plain", "transformers")
+    },
+    "autoresearch": {f"batch {batch}": {"batch": batch, "compile": False} for batch in (BATCH, 4 * BATCH)},
+}
 ROWS = [*OURS, *OTHERS]
 ROW = f"{'':28}{'weights':>9}{'tokens/s':>10}{'middle':>16}{'with padding':>14}{'all':>8}{'assistant':>11}{'MB':>7}"
 
@@ -185,7 +196,7 @@ def learn(learner: Plain | Transformers, loss: Tensor, share: float) -> None:
 
 
 def train(folder: str, seconds: float, context: int, limit: int | None = None, **options: Any) -> dict[str, Any]:
-    """Train one of the three, and return the results."""
+    """Train one of them, and return the results."""
     data = Data(Path(folder))
     learner = make_learner(data, context=context, seconds=seconds, **options)
     return measure(learner, data, context, seconds, limit, options["typical"])
@@ -194,10 +205,12 @@ def train(folder: str, seconds: float, context: int, limit: int | None = None, *
 def make_learner(
     data: Data, depth: int, context: int, kind: str, seconds: float, typical: float, **options: Any
 ) -> Learner:
-    """One of the three, untrained; its first step is expected to take `typical` seconds."""
+    """One of them, untrained; its first step is expected to take `typical` seconds."""
     config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=context)
     if kind == "chatmill":
         return Chatmill(data, config, seconds, typical, **options)
+    if kind == "autoresearch":
+        return Autoresearch(data, config, seconds, typical, **options)
     return {"plain": Plain, "transformers": Transformers}[kind](data, config, **options)
 
 
@@ -276,6 +289,24 @@ def texts(data: Data) -> tuple[bytes, bytes]:
     return train, train + held_out
 
 
+def try_out(start: Callable[[dict[str, Any]], dict[str, Any]], seconds: float, only: list[str]) -> dict[str, Any]:
+    """Print trials of chatmill and of the others; return the options of the best of each."""
+    print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
+    tried = {"chatmill": {"not compiled": {"compile": False, "prompt_weight": 1.0}}} | OTHERS
+    best: dict[str, Any] = {}
+    for kind, choices in tried.items():
+        least = math.inf
+        for name, choice in choices.items() if kind in ("chatmill", *only) else ():
+            result = start({"kind": kind, "typical": GUESS, "seconds": TRIAL * seconds} | choice)
+            show(f"{kind}, {name}", result)
+            if result["all"] < least:
+                least, typical = result["all"], result["seconds"] / result["steps"] * BATCH / choice.get("batch", BATCH)
+                best[kind] = {"kind": kind, "typical": typical, "seconds": seconds} | choice
+    for options in best.values():
+        options |= {"compile": "auto"} if "compile" in options else {}
+    return best
+
+
 def compare(
     common: dict[str, Any],
     seconds: float,
@@ -287,39 +318,30 @@ def compare(
 ) -> None:
     """Print the trials and then the table, with chatmill and others, after the time or after `steps` steps."""
     print(describe_machine(threads))
-    start = partial(run, __file__, threads=threads, compiled=Path(common["folder"], "compiled"))
-    print(f"trials, {TRIAL * seconds:.0f} seconds each\n{ROW}")
-    rates = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
-    trials = [("chatmill, not compiled", {"kind": "chatmill", "compile": False, "prompt_weight": 1.0})]
-    trials += [
-        (f"{kind} {rate:g} {precision}", {"kind": kind, "rate": rate, "precision": precision})
-        for kind in OTHERS
-        for rate, precision in rates
-        if kind in only
-    ]
-    best: dict[str, tuple[float, str, dict[str, Any]]] = {}
-    for name, options in trials:
-        result = start(common | options | {"typical": GUESS, "seconds": TRIAL * seconds})
-        show(name, result)
-        options |= {"typical": result["seconds"] / result["steps"], "seconds": seconds}
-        found = result["all"], name, options
-        best[options["kind"]] = min(found, best.get(options["kind"], found), key=lambda trial: trial[0])
+    compiled = Path(common["folder"], "compiled")
+
+    def start(options: dict[str, Any]) -> dict[str, Any]:
+        return run(__file__, common | options, threads, compiled)
+
+    best = try_out(start, seconds, only)
     print(f"\n{f'{steps} steps' if steps else f'{seconds:.0f} seconds'} each\n{ROW}")
-    chatmill = best.pop("chatmill")[2] | {"compile": "auto"}
+    chatmill = best.pop("chatmill")
     runs = {name: chatmill | changes for name, changes in OURS.items() if name in only}
     if teacher:
         runs[f"chatmill, teacher {teacher.name}"] = chatmill | {"teacher": {"teacher": str(teacher)}}
-    others = {name: options for _, name, options in best.values()}
-    for name, options in (runs | others).items():
-        results = [start(common | options | {"seed": seed, "limit": steps}) for seed in range(1, seeds + 1)]
-        for seed, result in enumerate(results, start=1):
+    runs |= best
+    bits: dict[str, list[float]] = {name: [] for name in runs}
+    for seed in range(1, seeds + 1):
+        for name, options in runs.items():
+            result = start(options | {"seed": seed, "limit": steps})
             show(f"{name}, seed {seed}" if seeds > 1 else name, result)
-        if seeds > 1:
-            bits = [result["all"] for result in results]
-            print(f"{name}: {mean(bits):.3f} ± {(max(bits) - min(bits)) / 2:.3f} of all text", flush=True)
+            bits[name].append(result["all"])
+    if seeds > 1:
+        for name, found in bits.items():
+            print(f"{name}: {mean(found):.3f} ± {(max(found) - min(found)) / 2:.3f} of all text", flush=True)
     show_counted(common["folder"])
-    if others:
-        take_turns(common, {"chatmill": chatmill} | others, seconds * TURN, threads)
+    if best:
+        take_turns(common, {"chatmill": chatmill} | best, seconds * TURN, threads)
 
 
 def main() -> None:
