@@ -428,6 +428,20 @@ def test_runs_that_differ_by_their_seed_alone_are_a_group(repository):
     assert set(rows["d"]["differs"]) == {"code and data", "train_model.code"}
 
 
+def test_other_seeds_are_one_run_with_a_model_for_each_in_every_row(repository):
+    outs_of = {found["name"]: found["data"]["outs"] for found in git_states(repository.folder, 10)}
+    model = {"data/model": outs_of["main"]["data/model"]}
+
+    def of(rev, seed, depth=3, outs=model, when="2024-01-02"):
+        params = {"params.yaml": {"data": {"train_model": {"depth": depth, "seed": seed}}}}
+        return experiment(state(rev * 40, timestamp=when, params=params, outs=outs))
+
+    runs = [of("a", 1), of("b", 2), of("c", 2, when="2024-01-03"), of("d", 3, outs={}), of("e", 4, depth=4)]
+    rows = rows_of(repository, state("0" * 40, "main", experiments=runs))
+    found = {run["rev"][0]: "".join(rev[0] for rev in run["other_seeds"]) for run in rows}
+    assert found == {"0": "", "a": "c", "b": "a", "c": "a", "d": "ca", "e": ""}
+
+
 def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
     async def ask(found):
         first = await asyncio.gather(*(found.listing(refresh=True) for _ in range(20)))

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from chatmill.conversation.chatml import Message, Record, render
 from support.chromium import chromium, visit
-from support.run_repository import RunRepository
+from support.run_repository import PARAMS, RunRepository
 from support.serving import serving
 
 pytestmark = pytest.mark.slow
@@ -262,6 +262,20 @@ def test_seeds_are_one_row_of_means(page, repository):
     expect(page.locator("#curves polyline")).not_to_have_count(0)
     merge.uncheck()
     expect(page.get_by_role("checkbox", name="Tick main", exact=True)).to_be_checked()
+
+
+def test_runs_of_other_seeds_are_ticked_by_a_button(browser, tmp_path):
+    made = RunRepository(tmp_path)
+    for name, depth, seed in (("a1", 5, 1), ("a2", 5, 2), ("a3", 5, 3), ("b1", 4, 1)):
+        training = PARAMS["train_model"] | {"depth": depth, "seed": seed}
+        made.write("params.yaml", yaml.safe_dump(PARAMS | {"train_model": training}))
+        made.experiment(name)
+    with serving("--model", "data/model", folder=tmp_path) as address, visit(browser, f"{address}/runs") as page:
+        tick(page, "b1", "a2")
+        page.get_by_role("button", name="Tick their 2 other seeds").click()
+        for name in ("a1", "a2", "a3", "b1"):
+            expect(page.get_by_role("checkbox", name=f"Tick {name}", exact=True)).to_be_checked()
+        expect(page.get_by_role("button", name=re.compile("other seed"))).to_be_hidden()
 
 
 def test_a_run_is_given_a_name_and_a_note_whose_tags_filter(browser, address):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,7 +29,22 @@ def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> lis
     rows = [run_row(state, files) for state in flattened(states)]
     tell_apart(rows)
     name_rows(rows, folder)
-    return sorted(rows, key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
+    rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
+    for run in rows:
+        run["other_seeds"] = [other["rev"] for other in other_seeds([run], rows)]
+    return rows
+
+
+def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]:
+    """One run with a model for each seed that the known runs of a group have not: the first among the rows."""
+    group, seeds = known[0]["group"], {None, *(run["seed"] for run in known)}
+    others = []
+    for run in rows if group else ():  # without the workspace, whose model may be older than its parameters
+        is_alike = run["group"] == group and run["kind"] != WORKSPACE
+        if is_alike and run["model"] and run["seed"] not in seeds:
+            seeds.add(run["seed"])
+            others.append(run)
+    return others
 
 
 def name_rows(rows: Collection[RunRow], folder: Path) -> None:

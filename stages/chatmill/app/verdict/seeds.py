@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.experiments import WORKSPACE
 from chatmill.app.server.git_runs import git_states, run_git
 from chatmill.app.server.run_files import RunFiles
-from chatmill.app.server.run_rows import run_rows
+from chatmill.app.server.run_rows import other_seeds, run_rows
 
 MAX_EXPERIMENTS = 500
 
@@ -24,18 +23,9 @@ def add_seeds(sides: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
         raise ValueError(f"{sides[groups.index(None)][0]}: its params.yaml cannot be read: compare it without --seeds")
     if len({*groups}) < len(groups):
         raise ValueError("two of the sides differ by their seed alone: compare them without --seeds")
-    return [[*side, *_others(known, rows)] for side, known in zip(sides, found, strict=True)]
-
-
-def _others(known: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of one run for each seed that the known runs of a group have not, the latest first."""
-    seeds, names = {None, *(run["seed"] for run in known)}, []
-    for run in rows:  # without the workspace, whose model may be older than its parameters
-        is_alike = run["group"] == known[0]["group"] and run["kind"] != WORKSPACE
-        if is_alike and run["model"] and run["seed"] not in seeds:
-            seeds.add(run["seed"])
-            names.append(run["name"])
-    return names
+    return [
+        [*side, *(run["name"] for run in other_seeds(known, rows))] for side, known in zip(sides, found, strict=True)
+    ]
 
 
 def _row(name: str, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Any]:

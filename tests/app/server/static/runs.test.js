@@ -16,8 +16,8 @@ import {
   estimate,
   groupsOf,
   merged,
-  otherSeeds,
   sidesOf,
+  untickedSeeds,
 } from "../../../../stages/chatmill/app/server/static/runs/groups.js";
 import { chatAddress, fetchChangedCurve, reportAddress } from "../../../../stages/chatmill/app/server/static/runs/requests.js";
 import {
@@ -42,7 +42,7 @@ afterEach(() => {
 /** @param {string} name @param {Record<string, any>} figures @returns {Run} */
 function run(name, figures = {}) {
   const facts = { name, label: name, kind: "experiment", rev: "abc", state: "done", model: "m", report: false };
-  const settings = { batch_size: 8, tokenizer: "bpe", depth: 2, seed: "1", group: null, differs: {} };
+  const settings = { batch_size: 8, tokenizer: "bpe", depth: 2, seed: "1", group: null, differs: {}, other_seeds: [] };
   return { ...facts, note: "", problem: null, ...settings, ...figures };
 }
 
@@ -328,13 +328,19 @@ test("the sides of a verdict are groups, or the runs of the only one", () => {
   );
 });
 
-test("of other seeds there is one run for each, with a model", () => {
-  const of = (/** @type {string} */ name, seed = "1", group = "g", model = "m") => run(name, { seed, group, model });
-  const runs = [of("a"), of("b", "2"), of("again", "2"), of("same"), of("gone", "3", "g", ""), of("h", "4", "h")];
-  const found = (/** @type {Run[]} */ ticked) => otherSeeds(ticked, runs).map(({ name }) => name);
-  assert.deepEqual(found([runs[0]]), ["b"]);
-  assert.deepEqual(found([runs[1], runs[5]]), ["a"]);
-  assert.deepEqual(otherSeeds([run("x")], [run("x"), run("y", { seed: "2" })]), []);
+test("the seeds that can be ticked are those that the server names for every ticked run of a group", () => {
+  const of = (/** @type {string} */ name, /** @type {string[]} */ other_seeds, group = "g") =>
+    run(name, { rev: `rev-${name}`, group, other_seeds: other_seeds.map((other) => `rev-${other}`) });
+  // "a" and "same" are of one seed, of which the server names the latest, "a"
+  const [a, same, b, c] = [of("a", ["b", "c"]), of("same", ["b", "c"]), of("b", ["a", "c"]), of("c", ["a", "b"])];
+  const [h, i, alone] = [of("h", ["i"], "h"), of("i", ["h"], "h"), run("alone")];
+  const runs = [a, same, b, c, h, i, alone];
+  const found = (/** @type {Run[]} */ ...ticked) => untickedSeeds(ticked, runs).map(({ name }) => name);
+  assert.deepEqual(found(a), ["b", "c"]);
+  assert.deepEqual(found(same, b), ["c"]);
+  assert.deepEqual(found(h, b), ["a", "c", "i"]);
+  assert.deepEqual(found(a, b, c, alone), []);
+  assert.deepEqual(found(), []);
 });
 
 test("what a run differs in is named as in params.yaml, without the section of training", () => {

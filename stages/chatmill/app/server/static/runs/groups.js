@@ -73,19 +73,15 @@ export function sidesOf(ticked) {
   return fits ? sides.map((side) => side.map((run) => run.name)) : null;
 }
 
-/** Of each ticked run's group the runs of seeds that no ticked one has, one for each seed.
+/** The runs of other seeds that the server names for every ticked run of a group.
  * @param {Run[]} ticked
  * @param {Run[]} runs
  */
-export function otherSeeds(ticked, runs) {
-  const seedOf = (/** @type {Run} */ run) => `${run.group} ${run.seed}`;
-  const [groups, seeds] = [new Set(ticked.map(({ group }) => group)), new Set(ticked.map(seedOf))];
-  return runs.filter((run) => {
-    const isSeeded = run.group !== null && run.seed !== null && run.kind !== "workspace"; // which may be edited
-    const isOther = isSeeded && groups.has(run.group) && run.model && !seeds.has(seedOf(run));
-    if (isOther) seeds.add(seedOf(run));
-    return isOther;
-  });
+export function untickedSeeds(ticked, runs) {
+  const common = (/** @type {Run[]} */ [first, ...rest]) =>
+    first.other_seeds.filter((rev) => rest.every((run) => run.other_seeds.includes(rev)));
+  const revs = new Set(groupsOf(ticked).flatMap(common));
+  return runs.filter((run) => revs.has(run.rev));
 }
 
 /** The command that gives the same verdict in a terminal.

@@ -6,7 +6,8 @@ import { get, post, streamEvents } from "../shared/api.js";
 /** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
  *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
  *   depth: number | null, seed: string | null, note: string, group: string | null, differs: Record<string, string>,
- *   [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group differ by their seed */
+ *   other_seeds: string[], [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group
+ *   differ by their seed, and `other_seeds` are the revisions of those that could stand beside it in a verdict */
 /** @typedef {{ runs: Run[], ticket: string, notes: string[], problem: string | null, read: number,
  *   complete: boolean }} Listing an early one is not complete */
 /** @typedef {{ measured?: string, problem?: string, sentences?: string[], heads?: string[], note?: string,

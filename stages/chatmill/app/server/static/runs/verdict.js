@@ -1,7 +1,7 @@
 // @ts-check
 /** The verdict on the ticked runs: asked for by a button, told as it comes. */
 
-import { compareCommand, otherSeeds, sidesOf } from "./groups.js";
+import { compareCommand, sidesOf, untickedSeeds } from "./groups.js";
 import { streamVerdict, verdictAddress } from "./requests.js";
 import { button, element } from "../shared/dom.js";
 import { pluralize } from "../shared/text_format.js";
@@ -40,7 +40,7 @@ export class VerdictView {
    * @param {Run[]} runs all of them
    */
   show(ticked, runs) {
-    this.#others = ticked.length > 1 ? otherSeeds(ticked, runs).map(({ name }) => name) : [];
+    this.#others = ticked.length > 1 ? untickedSeeds(ticked, runs).map(({ name }) => name) : [];
     this.#seeds.hidden = !this.#others.length;
     this.#seeds.textContent = `Tick their ${pluralize(this.#others.length, "other seed")}`;
     this.#sides = sidesOf(ticked);
