@@ -7,7 +7,7 @@ import pytest
 
 from chatmill.shards.workers import available_workers, worker_pool
 from support.paths import ROOT
-from support.shard_functions import array, killed, killed_once, refused, squared
+from support.shard_functions import array, failed_by_lock, failed_by_pair, killed, killed_once, refused, squared
 from support.training_runs import free_port
 
 
@@ -42,7 +42,7 @@ def test_of_a_process_that_is_killed_only_its_shard_is_done_again(tmp_path, kill
 def test_a_shard_on_which_every_process_is_killed_is_named():
     with (
         worker_pool(2) as ordered_map,
-        pytest.raises(ValueError, match=r"^5: 3 processes .* were killed, as for"),
+        pytest.raises(ValueError, match=r"^5: 3 processes .* were killed, as for .*: set CHATMILL_WORKERS to fewer$"),
     ):
         list(ordered_map(killed, [5]))
 
@@ -59,6 +59,19 @@ def test_an_error_comes_after_the_results_before_it():
     with worker_pool(2) as ordered_map, pytest.raises(ValueError, match=r"^1 is no"):
         given.extend(ordered_map(refused, [1, 2]))
     assert given == []
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [(failed_by_lock, "LockedError: 7 is locked"), (failed_by_pair, "PairError: 7 is locked")],
+)
+def test_an_error_that_cannot_be_sent_comes_by_its_name_and_text(function, message):
+    with worker_pool(2) as ordered_map:
+        with pytest.raises(RuntimeError) as caught:
+            list(ordered_map(function, [7]))
+        assert str(caught.value) == message
+        assert any(f"in {function.__name__}" in note for note in caught.value.__notes__)
+        assert list(ordered_map(squared, [3])) == [9]
 
 
 def test_what_a_map_has_left_is_not_taken_for_the_results_of_the_next():
@@ -97,3 +110,21 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch, engine):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
     with pytest.raises(ValueError, match=r"no cluster answers at .*: connection refused$"), worker_pool(2):
         pass
+
+
+@pytest.mark.slow
+def test_a_shard_on_which_the_processes_of_a_cluster_are_killed_is_named_with_what_helps_there(monkeypatch, engine):
+    if engine != "ray":
+        pytest.skip("it has no cluster")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        with (
+            worker_pool(2) as ordered_map,
+            pytest.raises(ValueError, match=r"^5: 3 processes .*: give the cluster's machines fewer processors"),
+        ):
+            list(ordered_map(killed, [5]))
+    finally:
+        cluster.shutdown()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -32,3 +33,26 @@ def killed(number):
 
 def refused(number):
     raise ValueError(f"{number} is no number")
+
+
+class LockedError(Exception):
+    """An error that cannot be pickled."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class PairError(Exception):
+    """An error that can be pickled, but not read from that."""
+
+    def __init__(self, number, reason):
+        super().__init__(f"{number} {reason}")
+
+
+def failed_by_lock(number):
+    raise LockedError(f"{number} is locked")
+
+
+def failed_by_pair(number):
+    raise PairError(number, "is locked")

@@ -13,8 +13,9 @@ from typing import Any
 
 from chatmill.pipeline.processes import SOURCE_ROOT
 from chatmill.pipeline.user_errors import error_line
+from chatmill.shards.worker_errors import KILLED, LESS_AT_ONCE, sendable
 
-KILLED = "{}: {} processes that worked on it were killed, as for want of memory: set CHATMILL_WORKERS to fewer"
+_LESS_AT_ONCE = "give the cluster's machines fewer processors (`ray start --num-cpus`), or more memory"
 _CONNECT_SECONDS = 5
 _AHEAD = 2  # shards for each processor that are begun or wait for those before them, which bounds the memory
 
@@ -45,7 +46,7 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
         expected = "expected the same version of Ray there, and its token where it asks for one (RAY_AUTH_MODE=token)"
         raise ValueError(f"RAY_ADDRESS: {error}: {expected}") from error
     try:
-        yield partial(_ordered_map, ray, attempts)
+        yield partial(_ordered_map, ray, attempts, _LESS_AT_ONCE if address else LESS_AT_ONCE)
     finally:
         ray.shutdown()
 
@@ -61,25 +62,29 @@ def _check(address: str | None) -> None:
         raise ValueError(f"RAY_ADDRESS: no cluster answers at {address}: {error_line(error)}") from error
 
 
-def _ordered_map(ray: Any, attempts: int, function: Callable[[Any], Any], shards: Iterable[Any]) -> Iterator[Any]:
+def _ordered_map(
+    ray: Any, attempts: int, remedy: str, function: Callable[[Any], Any], shards: Iterable[Any]
+) -> Iterator[Any]:
     work, shared = ray.remote(max_retries=attempts - 1)(_in_folder), ray.put(function)
     limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
     begun: deque[tuple[Any, Any]] = deque()
     for shard in shards:
         begun.append((shard, work.remote(Path.cwd(), shared, shard)))
         if len(begun) == limit:
-            yield _result(ray, attempts, *begun.popleft())
+            yield _result(ray, attempts, remedy, *begun.popleft())
     while begun:
-        yield _result(ray, attempts, *begun.popleft())
+        yield _result(ray, attempts, remedy, *begun.popleft())
 
 
-def _result(ray: Any, attempts: int, shard: object, result: object) -> Any:
+def _result(ray: Any, attempts: int, remedy: str, shard: object, result: object) -> Any:
     try:
         return pickle.loads(ray.get(result))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
+        raise ValueError(KILLED.format(shard, attempts, remedy)) from error
     except ray.exceptions.RayError as error:
-        raise ValueError(KILLED.format(shard, attempts)) from error
+        raise ValueError(f"{shard}: Ray: {' '.join(str(error).split())}") from error
 
 
 def _in_folder(folder: Path, function: Callable[[Any], Any], shard: object) -> bytes:
@@ -87,4 +92,7 @@ def _in_folder(folder: Path, function: Callable[[Any], Any], shard: object) -> b
     from ray import cloudpickle
 
     os.chdir(folder)
-    return bytes(cloudpickle.dumps(function(shard)))
+    try:
+        return bytes(cloudpickle.dumps(function(shard)))
+    except Exception as error:
+        raise sendable(error) from None

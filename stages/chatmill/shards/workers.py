@@ -1,7 +1,6 @@
 """Work on shards by several processes, whose number and place change no byte of what is made."""
 
 import os
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.shards import ray_engine
+from chatmill.shards.worker_errors import KILLED, LESS_AT_ONCE, sendable
 
 OrderedMap = Callable[..., Iterable[Any]]  # as `map` over one iterable
 
@@ -93,8 +93,7 @@ def _serve(pipe: Connection) -> None:
         try:
             pipe.send((function(shard), None))
         except Exception as error:
-            error.add_note(traceback.format_exc())
-            pipe.send((None, error))
+            pipe.send((None, sendable(error)))
 
 
 class _Task(NamedTuple):
@@ -130,7 +129,7 @@ def _ordered_map(workers: list[_Worker], function: Callable[[Any], Any], shards:
                     idle.append(task.worker)
                 except (EOFError, OSError):
                     if task.attempt == ATTEMPTS:
-                        raise ValueError(ray_engine.KILLED.format(task.shard, ATTEMPTS)) from None
+                        raise ValueError(KILLED.format(task.shard, ATTEMPTS, LESS_AT_ONCE)) from None
                     task.worker.kill()
                     begin(task._replace(attempt=task.attempt + 1))
             while given in finished:
