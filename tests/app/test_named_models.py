@@ -43,6 +43,14 @@ def test_a_file_of_the_model_is_named_as_the_model_is(folder, name):
     assert message_of(given).startswith(f"{Path(given)}/config.json")
 
 
+@pytest.mark.parametrize("folder_name", ["", "weights/"])
+def test_a_file_beside_one_of_weights_is_named_from_the_current_folder(folder_name):
+    Path("weights").mkdir()
+    shutil.copy("unknown/model.safetensors", f"{folder_name}a.safetensors")
+    message = message_of(f"{folder_name}a.safetensors")
+    assert message.startswith(f"{folder_name}a.safetensors: {folder_name}config.json is missing")
+
+
 def test_a_tokenizer_is_named_as_it_is_given():
     Path("tokenizer.json").write_text("{")
     assert message_of("unknown", tokenizer=Path("tokenizer.json")).startswith("tokenizer.json")

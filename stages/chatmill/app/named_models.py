@@ -32,12 +32,13 @@ def load_named(
     The files are read by their absolute paths, which no other part of a message looks like.
     """
     with fetch_model(name) as path:
-        names = {str(path.absolute()): str(Path(name))}
+        model = path.absolute()
+        places = {str(model): str(Path(name))}
         if tokenizer:
-            names[str(tokenizer.absolute())] = str(tokenizer)
+            places[str(tokenizer.absolute())] = str(tokenizer)
         try:
             return load_model(
-                path.absolute(),
+                model,
                 device,
                 threads,
                 tokenizer=tokenizer and tokenizer.absolute(),
@@ -46,8 +47,9 @@ def load_named(
             )
         except USER_ERRORS as error:
             message = error_line(error)
-            if not any(absolute in message for absolute in names):
-                raise ValueError(f"{name}: {message}") from error
-            for absolute, given in names.items():
-                message = message.replace(absolute, given)
-            raise ValueError(message) from error
+            prefix = "" if any(place in message for place in places) else f"{name}: "
+            folder = Path(name).parent  # of the files that describe a model, where that is one file
+            places[f"{model.parent}/"] = "" if folder == Path() else f"{folder}/"
+            for place, given in places.items():
+                message = message.replace(place, given)
+            raise ValueError(prefix + message) from error
