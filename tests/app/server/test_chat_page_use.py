@@ -20,6 +20,13 @@ pytestmark = pytest.mark.slow
 
 HOSTILE = """<img src=x onerror="document.title='run'"><script>document.title='run'</script>"""
 TALK = {"messages": [{"role": "user", "content": f"Ask {HOSTILE}"}, {"role": "assistant", "content": f"Say {HOSTILE}"}]}
+SUM = {"role": "user", "content": "2*3?"}
+CALL = {"type": "function", "function": {"name": "calculator", "arguments": '{"expression": "2*3"}'}}
+SUM_ANSWER = [
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "6"},
+    {"role": "assistant", "content": "It is 6."},
+]
 OPTIONS = ("--threads", "1", "--max-tokens", "20")
 NAMELESS = re.compile(r"- (button|textbox|combobox|link|spinbutton|dialog|checkbox)(?! \")")
 CONTRASTS = """() => {
@@ -289,6 +296,28 @@ def test_a_chat_goes_on_in_the_terminal_and_back_with_its_date(page, tmp_path):
     page.set_input_files("#import-file", saved)
     expect(page.locator(".words")).to_have_count(2)
     expect(page.locator(".period")).to_have_text(["Today", "September 2001"])
+
+
+def test_a_server_opens_its_page_with_a_saved_chat_which_goes_on_there(browser, folder, tmp_path):
+    file = tmp_path / "two.jsonl"
+    file.write_text(f"{json.dumps(TALK)}\n{json.dumps({'messages': [*TALK['messages'], SUM, *SUM_ANSWER]})}\n")
+    with serving("--model", folder, "--load", f"{file} 2", *OPTIONS) as address, visit(browser, address) as page:
+        expect(page.locator(".words")).to_have_text([f"Ask {HOSTILE}", "2*3?"])
+        expect(last(page).locator(".output")).to_contain_text("6")
+        ask(page, "Why?")
+        for revisit in (page.reload, lambda: page.goto(address)):
+            revisit()
+            expect(page.locator(".words")).to_have_count(3)
+            expect(titles(page)).to_have_count(1)
+        page.get_by_role("button", name="New chat").first.click()
+        page.reload()
+        expect(page.locator(".empty-chat")).to_be_visible()
+
+
+def test_a_chat_that_the_server_has_not_loaded_is_told(browser, address):
+    with visit(browser, f"{address}/?load={'0' * 24}", refused=True) as page:
+        expect(page.get_by_role("alert")).to_contain_text("The chat cannot be loaded.")
+        expect(page.locator(".empty-chat")).to_be_visible()
 
 
 def test_a_chat_is_copied_as_markdown(page, tmp_path):

@@ -309,8 +309,9 @@ def test_a_chat_is_saved_for_the_page_with_the_command_that_opens_it(capsys):
     session = chat(lines("/system Be kind.", "A", "/web my.jsonl"), "one", model="data/my model")
     assert [message.text for message in read_chat(Path("my.jsonl"), 1)] == texts(session)
     told = capsys.readouterr().err
-    assert f"saved to {Path('my.jsonl').resolve()}: drop it on the chat page" in told
-    assert told.endswith("chatmill serve --open --model 'data/my model'\n")
+    file = Path("my.jsonl").resolve()
+    assert f"saved to {file}: drop it on the chat page" in told
+    assert told.endswith(f"chatmill serve --open --load {file} --model 'data/my model'\n")
 
 
 def test_a_branch_is_a_conversation_of_its_own_in_the_transcript():

@@ -12,6 +12,7 @@ from pathlib import Path
 from chatmill.app.experiments import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
 from chatmill.app.server.http_protocol import MAX_CONNECTIONS_OF_ADDRESS
+from chatmill.app.server.loaded_chat import load_chat
 from chatmill.app.server.models import Model, Models, ServingOptions
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
@@ -25,6 +26,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 EXAMPLES = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
   chatmill serve --open                                 the same, and its page opens in the browser
+  chatmill serve --open --load "my chat.jsonl"          … with a chat that `chatmill chat` saved
   chatmill serve --model data/model --model data/export/onnx
   CHATMILL_API_KEY=… chatmill serve --host 0.0.0.0 --allow-host my-machine
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
@@ -75,7 +77,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help=f"key that requests must send (better set in {API_KEY_VARIABLE})",
     )
-    add("--open", action="store_true", help="open the chat page in a browser")
     add = command.add_argument_group("limits").add_argument
     add("--parallel", type=int, default=16, metavar="N", help="answers at once, of each model (default: %(default)s)")
     add("--queue", type=int, default=64, metavar="N", help="waiting requests, of each model (default: %(default)s)")
@@ -93,6 +94,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if field.name != "seed":
             option = f"--{field.name.replace('_', '-')}"
             add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
+    add = command.add_argument_group("chat page").add_argument
+    add("--open", action="store_true", help="open the chat page in a browser")
+    add("--load", metavar="FILE", help="open it with a saved chat; FILE may end with its number, as in 'FILE 2'")
     command.add_argument("--strict", action="store_true", help="refuse unknown parameters instead of ignoring them")
     command.add_argument("-v", "--verbose", action="store_true", help="log every request, but not its content")
 
@@ -100,15 +104,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Load the models, and serve them until the process is stopped."""
     check(options)
+    chat = load_chat(options.load) if options.load is not None else None
     runs = Runs(Path.cwd())
     models = Models(options.model or [str(default_model())], serving_options(options), runs)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
             notify(f"{model.name}: {describe_model(model)}")
-        app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None)
-        print(f"chatmill: {address(bound)}", flush=True)
+        app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None, chat)
+        page = address(bound) + (f"/?load={chat.id}" if chat else "")
+        print(f"chatmill: {page}", flush=True)
         if options.open:
-            threading.Thread(target=open_page, args=[address(bound)], daemon=True).start()
+            threading.Thread(target=open_page, args=[page], daemon=True).start()
         Server(app, models, grace=options.grace, verbose=options.verbose, proxies=options.proxy).run([bound])
 
 

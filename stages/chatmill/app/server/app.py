@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from chatmill.app.server import assets, routes, runs, verdicts
+from chatmill.app.server import assets, loaded_chat, routes, runs, verdicts
 from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
 from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.ignored_parameters import IgnoredParametersMiddleware
@@ -31,13 +31,24 @@ KEEP_ALIVE_SECONDS = 30  # after which an idle connection is closed
 
 
 def create_app(
-    models: Models, known_runs: runs.Runs, hosts: list[str], origins: list[str], api_key: str | None
+    models: Models,
+    known_runs: runs.Runs,
+    hosts: list[str],
+    origins: list[str],
+    api_key: str | None,
+    chat: loaded_chat.LoadedChat | None = None,
 ) -> ASGIApp:
-    """The ASGI application: API, runs and pages behind the security middleware."""
+    """The ASGI application: API, runs and pages behind the security middleware; `chat` opens in the page."""
     api_routes = routes.routes(models)
     judge = verdicts.Verdicts(known_runs, Path.cwd())
     app = Starlette(
-        routes=[*api_routes, *verdicts.routes(judge), *runs.routes(known_runs), *assets.routes()],
+        routes=[
+            *api_routes,
+            *verdicts.routes(judge),
+            *runs.routes(known_runs),
+            *loaded_chat.routes(chat),
+            *assets.routes(),
+        ],
         exception_handlers={
             ApiError: handle_api_error,
             HTTPException: handle_http_exception,

@@ -103,8 +103,9 @@ def _load_chat(chat: TerminalChat, argument: str) -> None:
 
 def _continue_in_page(chat: TerminalChat, name: str) -> None:
     file = save_chat(chat.session.conversation, name or "./").resolve()
-    notify(f"saved to {file}: drop it on the chat page, or click Import there; to open the page with this model:")
-    notify(shlex.join(["chatmill", "serve", "--open", *(["--model", chat.model] if chat.model else [])]))
+    notify(f"saved to {file}: drop it on the chat page, or click Import there; to open the page with it:")
+    model = ["--model", chat.model] if chat.model else []
+    notify(shlex.join(["chatmill", "serve", "--open", "--load", str(file), *model]))
 
 
 def _branch(chat: TerminalChat, argument: str) -> None:

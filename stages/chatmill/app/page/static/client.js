@@ -39,6 +39,11 @@ export async function fetchModels() {
 
 export async function findRuns() {}
 
+/** @returns {Promise<string>} */
+export async function fetchChat() {
+  throw new ApiError("only `chatmill serve --load` has it");
+}
+
 /** @param {string | null} _ @param {number[]} ids @returns {Promise<Token[]>} */
 export function fetchTokens(_, ids) {
   return result({ type: "tokens", ids });

@@ -9,7 +9,7 @@ import { showWords } from "./chat_search.js";
 import { Composer } from "./composer.js";
 import { isExported } from "./chat_files.js";
 import { newConversation } from "./conversation.js";
-import { FileError } from "./training_lines.js";
+import { FileError, readLines } from "./training_lines.js";
 import { openHistory } from "./history.js";
 import { Models } from "./models.js";
 import { hideNotice, showNotice, showProblem } from "./notice.js";
@@ -17,7 +17,7 @@ import { closeOverlayPanel, startPanels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { copy } from "./announcer.js";
 import { ChatView } from "./chat_view.js";
-import { ApiError, onKeyNeeded } from "../shared/api.js";
+import { ApiError, fetchChat, onKeyNeeded } from "../shared/api.js";
 import { promptForKey, showKeys } from "../shared/dialogs.js";
 import { button, byId } from "../shared/dom.js";
 import { sentence } from "../shared/text_format.js";
@@ -72,8 +72,26 @@ async function connect() {
   if (missing.length) showProblem(`There is no model ${missing.join(" and no model ")} here.`);
   else if (history.lasts) hideNotice();
   else showNotice("This browser cannot save chats for this page: export those that you want to keep.");
+  await takeLoaded();
   await openFromUrl();
   if (sendsWhenReady) send();
+}
+
+/** Save the server's loaded chat if the URL names it, unless this browser has it, and name it as any saved chat. */
+async function takeLoaded() {
+  const id = new URLSearchParams(location.search).get("load");
+  if (!id || location.hash) return;
+  try {
+    if (!(await history.get(id))) {
+      const [chat] = readLines(await fetchChat(id), "--load", modelsInUrl());
+      await history.putAll([{ ...chat, id }]);
+      await list.show();
+    }
+    window.history.replaceState(null, "", `#${id}`);
+  } catch (error) {
+    if (!(error instanceof ApiError || error instanceof FileError || error instanceof DOMException)) throw error;
+    showProblem(`The chat cannot be loaded. ${sentence(error.message)}`);
+  }
 }
 
 async function openFromUrl() {

@@ -58,6 +58,13 @@ export async function findRuns() {
   await get("/runs.json");
 }
 
+/** The chat of a file with which the server was started, as a line of training data.
+ * @param {string} id
+ */
+export async function fetchChat(id) {
+  return (await send(`/chats/${encodeURIComponent(id)}`, {})).text();
+}
+
 /** Each token of `ids`: its text, bytes and log probability, and the likeliest tokens at its position.
  * @param {string | null} model
  * @param {number[]} ids
