@@ -1,9 +1,12 @@
 """What a run says of itself, read from git and DVC's cache."""
 
 import asyncio
+import json
+import re
 
 import pytest
 
+from chatmill.app import cli
 from chatmill.app.introduction import Introduction
 from chatmill.app.server.models import Models
 from chatmill.app.server.runs import Runs
@@ -66,3 +69,16 @@ def test_the_models_api_has_them(repository, monkeypatch, shows_data, prompts):
     found = asyncio.run(entries())
     assert [found[name]["prompts"] for name in found] == [prompts, ["1?"], []]
     assert found["sums"]["title"] is None
+
+
+def page_prompts(name, out):
+    assert cli.main(["page", "--model", name, "-o", str(out)]) == 0
+    content = re.search(r'id="content">(.*?)</script>', out.read_text(), re.DOTALL)
+    return json.loads(content[1])["prompts"]
+
+
+def test_a_page_of_a_run_has_its_generated_prompts_by_name_and_by_commit(repository, monkeypatch, tmp_path):
+    monkeypatch.chdir(repository.folder)
+    commit = repository.git("for-each-ref", "--format=%(objectname)", "refs/exps/*/*/sums")
+    expected = {"talk": [], "sums": ["1?"], commit: ["1?"], "card": ["Where is it?"], "workspace": []}
+    assert {name: page_prompts(name, tmp_path / "chat.html") for name in expected} == expected

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +48,10 @@ class PageContent(NamedTuple):
     fingerprint: str
 
 
-def read_content(path: Path, name: str) -> PageContent:
-    """Read a model. Raises UnsupportedPageError for one that the page cannot run, and ValueError for a damaged one."""
+def read_content(path: Path, name: str, prompts: Sequence[str] | None = None) -> PageContent:
+    """Read a model; its prompts are those of its folder where none are given.
+
+    Raises UnsupportedPageError for one that the page cannot run, and ValueError for a damaged one."""
     folder = find_model(path)
     folder = folder if folder.is_dir() else folder.parent
     content = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else None
@@ -75,7 +77,7 @@ def read_content(path: Path, name: str) -> PageContent:
         "template": template_content(loaded.template, loaded.tokenizer),
         "stop_ids": sorted(loaded.stop_ids),
         "tools": list(loaded.tools),
-        "prompts": list(introduce(path, generated_only=True).prompts),
+        "prompts": list(introduce(path, generated_only=True).prompts if prompts is None else prompts),
     }
     return PageContent(description, data, loaded.tokenizer.fingerprint)
 

@@ -42,7 +42,7 @@ def git_states(folder: Path, most: int) -> list[State]:
         if each.baseline is not None:
             experiments[each.baseline].append(each)
     commits = [*branches, *(rev for rev in experiments if rev not in branches)]
-    data = _read(folder, [*commits, *(each.rev for some in experiments.values() for each in some)])
+    data = read_revisions(folder, [*commits, *(each.rev for some in experiments.values() for each in some)])
     states = [_state(WORKSPACE, WORKSPACE, _of_files(_workspace_files(folder)), [])]
     for rev in commits:
         below = [
@@ -72,7 +72,7 @@ def _references(folder: Path, most: int) -> list[Reference]:
     return found
 
 
-def _read(folder: Path, revisions: list[str]) -> dict[str, dict[str, Any]]:
+def read_revisions(folder: Path, revisions: list[str]) -> dict[str, dict[str, Any]]:
     """What the files of each revision say, and when it was committed."""
     if not revisions:
         return {}

@@ -7,11 +7,24 @@ from typing import Any
 
 from chatmill.app.experiments import MODEL_FOLDERS, NO_EXPORT_FILE, WORKSPACE
 from chatmill.app.introduction import CARD, TEST_SET, Introduction, data_prompts, introduce, read_card
-from chatmill.app.server.git_runs import contents_of
+from chatmill.app.server.git_runs import contents_of, read_revisions
 from chatmill.app.server.run_files import RunFiles
 
 OUTPUTS = MODEL_FOLDERS[-1].parent
 cached_prompts = lru_cache(maxsize=64)(data_prompts)  # the name of a file in DVC's cache stands for its content
+
+
+def introduce_named_run(name: str, folder: Path, *, generated_only: bool) -> Introduction:
+    """The prompts of the run that an experiment's name, a branch, tag or commit means in the folder's repository."""
+    from dvc.repo import Repo  # slow to import
+
+    if name == WORKSPACE:
+        run: dict[str, Any] = {"rev": name, "outs": {}}
+    else:
+        with Repo(str(folder), rev=name) as repo:
+            revision = str(repo.get_rev())
+        run = {"rev": revision, "outs": read_revisions(folder, [revision])[revision].get("outs", {})}
+    return introduce_run(run, folder, RunFiles(folder), generated_only=generated_only)
 
 
 def introduce_run(run: dict[str, Any], folder: Path, files: RunFiles, *, generated_only: bool) -> Introduction:
