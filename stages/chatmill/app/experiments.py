@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 MODEL_FOLDERS = (Path("data/export/onnx"), Path("data/model"))  # the pipeline writes them; the first one is preferred
 NO_EXPORT_FILE = "formats.json"  # is in an export's folder only where the model has no export
@@ -42,7 +43,7 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
     except ImportError as error:
         raise ValueError(f"{name}: no such file or folder, and experiments require DVC: pip install dvc") from error
     try:
-        with Repo(rev=None if name == WORKSPACE else name) as repo:
+        with _open_run(Repo, name) as repo:
             files = DVCFileSystem(repo)
             available = [output for output in outputs if files.isdir(output.as_posix())]
             if not available:
@@ -66,6 +67,16 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
             f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): {remedy}"
         ) from error
     return folder
+
+
+def _open_run(repo_class: Any, name: str) -> Any:
+    """The repository as it was at a run. Raises ValueError for a file or folder of a commit, such as `HEAD:data`."""
+    try:
+        return repo_class(rev=None if name == WORKSPACE else name)
+    except AttributeError as error:  # DVC takes it for a commit
+        raise ValueError(
+            f"{name}: no commit, but a file or folder of one: name an experiment, branch or commit"
+        ) from error
 
 
 def rebuild_commands(name: str) -> str:

@@ -408,6 +408,10 @@ def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, c
             "with-markers",
             r"^with-markers: no such file or folder, and no experiment.*unknown Git revision 'with-markers'",
         ),
+        (
+            "HEAD^{tree}",
+            r"^HEAD\^{tree}: no commit, but a file or folder of one: name an experiment, branch or commit$",
+        ),
         ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: run `dvc exp apply HEAD~1` or"),
     ],
 )

@@ -157,7 +157,8 @@ def test_the_section_is_what_prepare_reads(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("x.jsonl", b"", "x.jsonl: empty"),
+        ("x.jsonl", b"", "x.jsonl: empty: expected conversations or texts"),
+        ("x.csv", b"a\0b", "x.csv: binary data that no reader knows: save it as JSON lines, CSV, Parquet or text"),
         ("x.xlsx", b"PK\x03\x04abc", "a ZIP archive, or a document of an office program"),
         ("x.bin", b"some words\nand more\n", "its name does not say what else"),
         ("x.jsonl", b'{"n": 1}\n{"n": 2}\n', "no section can be proposed: no column holds a conversation"),

@@ -344,3 +344,6 @@ def test_a_dataset_is_shown_with_its_mask_before_anything_is_trained(tmp_path, m
     Path("params.yaml").write_text("prepare: {a: {path: a.json, format: table, colums: {messages: talk}}}")
     assert main(["show", "--source", "a"]) == 1
     assert "unknown parameter prepare.a.colums" in capsys.readouterr().err
+    Path("params.yaml").write_text("prepare: [a]")
+    assert main(["show", "--source", "a"]) == 1
+    assert "params.yaml: prepare: expected sections of sources, got ['a']" in capsys.readouterr().err

@@ -163,6 +163,23 @@ def test_outside_a_project_it_is_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["verify", "repair"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no stages: add them, or restore it by git"),
+        ("- 1", "not what DVC reads (expected a dictionary): correct it"),
+        ("stages: {copy: 1}", "not what DVC reads ("),
+        ("stages:\n\tcopy: 1", "not YAML"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_read_is_one_line(project, capsys, command, content, message):
+    Path("dvc.yaml").write_text(content)
+    assert main([command]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"chatmill: {project}/dvc.yaml: {message}") and error.count("\n") == 1
+
+
 def test_a_link_to_the_cache_is_damaged_with_it(project, verify):
     file, stored = Path("data/copy.txt"), in_cache(project, TEXT)
     file.unlink()

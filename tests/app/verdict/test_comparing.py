@@ -86,14 +86,17 @@ def test_models_of_other_templates_are_compared_by_answers(folder, capsys):
         (["@a", "@b", "--data", "@test.jsonl", "--limit", "0"], "--limit"),
         (["@a", "--data", "@test.jsonl"], "expected 2 to 26 models, got 1"),
         (["@a", "@a,,@b", "--data", "@test.jsonl"], "expected names of runs with commas between"),
-        (["@a", "@none", "--data", "@test.jsonl"], "none: no such file or folder"),
+        (["@none", "@a", "--data", "@test.jsonl"], "none: no such file or folder"),
         (["@a", "@b", "--data", "@none.jsonl"], "none.jsonl"),
+        (["@a", "@b", "--data", "@test.jsonl", "--html", "@a"], "--html: expected a file in a folder that exists"),
+        (["@a", "@b", "--data", "@test.jsonl", "--markdown", "@no/x.md"], "--markdown: expected a file in a folder"),
+        (["@a", "@b", "--data", "@test.jsonl", "--tokens", "@none"], "none: no manifest.json: not written by encode"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(folder, capsys, arguments, message):
+def test_what_cannot_be_compared_is_one_line_before_anything_is_measured(folder, capsys, arguments, message):
     assert compare(folder, *arguments) == 1
     error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error
+    assert message in error and error.count("\n") == 1
 
 
 def test_a_path_with_a_comma_is_one_run(tmp_path):

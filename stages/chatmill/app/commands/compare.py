@@ -31,6 +31,7 @@ from chatmill.app.verdict.compared_runs import Run
 from chatmill.app.verdict.comparing import LIMIT, compare_sides, runs_of
 from chatmill.app.verdict.seeds import add_seeds
 from chatmill.datasets.formats.registry import FORMAT_NAMES
+from chatmill.encoded.token_files import read_meta
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.sampler import Sampling
 from chatmill.report.metrics import number
@@ -97,6 +98,11 @@ def run_on_data(options: argparse.Namespace) -> None:
         raise ValueError("expected either --data, or prompts")
     if options.limit is not None:
         check_positive("--limit", options.limit)
+    for option, file in (("--html", options.html), ("--markdown", options.markdown)):
+        if file and (file.is_dir() or not file.absolute().parent.is_dir()):  # known before the models are measured
+            raise ValueError(f"{option}: expected a file in a folder that exists, got {file}")
+    if options.tokens:
+        read_meta(options.tokens)
     sides = list(map(runs_of, options.models))
     if options.seeds:
         sides = add_seeds(sides, Path.cwd())

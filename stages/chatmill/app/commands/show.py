@@ -123,6 +123,8 @@ def read_input(options: argparse.Namespace) -> TextOrConversation | None:
 def read_source(name: str, number: int) -> Record:
     """Conversation `number`, from 1, of a dataset in params.yaml. Raises ValueError where there is none."""
     sections = read_params().get("prepare") or {}
+    if not isinstance(sections, dict):
+        raise ValueError(f"{PARAMS_FILE}: prepare: expected sections of sources, got {sections!r:.100}")
     if name not in sections:
         raise ValueError(f"--source {name}: params.yaml has no prepare.{name}: expected one of {', '.join(sections)}")
     if error := next(section_errors(f"prepare.{name}", sections[name], SourceParameters), None):

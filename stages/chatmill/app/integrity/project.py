@@ -103,7 +103,7 @@ def _read(repo: Any) -> Project:
     from dvc.parsing import DataResolver
 
     root = Path(repo.root_dir)
-    stages = DataResolver(repo, repo.root_dir, parse_yaml(root / "dvc.yaml")).resolve()["stages"]
+    stages = DataResolver(repo, repo.root_dir, _pipeline(root / "dvc.yaml")).resolve()["stages"]
     urls = {name: settings["url"] for name, settings in repo.config["remote"].items()}
     places = {name: Path(url) for name, url in urls.items() if "://" not in url}
     return Project(
@@ -117,6 +117,20 @@ def _read(repo: Any) -> Project:
         list(_sources(repo)),
         repo.dvcignore,
     )
+
+
+def _pipeline(file: Path) -> dict[str, Any]:
+    """The content of a dvc.yaml that has stages. Raises ValueError for another one."""
+    from dvc.schema import COMPILED_MULTI_STAGE_SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        content: dict[str, Any] = COMPILED_MULTI_STAGE_SCHEMA(parse_yaml(file))
+    except Invalid as error:
+        raise ValueError(f"{file}: not what DVC reads ({error}): correct it, or restore it by git") from error
+    if not content.get("stages"):
+        raise ValueError(f"{file}: no stages: add them, or restore it by git")
+    return content
 
 
 def _outputs(stage: dict[str, Any]) -> dict[str, bool]:

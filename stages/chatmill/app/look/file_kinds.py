@@ -106,13 +106,13 @@ def _container(file: Path, start: bytes) -> Container:
     if reason := next((reason for mark, reason in _UNREADABLE.items() if start.startswith(mark)), None):
         raise ValueError(f"{file}: {reason}")
     if not start.strip():
-        raise ValueError(f"{file}: empty")
+        raise ValueError(f"{file}: empty: expected conversations or texts")
     if start.startswith(b"PAR1") or suffix == ".parquet":
         return Container.PARQUET
     if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather"):
         return Container.ARROW
     if b"\x00" in start:
-        raise ValueError(f"{file}: binary data that no reader knows")
+        raise ValueError(f"{file}: binary data that no reader knows: save it as JSON lines, CSV, Parquet or text")
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
     return _json_container(file, start)
