@@ -2,6 +2,8 @@
 
 import sys
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -112,19 +114,32 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch, engine):
         pass
 
 
-@pytest.mark.slow
-def test_a_shard_on_which_the_processes_of_a_cluster_are_killed_is_named_with_what_helps_there(monkeypatch, engine):
+@pytest.fixture
+def cluster(monkeypatch, engine):
+    """The address of a cluster on this machine that Ray finds by itself."""
     if engine != "ray":
         pytest.skip("it has no cluster")
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        with (
-            worker_pool(2) as ordered_map,
-            pytest.raises(ValueError, match=r"^5: 3 processes .*: give the cluster's machines fewer processors"),
-        ):
-            list(ordered_map(killed, [5]))
-    finally:
-        cluster.shutdown()
+    with TemporaryDirectory(prefix="ray") as folder:  # a short path, since sockets lie below it
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        Path(folder, "ray", "ray_current_cluster").write_text(started.address)  # as `ray start` does
+        yield started.address
+        started.shutdown()
+
+
+@pytest.mark.slow
+def test_a_shard_on_which_the_processes_of_a_cluster_are_killed_is_named_with_what_helps_there(monkeypatch, cluster):
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    with (
+        worker_pool(2) as ordered_map,
+        pytest.raises(ValueError, match=r"^5: 3 processes .*: give the cluster's machines fewer processors"),
+    ):
+        list(ordered_map(killed, [5]))
+
+
+@pytest.mark.slow
+def test_without_an_address_the_processes_are_not_those_of_a_cluster_that_happens_to_be_here(cluster):
+    with worker_pool(2) as ordered_map:
+        assert list(ordered_map(squared, [3])) == [9]

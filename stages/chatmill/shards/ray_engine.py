@@ -35,7 +35,7 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
     paths = [SOURCE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         ray.init(
-            address=address,
+            address=address or "local",
             num_cpus=None if address else count,
             include_dashboard=None if address else False,
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
