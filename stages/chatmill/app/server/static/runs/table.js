@@ -107,7 +107,8 @@ export class RunsTable {
     const name = element("span", { className: "name", title: run.rev }, run.label);
     const head = element("th", { scope: "row" }, name, notes);
     const differs = differences(run);
-    if (differs) head.append(element("small", { className: "differs", title: differs }, differs));
+    const words = differs.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")]);
+    if (differs) head.append(element("small", { className: "differs", title: differs }, ...words));
     if (run.note) head.append(element("small", { className: "note", title: run.note }, run.note), ...this.#tags(run));
     if (run.problem) head.append(element("small", { className: "bad" }, run.problem));
     return head;
