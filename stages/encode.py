@@ -14,6 +14,8 @@ from chatmill.encoded.token_files import (
     write_meta,
     write_split,
 )
+from chatmill.pipeline.params_file import PositiveInt
+from chatmill.pipeline.parts import size_of
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.shards.workers import worker_pool
@@ -23,16 +25,18 @@ LARGE_BYTES = 32_000_000  # of conversations, of which a process more saves more
 
 
 @stage
-def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName) -> None:
+def main(
+    train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName, part_tokens: PositiveInt
+) -> None:
     """Write the token ids, loss kinds and source of all conversations, and their sizes."""
     files = dict(zip(SPLITS, (train, validation), strict=True))
     vocabulary = read_folder(tokenizer)
     num_bytes, numbers = token_byte_lengths(vocabulary), SourceNumbers()
     encode = partial(encode_shard, folder=tokenizer, fingerprint=vocabulary.fingerprint, template=template)
     tokens.mkdir()
-    with worker_pool(train.stat().st_size // LARGE_BYTES) as ordered_map:
+    with worker_pool(size_of(train) // LARGE_BYTES) as ordered_map:
         counts = {
-            split: write_split(tokens, split, encode_shards(file, encode, ordered_map), num_bytes, numbers)
+            split: write_split(tokens, split, encode_shards(file, encode, ordered_map), num_bytes, numbers, part_tokens)
             for split, file in files.items()
         }
     if not counts["train"].conversations:

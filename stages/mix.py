@@ -3,13 +3,15 @@
 import hashlib
 import json
 import re
+import sys
 import tempfile
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
+from itertools import compress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +22,13 @@ from chatmill.datasets.near_duplicates.search import KeyBatches, RecordFiles, ma
 from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_column, is_generated, question_of
 from chatmill.datasets.states import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, STATES, TRAIN
 from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
+from chatmill.pipeline.params_file import PositiveInt
+from chatmill.pipeline.parts import begin_parts, finish_parts, part_file
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 from chatmill.shards.file_ranges import FileRange, shards_of
-from chatmill.shards.workers import worker_pool
+from chatmill.shards.workers import OrderedMap, worker_pool
 
 NearScope = Literal["across", "within", "off"]  # other sources only, all, or nothing
 PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
@@ -141,32 +145,39 @@ def find_duplicates(
     folder: Path,
     split_of: Callable[[str], SplitName],
     scopes: dict[str, NearScope | None] | None,
-) -> None:
-    """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `positions` (int64)."""
+    parallel_map: OrderedMap,
+) -> list[int]:
+    """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text) and `positions` (int64).
+
+    Returns the number of records in each chunk.
+    """
     total = sum(chunk.end - chunk.start for chunk in chunks)
     shards = {kind: _shards(folder, kind, times * total) for kind, times in SHARDED.items()}
-    with worker_pool(len(chunks) // 4) as parallel_map:
-        count = position = 0
-        read = partial(digest, split_of=split_of, scopes=scopes)
-        for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
-            _append(folder / "states", digests.splits)
-            _append(folder / "sizes", digests.sizes)
-            _append(folder / "positions", position + np.cumsum(digests.lines) - digests.lines)
-            position += int(digests.lines.sum())
-            for kind in shards:
-                keys = getattr(digests, kind)
-                keys["record"] += count
-                hashes = keys[keys.dtype.names[0]]
-                for number, shard in enumerate(shards[kind]):
-                    _append(shard, keys[hashes % len(shards[kind]) == number])
-            count += len(digests.splits)
-        for kind in ("exact", "question") if count else ():
-            marked = parallel_map(partial(mark_duplicates, states=folder / "states", kind=kind), shards[kind])
-            for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
-                pass
-        if count and scopes is not None:
-            records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
-            mark_near_duplicates(shards["near"], records, parallel_map)
+    counts: list[int] = []
+    count = position = 0
+    read = partial(digest, split_of=split_of, scopes=scopes)
+    for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
+        _append(folder / "states", digests.splits)
+        _append(folder / "sizes", digests.sizes)
+        _append(folder / "positions", position + np.cumsum(digests.lines) - digests.lines)
+        position += int(digests.lines.sum())
+        for kind in shards:
+            keys = getattr(digests, kind)
+            keys["record"] += count
+            hashes = keys[keys.dtype.names[0]]
+            for number, shard in enumerate(shards[kind]):
+                _append(shard, keys[hashes % len(shards[kind]) == number])
+        counts.append(len(digests.splits))
+        count += counts[-1]
+    _append(folder / "positions", np.array([position], np.uint64))
+    for kind in ("exact", "question") if count else ():
+        marked = parallel_map(partial(mark_duplicates, states=folder / "states", kind=kind), shards[kind])
+        for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
+            pass
+    if count and scopes is not None:
+        records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
+        mark_near_duplicates(shards["near"], records, parallel_map)
+    return counts
 
 
 def _shards(folder: Path, kind: str, size: int) -> list[Path]:
@@ -179,20 +190,70 @@ def _append(file: Path, array: NDArray[Any]) -> None:
         out.write(array.tobytes())
 
 
-def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:
+class Copy(NamedTuple):
+    """A chunk of a prepared file, the number of its first record and of all, and the bytes of each split before it."""
+
+    chunk: FileRange
+    first: int
+    records: int
+    before: list[int]
+
+    def __str__(self) -> str:
+        return str(self.chunk)
+
+
+class Target(NamedTuple):
+    """The output of a split, and the bytes of the split at which its parts start."""
+
+    output: Path
+    part_starts: list[int]
+
+
+def plan_copies(
+    chunks: list[FileRange], counts: list[int], folder: Path, outputs: list[Path], part_bytes: int
+) -> tuple[list[Copy], list[Target]]:
+    """Where the records of each chunk go, so that all can be copied at once."""
+    states, positions = np.memmap(folder / "states", np.uint8, "r"), np.memmap(folder / "positions", np.uint64, "r")
+    copies, targets = [], [Target(output, []) for output in outputs]
+    first, before, shares = 0, [0] * len(outputs), [-1] * len(outputs)
+    for chunk, count in zip(chunks, counts, strict=True):
+        copies.append(Copy(chunk, first, count, [*before]))
+        lengths = np.diff(positions[first : first + count + 1]).astype(np.int64)
+        for split, target in enumerate(targets):
+            own = lengths[states[first : first + count] == split]
+            starts = before[split] + np.cumsum(own) - own
+            share = starts // part_bytes
+            begins = np.diff(share, prepend=shares[split]) > 0
+            target.part_starts.extend(starts[begins].tolist())
+            shares[split] = int(share[-1]) if len(share) else shares[split]
+            before[split] += int(own.sum())
+        first += count
+    return copies, targets
+
+
+def copy_records(copy: Copy, *, states: Path, targets: list[Target]) -> None:
+    """Write each record of a chunk to its place in the part of its split."""
+    state, lines = np.fromfile(states, np.uint8, copy.records, offset=copy.first), list(copy.chunk.lines())
+    for split, (target, start) in enumerate(zip(targets, copy.before, strict=True)):
+        place, data = start, memoryview(b"".join(compress(lines, state == split)))
+        while data:
+            number = bisect_right(target.part_starts, place) - 1
+            end = (*target.part_starts, sys.maxsize)[number + 1]
+            with part_file(target.output, number, len(target.part_starts)).open("r+b") as part:
+                part.seek(place - target.part_starts[number])
+                part.write(data[: end - place])
+            place, data = place + len(data[: end - place]), data[end - place :]
+
+
+def write_splits(copies: list[Copy], targets: list[Target], folder: Path, parallel_map: OrderedMap) -> None:
     """Copy each record to the output of its split."""
-    with ExitStack() as opened:
-        states = _bytes(opened.enter_context((folder / "states").open("rb")))
-        writes = [opened.enter_context(output.open("wb")).write for output in outputs]
-        for file in files:
-            with file.open("rb") as lines:
-                for line, state in zip(lines, states, strict=False):
-                    if state < len(writes):
-                        writes[state](line)
-
-
-def _bytes(stream: BinaryIO) -> Iterator[int]:
-    return (value for block in iter(partial(stream.read, 1 << 16), b"") for value in block)
+    for output, starts in targets:
+        begin_parts(output, len(starts))
+    copied = parallel_map(partial(copy_records, states=folder / "states", targets=targets), copies)
+    for _ in progress(copied, "copies", total=len(copies)):
+        pass
+    for output, starts in targets:
+        finish_parts(output, len(starts), parallel_map)
 
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:
@@ -249,6 +310,7 @@ def main(
     validation_share: PositiveFraction,
     test_share: PositiveFraction,
     near_duplicates: bool,
+    part_bytes: PositiveInt,
 ) -> None:
     """Write the conversations of each split, and the number of dropped ones by reason.
 
@@ -262,17 +324,18 @@ def main(
     files = prepared_files(prepared, sources)
     split_of = partial(assign_split, validation_share=validation_share, test_share=test_share)
     chunks = [chunk for file in files for chunk in shards_of(file, CHUNK_BYTES)]
-    with tempfile.TemporaryDirectory(dir=train.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=train.parent) as scratch, worker_pool(len(chunks) // 4) as parallel_map:
         folder = Path(scratch)
         scopes = {name: section.get("near_duplicates") for name, section in prepare.items()}
-        find_duplicates(chunks, folder, split_of, scopes if near_duplicates else None)
+        in_chunks = find_duplicates(chunks, folder, split_of, scopes if near_duplicates else None, parallel_map)
         counts, sizes = count_states(folder)
         for name, count in zip(SPLITS, counts, strict=False):
             if not count:
                 raise ValueError(
                     f"no conversations remain for {name}: add data, or change mix.validation_share and mix.test_share"
                 )
-        write_splits(files, folder, [test, validation, train])
+        outputs = [test, validation, train]  # in the order of states
+        write_splits(*plan_copies(chunks, in_chunks, folder, outputs, part_bytes), folder, parallel_map)
     write_file_manifest(manifest, [train, validation, test], kind="conversations")
     content = {
         "conversations": dict(zip(SPLITS, counts, strict=False)),

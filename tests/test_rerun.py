@@ -33,6 +33,7 @@ PARAMETER_ROWS = [
     ("prepare.visits.max_reject_rate", 0.5, ["prepare@visits", "mix", *AFTER_MIX]),
     ("prepare.more", {"path": "data/raw/visits.jsonl", "format": "messages"}, ["prepare@more", "mix", *AFTER_MIX]),
     ("mix.near_duplicates", False, ["mix", *AFTER_MIX]),
+    ("mix.part_bytes", 9_000, ["mix", *AFTER_MIX]),
     ("train_tokenizer.type", "byte", AFTER_MIX),
     ("train_tokenizer.vocab_size", 640, AFTER_MIX),
     ("train_tokenizer.max_bytes", 20_000, AFTER_MIX),

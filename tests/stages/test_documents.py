@@ -60,7 +60,7 @@ def run_stages(folder, sources):
     for source in sources:
         prepared(folder, source, SOURCES[source], side="train" if source == "letters" else None)
     chat = [folder / f"{name}.jsonl" for name in ("train", "validation", "test")]
-    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": True}
+    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": True, "part_bytes": 1 << 28}
     mix.main(
         folder / "prepared",
         *chat,
@@ -70,7 +70,7 @@ def run_stages(folder, sources):
         **shares,
     )
     train_tokenizer.main(chat[0], ANY_FOLDER, folder / "tokenizer", parameters=TOKENIZER)
-    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
+    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml", part_tokens=10**9)
     run_training(write_teacher(folder, ngram_order=4), folder)
     export_onnx.main(folder / "model", folder / "onnx", quantize=[])
     (folder / "free.txt").write_text("Hello?\n")

@@ -22,6 +22,7 @@ from chatmill.encoded.token_files import (
     token_byte_lengths,
     write_split,
 )
+from chatmill.pipeline.parts import PART_LIST
 from chatmill.shards.file_ranges import shards_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
@@ -46,9 +47,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, template="chatml"):
+def run(folder, template="chatml", part_tokens=10**9):
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
-    encode.main(*files, template=template)
+    encode.main(*files, template=template, part_tokens=part_tokens)
     return folder / "tokens"
 
 
@@ -166,7 +167,7 @@ def test_the_source_of_each_conversation_is_recorded(folder):
 
 def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
     chunk = EncodedRecords(*byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])]), ["talk"])
-    counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64), SourceNumbers())
+    counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64), SourceNumbers(), 10**9)
     split = read_split(tmp_path, "train")
     assert split.ids.dtype == np.uint32
     assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
@@ -224,6 +225,22 @@ def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_sh
         found.append({file.name: file.read_bytes() for file in run(folder).iterdir()})
         (folder / "tokens").rename(folder / f"of {workers} {size}")
     assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_tokens_in_parts_are_those_of_whole_files(folder, monkeypatch):
+    records = [Record(f"of {i % 7}", "g", render(CONVERSATIONS[i % 2])) for i in range(60)]
+    (folder / "train.jsonl").write_text("".join(record.to_json() for record in records), encoding="utf-8")
+    expected = read_split(run(folder), "train")
+    (folder / "tokens").rename(folder / "whole")
+    tokens = run(folder, part_tokens=999)
+    ids, loss, offsets = read_split(tokens, "train")
+    assert (tokens / "train_ids.npy" / PART_LIST).exists() and (tokens / "validation_ids.npy").is_file()
+    assert [np.asarray(each).tolist() for each in (ids, loss, offsets)] == [each.tolist() for each in expected]
+    assert ids.dtype == expected.ids.dtype
+    assert read_meta(tokens) == read_meta(folder / "whole")
+    (tokens / "train_loss.npy" / "part-00001").unlink()
+    with pytest.raises(ValueError, match="part-00001 is missing"):
+        read_meta(tokens)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

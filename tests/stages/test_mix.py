@@ -13,6 +13,7 @@ from chatmill.conversation.chatml import Message, Record, read_records, render
 from chatmill.datasets.near_duplicates import search
 from chatmill.datasets.split import assign_split, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
+from chatmill.pipeline.parts import PartsWriter, open_parts, read_parts
 from support.paths import SOURCE
 
 SHARES = {"validation_share": 0.2, "test_share": 0.2}
@@ -32,11 +33,16 @@ def write(folder, sources, rejects=()):
         (folder / f"{source}.rejects.jsonl").write_text("".join(json.dumps({"reason": r}) + "\n" for r in rejects))
 
 
-def run(folder, sources, near_duplicates=False, **shares):
+def run(folder, sources, near_duplicates=False, part_bytes=1 << 28, **shares):
     outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "manifest", "metrics")}
     outputs["manifest"] = folder / "manifest.json"
     mix.main(
-        folder / "prepared", *outputs.values(), prepare=sources, near_duplicates=near_duplicates, **SHARES | shares
+        folder / "prepared",
+        *outputs.values(),
+        prepare=sources,
+        near_duplicates=near_duplicates,
+        part_bytes=part_bytes,
+        **SHARES | shares,
     )
     metrics = json.loads(outputs.pop("metrics").read_text())
     outputs.pop("manifest")
@@ -194,6 +200,35 @@ def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_pa
     assert sum(json.loads(found[0][-1])["near_duplicates"].values()) > 30
 
 
+def test_large_splits_are_folders_of_parts_whose_bytes_do_not_depend_on_who_writes_them(tmp_path, monkeypatch):
+    write(tmp_path / "prepared", {"a": FILLED + [(f"a/{i}", pair(f"{i} {'x' * (i % 40)}")) for i in range(300)]})
+    run(tmp_path, {"a": {}})
+    expected = {name: (tmp_path / f"{name}.jsonl").read_bytes() for name in mix.SPLITS}
+    found = []
+    for workers, chunk in ((1, 1 << 20), (2, 3000), (3, 777)):
+        monkeypatch.setenv("CHATMILL_WORKERS", str(workers))
+        monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
+        run(tmp_path, {"a": {}}, part_bytes=4000)
+        assert {name: open_parts(tmp_path / f"{name}.jsonl").read() for name in mix.SPLITS} == expected
+        found.append((tmp_path / "manifest.json").read_bytes())
+        for file in read_parts(tmp_path / "train.jsonl"):
+            assert (tmp_path / "train.jsonl" / file.name).read_bytes().startswith(b"{")
+    assert len(read_parts(tmp_path / "train.jsonl")) > 5
+    assert found[0] == found[1] == found[2]
+
+
+def test_prepared_files_in_parts_are_mixed_like_whole_ones(tmp_path):
+    records = [(f"a/{i}", pair(" ".join([*LONG, *f"{i:08b}"]))) for i in range(99)]
+    expected = mixed(tmp_path, {"a": FILLED + records}, **NEAR)
+    file = tmp_path / "prepared" / "a.jsonl"
+    whole = file.read_bytes()
+    file.unlink()
+    with PartsWriter(file, 1000) as parts:
+        parts.write(whole)
+    assert file.is_dir()
+    assert run(tmp_path, {"a": {"near_duplicates": "within"}}, near_duplicates=True) == expected
+
+
 # near-duplicates
 
 LONG = re.findall(r"\w+", "We walked along the river for an hour and had soup in the small café by the old bridge")
@@ -302,7 +337,8 @@ def test_a_line_that_is_no_record_is_an_error(tmp_path, line):
 def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED})
     (tmp_path / "params.yaml").write_text(
-        "prepare: {a: {path: x, format: text}}\nmix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true}\n"
+        "prepare: {a: {path: x, format: text}}\n"
+        "mix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true, part_bytes: 1000000}\n"
     )
     files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "chat/manifest.json", "metrics/mix.json"]
     names = ("--train", "--validation", "--test", "--manifest", "--metrics")

@@ -355,7 +355,7 @@ def test_nothing_to_train_on_is_refused(tokens, tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(questions)
     files = tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tokens / "tokenizer", tmp_path / "tokens"
-    encode.main(*files, template="chatml")
+    encode.main(*files, template="chatml", part_tokens=10**9)
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     with pytest.raises(ValueError, match="none of 1 conversations has anything to train on"):
         run_training(write_teacher(tmp_path), tmp_path / "out")
@@ -364,7 +364,9 @@ def test_nothing_to_train_on_is_refused(tokens, tmp_path):
 def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     encode.main(
-        tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens", template="chatml"
+        *(tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens"),
+        template="chatml",
+        part_tokens=10**9,
     )
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     assert read_curve(run_training(write_teacher(tmp_path), tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""

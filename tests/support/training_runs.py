@@ -43,7 +43,7 @@ def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_ou
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_folder(VOCABULARY, folder / "tokenizer")
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
-    encode.main(*files, template="chatml")
+    encode.main(*files, template="chatml", part_tokens=10**9)
     return write_teacher(folder, **teacher)
 
 

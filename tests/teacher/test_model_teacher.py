@@ -53,7 +53,9 @@ def write_conversations(folder, student):
         (folder / f"{split}.jsonl").write_text("".join(records))
     write_folder(student, folder / "tokenizer")
     encode.main(
-        *(folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens")), template="chatml"
+        *(folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens")),
+        template="chatml",
+        part_tokens=10**9,
     )
     return read_split(folder / "tokens", "train")
 

@@ -105,7 +105,11 @@ def dataset(tmp_path_factory):
     lines = (Record("talk", f"talk/{i}", render(talk)).to_json() for i, talk in enumerate(talks))
     (folder / "train.jsonl").write_text("".join(lines), encoding="utf-8")
     write_folder(VOCABULARY, folder / "tokenizer")
-    encode.main(*(folder / n for n in ("train.jsonl", "train.jsonl", "tokenizer", "tokens")), template="chatml")
+    encode.main(
+        *(folder / n for n in ("train.jsonl", "train.jsonl", "tokenizer", "tokens")),
+        template="chatml",
+        part_tokens=10**9,
+    )
     split = read_split(folder / "tokens", "train")
     return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
 

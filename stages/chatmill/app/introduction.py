@@ -46,7 +46,7 @@ def introduce(model: Path, *, generated_only: bool) -> Introduction:
         if card.is_file() and (found := read_card(card.read_bytes())):
             return found
     for file in (folder / TEST_SET for folder in folders[1:]):
-        if file.is_file():
+        if file.exists():
             return Introduction(prompts=data_prompts(file, generated_only=generated_only))
     return Introduction()
 
@@ -63,7 +63,7 @@ def data_prompts(file: Path, *, generated_only: bool) -> tuple[str, ...]:
     They are of generated conversations, whose kinds the model was trained on. If there are none, they are of others,
     except with `generated_only`, as these may have the words of a person.
     """
-    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:  # nor of one in parts
         return ()
     generated: dict[tuple[str, str], list[str]] = {}
     others: dict[tuple[str, str], list[str]] = {}

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_file
+from chatmill.pipeline.parts import open_parts
 
 BOS, IM_START, IM_END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
 CALL_START, CALL_END = "<|python_start|>", "<|python_end|>"
@@ -236,7 +237,7 @@ def read_records(file: Path) -> Iterator[Record]:
     Raises ValueError with file and line for other lines, or if the manifest in its folder lists another checksum.
     """
     check_records(file)
-    with file.open("rb") as lines:
+    with open_parts(file) as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 yield parse_record(line)

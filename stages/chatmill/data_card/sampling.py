@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chatmill.conversation.chatml import Record
+from chatmill.pipeline.parts import open_parts, size_of
 
 MAX_BYTES = 10_000_000  # of the records together, about
 MAX_READ_BYTES = 64_000_000  # of a file that is read as a whole
@@ -17,10 +18,10 @@ def sample_records(file: Path, count: int) -> list[Record]:
     A small file is read as a whole, and as many records of each source are taken as there is room for. Of a large one
     those after evenly spaced bytes are taken. Raises ValueError with the byte of a line that is not a record.
     """
-    if file.stat().st_size > MAX_READ_BYTES:
+    if size_of(file) > MAX_READ_BYTES:
         return list(_spaced_records(file, count))
     by_source: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
-    with file.open("rb") as stream:
+    with open_parts(file) as stream:
         place = 0
         for line in stream:
             record = _parse(file, place, line)
@@ -46,8 +47,8 @@ def _within_bytes(records: list[tuple[int, Record]]) -> list[tuple[int, Record]]
 
 
 def _spaced_records(file: Path, count: int) -> Iterator[Record]:
-    step, read = file.stat().st_size / count, 0
-    with file.open("rb") as stream:
+    step, read = size_of(file) / count, 0
+    with open_parts(file) as stream:
         for number in range(count):
             stream.seek(max(0, int(number * step) - 1))
             if number:

@@ -4,6 +4,7 @@ Each process reads all rows, which takes little of the time, and of N processes 
 stripes of lines are joined in the order of the rows, so that the number of processes changes nothing.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import dataset_of, entries_of
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
+from chatmill.pipeline.parts import PartsWriter
 from chatmill.pipeline.progress import progress
 from chatmill.shards.workers import available_workers, worker_pool
 
@@ -94,16 +96,21 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
     files, count = _Files(conversations, rejects), _num_processes(parameters)
     if count == 1:
-        return _write(Share(), source, parameters, [files])[0]
+        return _write(Share(), source, parameters, [files], parameters.part_bytes)[0]
     with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(count) as parallel_map:
         parts = [_Files(*(Path(folder, f"{file.name}.{process}") for file in files)) for process in range(count)]
-        write = partial(_write, source=source, parameters=parameters, parts=parts)
+        write = partial(_write, source=source, parameters=parameters, parts=parts, part_bytes=sys.maxsize)
         written, starts = zip(*parallel_map(write, (Share(process, count) for process in range(count))), strict=True)
         _join(
             [(part.conversations, [start for start, _ in own]) for part, own in zip(parts, starts, strict=True)],
             conversations,
+            parameters.part_bytes,
         )
-        _join([(part.rejects, [start for _, start in own]) for part, own in zip(parts, starts, strict=True)], rejects)
+        _join(
+            [(part.rejects, [start for _, start in own]) for part, own in zip(parts, starts, strict=True)],
+            rejects,
+            sys.maxsize,
+        )
     result = Written()
     for one in written:
         result.add(one)
@@ -129,13 +136,13 @@ def _num_processes(parameters: SourceParameters) -> int:
 
 
 def _write(
-    share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files]
+    share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files], part_bytes: int
 ) -> tuple[Written, list[tuple[int, int]]]:
     """Write the entries of the rows of a share; also returns where each of its stripes starts in its two files."""
     files = parts[share.process]
     written, starts, dataset = Written(), list[tuple[int, int]](), dataset_of(parameters)
     rows = dataset.rows if share.process else progress(dataset.rows, f"prepare {source}")
-    with files.conversations.open("wb") as out, files.rejects.open("wb") as rejected:
+    with PartsWriter(files.conversations, part_bytes) as out, files.rejects.open("wb") as rejected:
         for number, row in enumerate(rows):
             if not share.has(number):
                 continue
@@ -161,9 +168,9 @@ def _in_utf8(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _join(parts: Sequence[tuple[Path, Sequence[int]]], out: Path) -> None:
+def _join(parts: Sequence[tuple[Path, Sequence[int]]], out: Path, part_bytes: int) -> None:
     """Write the stripes of several files in turn; each file comes with the places where its stripes start."""
-    with ExitStack() as files, out.open("wb") as target:
+    with ExitStack() as files, PartsWriter(out, part_bytes) as target:
         stripes = [_stripes(files.enter_context(file.open("rb")), starts) for file, starts in parts]
         for number in range(sum(len(starts) for _, starts in parts)):
             for data in next(stripes[number % len(parts)]):

@@ -28,6 +28,7 @@ from chatmill.conversation.template import (
     message_segments,
 )
 from chatmill.encoded.token_files import EncodedRecords
+from chatmill.pipeline.parts import open_parts
 from chatmill.pipeline.progress import progress
 from chatmill.shards.file_ranges import FileRange, shards_of
 from chatmill.shards.workers import OrderedMap
@@ -102,7 +103,7 @@ def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) ->
     """The records of a file that memory holds. Raises ValueError with file and line."""
     check_records(file)
     try:
-        with file.open("rb") as lines:
+        with open_parts(file) as lines:
             return encode_lines(lines, tokenizer, template)
     except LineError as error:
         raise ValueError(f"{file}:{error.number}: {error.reason}") from error
@@ -138,5 +139,5 @@ def _tokenizer(folder: Path, fingerprint: str) -> ChatTokenizer:
 def trained_tools(file: Path) -> list[str]:
     """The calculator, where a conversation declares it; models are trained to call no other tool."""
     begin = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
-    with file.open("rb") as lines:
+    with open_parts(file) as lines:
         return [CALCULATOR] if any(begin in line for line in lines) else []

@@ -7,10 +7,12 @@ A folder with, for each split,
     train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
     train_sources.npy  uint16             the source of each conversation, an index of `sources` in meta.json
 
-and meta.json, which describes how they were encoded.
+of which the first two may be folders of parts (chatmill.pipeline.part_arrays), and meta.json, which describes how they
+were encoded.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
+from chatmill.pipeline.part_arrays import ArrayWriter, LongArray, open_array
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -38,10 +41,13 @@ class SplitCounts(NamedTuple):
 
 
 class EncodedSplit(NamedTuple):
-    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends."""
+    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends.
 
-    ids: NDArray[np.unsignedinteger[Any]]
-    loss: NDArray[np.uint8]
+    Of large data the first two are in parts, which have the same tokens in both.
+    """
+
+    ids: LongArray
+    loss: LongArray
     offsets: NDArray[np.int64]
 
     @property
@@ -83,30 +89,6 @@ class Meta:
     tokens: Mapping[str, int]
 
 
-class _NpyWriter:
-    """Writes an .npy file of one dimension in parts; its header is written again when its length is known."""
-
-    def __init__(self, file: Path, dtype: type[np.generic]) -> None:
-        self.file, self.dtype, self.length = file.open("wb"), np.dtype(dtype), 0
-
-    def __enter__(self) -> "_NpyWriter":
-        self._write_header()
-        return self
-
-    def append(self, values: NDArray[Any]) -> None:
-        self.file.write(values.astype(self.dtype).tobytes())
-        self.length += len(values)
-
-    def __exit__(self, *error: object) -> None:
-        self.file.seek(0)
-        self._write_header()
-        self.file.close()
-
-    def _write_header(self) -> None:
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self.file, header)  # its size does not depend on the length
-
-
 def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
     """(V,): the number of text bytes of each id, 0 for control tokens."""
     lengths = np.zeros(len(vocabulary.tokens), np.int64)
@@ -115,15 +97,28 @@ def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
 
 
 def write_split(
-    folder: Path, split: str, parts: Iterable[EncodedRecords], byte_lengths: NDArray[np.int64], numbers: "SourceNumbers"
+    folder: Path,
+    split: str,
+    parts: Iterable[EncodedRecords],
+    byte_lengths: NDArray[np.int64],
+    numbers: "SourceNumbers",
+    part_tokens: int,
 ) -> SplitCounts:
-    """Write one split; `byte_lengths` (V,) is `token_byte_lengths`, and `numbers` those of its sources for now."""
+    """Write one split; `byte_lengths` (V,) is `token_byte_lengths`, and `numbers` those of its sources for now.
+
+    Of more than `part_tokens` tokens, ids and loss are folders of parts.
+    """
     ids_type = np.uint16 if len(byte_lengths) <= 1 << 16 else np.uint32
     text = 0
     with ExitStack() as files:
         ids, loss, offsets, sources = (
-            files.enter_context(_NpyWriter(folder / f"{split}_{name}.npy", kind))
-            for name, kind in zip(EncodedRecords._fields, (ids_type, np.uint8, np.int64, np.uint16), strict=True)
+            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind, length))
+            for name, kind, length in zip(
+                EncodedRecords._fields,
+                (ids_type, np.uint8, np.int64, np.uint16),
+                (part_tokens, part_tokens, sys.maxsize, sys.maxsize),
+                strict=True,
+            )
         )
         offsets.append(np.zeros(1))
         for part in parts:
@@ -186,7 +181,8 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
 
 def read_split(folder: Path, split: str) -> EncodedSplit:
     """The split's arrays, mapped from disk."""
-    return EncodedSplit(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in EncodedSplit._fields))
+    ids, loss, offsets = (open_array(folder / f"{split}_{name}.npy") for name in EncodedSplit._fields)
+    return EncodedSplit(ids, loss, np.asanyarray(offsets))
 
 
 def read_sources(folder: Path, split: str, meta: Meta) -> Sources:

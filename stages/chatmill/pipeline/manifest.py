@@ -8,13 +8,15 @@ Sizes may be missing, as in manifests of version 0.1.0. Nothing outside the fold
 of a DVC cache that the files of a folder may be links to.
 """
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
+
+from chatmill.pipeline.parts import PART_LIST, check_parts
+from chatmill.pipeline.store import sha256_of
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -28,7 +30,7 @@ _CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC names the objects of 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     """Write the manifest of a finished folder; `fingerprint` is that of its tokenizer."""
     paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
-    files = {str(file.relative_to(folder)): _sha256(file) for file in paths}
+    files = {str(file.relative_to(folder)): sha256_of(file) for file in paths}
     sizes = {str(file.relative_to(folder)): file.stat().st_size for file in paths}
     content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files, "sizes": sizes}
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -37,8 +39,16 @@ def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
 def write_file_manifest(
     manifest: Path, files: Iterable[Path], *, kind: str, counts: dict[str, Any] | None = None
 ) -> None:
-    """Write a manifest of some files beside it, which have no tokenizer, and counts of what is in them."""
-    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": "", "files": {f.name: _sha256(f) for f in files}}
+    """Write a manifest of some files beside it, which have no tokenizer, and counts of what is in them.
+
+    The checksum of a file in parts is that of their list.
+    """
+    content = {
+        "format": FORMAT_VERSION,
+        "kind": kind,
+        "fingerprint": "",
+        "files": {f.name: _checksum(f) for f in files},
+    }
     content |= {} if counts is None else {"counts": counts}
     manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -52,8 +62,10 @@ def check_file(file: Path, manifest: Path) -> None:
         expected = files.get(file.name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{manifest}: not a manifest: run `chatmill repair`, then `dvc repro`") from error
-    if expected is not None and _sha256(file) != expected:
+    if expected is not None and _checksum(file) != expected:
         raise ValueError(f"{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`")
+    if expected is not None and file.is_dir():
+        check_parts(file)
 
 
 def check_manifest(folder: Path) -> str | None:
@@ -76,7 +88,7 @@ def check_manifest(folder: Path) -> str | None:
     for name, checksum in files.items():
         file = _file_inside(folder, name)
         changed = sizes.get(name, file.stat().st_size) != file.stat().st_size
-        if changed or _sha256(file) != checksum:
+        if changed or sha256_of(file) != checksum:
             raise ValueError(f"{file} is damaged or was edited: {_REMEDY}")
     return str(fingerprint)
 
@@ -127,6 +139,6 @@ def _file_inside(folder: Path, name: str) -> Path:
     return file
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _checksum(file: Path) -> str:
+    """The SHA-256 of a file, or of the list of its parts."""
+    return sha256_of(file / PART_LIST if file.is_dir() else file)

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from chatmill.pipeline.parts import open_parts, size_of
+
 SHARD_BYTES = 16_000_000
 
 
 class FileRange(NamedTuple):
-    """The lines of a file that start in [start, end)."""
+    """The lines of a file, or of its parts, that start in [start, end)."""
 
     file: Path
     start: int
@@ -19,7 +21,7 @@ class FileRange(NamedTuple):
 
     def lines(self) -> Iterator[bytes]:
         """The lines, each complete."""
-        with self.file.open("rb") as stream:
+        with open_parts(self.file) as stream:
             stream.seek(max(self.start - 1, 0))
             position = self.start - 1 + len(stream.readline()) if self.start else 0
             while position < self.end and (line := stream.readline()):
@@ -29,5 +31,5 @@ class FileRange(NamedTuple):
 
 def shards_of(file: Path, size: int = SHARD_BYTES) -> list[FileRange]:
     """The parts of a file, of `size` bytes at most."""
-    end = file.stat().st_size
+    end = size_of(file)
     return [FileRange(file, start, min(start + size, end)) for start in range(0, end, size)]

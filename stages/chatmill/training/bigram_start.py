@@ -47,7 +47,7 @@ def count_bigrams(dataset: PackedDataset, seed: int) -> Bigrams:
     chosen = order[: spans.lengths[order].cumsum().searchsorted(_MAX_TOKENS) + 1]
     lengths, factors = spans.lengths[chosen] - 1, dataset.span_factors()[chosen]
     places = np.arange(lengths.sum()) + np.repeat(spans.starts[chosen] - lengths.cumsum() + lengths, lengths)
-    weights, size = np.repeat(factors, lengths), int(ids.max(initial=0)) + 1
+    weights, size = np.repeat(factors, lengths), np.iinfo(ids.dtype).max + 1
     keys, inverse = np.unique(ids[places].astype(np.int64) * size + ids[places + 1], return_inverse=True)
     counts = np.bincount(inverse, weights)
     first, second = np.divmod(keys[counts > 0], size)

@@ -30,9 +30,14 @@ class Row(NamedTuple):
 
 
 def find_heads(
-    split: EncodedSplit, starts: np.ndarray, lengths: np.ndarray, template: TemplateName, special: Mapping[str, int]
+    split: EncodedSplit,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    template: TemplateName,
+    special: Mapping[str, int],
+    kinds: dict[bytes, int],
 ) -> Heads:
-    """The heads of the conversations at `starts`; in the template `markers`, `<|bos|>` alone.
+    """The heads of the conversations at `starts`; in the template `markers`, `<|bos|>` alone. It adds to the `kinds`.
 
     A system message is the only one whose role differs from that of the message after the next, and no answer follows
     it.
@@ -49,7 +54,6 @@ def find_heads(
         roles, later_roles = (split.ids[np.minimum(mark + 1, last)] for mark in (marks[first], third))
         is_system = (third < ends) & (roles != later_roles)
         heads = np.where(is_system & ~answers, second - starts, heads)
-    kinds: dict[bytes, int] = {}
     texts = (split.ids[start : start + head].tobytes() for start, head in zip(starts, heads, strict=True))
     return Heads(heads, np.array([kinds.setdefault(text, len(kinds)) for text in texts], np.int64))
 

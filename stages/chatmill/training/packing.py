@@ -13,12 +13,15 @@ import numpy as np
 from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit, Sources
+from chatmill.pipeline.part_arrays import PartedArray
 from chatmill.teacher.predictions import Predictions
 from chatmill.training.best_fit import best_fit
 from chatmill.training.chains import Heads, Row, find_heads, make_chains
 from chatmill.training.source_weights import draw_epoch, source_factors
 from chatmill.training.train_parameters import Weight
 
+_BLOCK = 1 << 24  # tokens that are looked through at once
+_PARTS_AT_ONCE = 16  # of a large dataset, from which the conversations of some steps are
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
 
 
@@ -40,6 +43,18 @@ class ConversationSpans:
     def packed_lengths(self) -> np.ndarray:
         """(N,) tokens that each takes in a row."""
         return np.asarray(self.lengths + self.truncated)
+
+    @classmethod
+    def joined(cls, parts: Sequence["ConversationSpans"]) -> "ConversationSpans":
+        """Those of all parts, one after the other."""
+        heads = Heads(*(np.concatenate(arrays) for arrays in zip(*(part.heads for part in parts), strict=True)))
+        names = ("starts", "lengths", "truncated", "documents")
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**arrays, heads=heads, rejected=sum(part.rejected for part in parts))
+
+    def after(self, first: int) -> "ConversationSpans":
+        """The same, whose first token is this one of the split."""
+        return replace(self, starts=self.starts + first)
 
     def not_longer(self, length: int) -> "ConversationSpans":
         """Those of at most `length` tokens that are not truncated."""
@@ -75,6 +90,29 @@ def truncate_conversations(
     """
     if context < 2:
         raise ValueError(f"context = {context}: expected 2 tokens or more, as one alone predicts none")
+    kinds: dict[bytes, int] = {}
+    blocks = [
+        _truncate(block, context, template, special, kinds).after(first) for first, block in _blocks(split, _BLOCK)
+    ]
+    return ConversationSpans.joined(blocks)
+
+
+def _blocks(split: EncodedSplit, size: int) -> Iterator[tuple[int, EncodedSplit]]:
+    """Conversations of about `size` tokens together, with their first token: more of them need not be in memory."""
+    ends = np.append(
+        np.unique(np.searchsorted(split.offsets, range(size, len(split.ids), size))), len(split.offsets) - 1
+    )
+    start = 0
+    for end in dict.fromkeys(ends.tolist()):
+        first, last = split.offsets[start], split.offsets[end]
+        offsets = split.offsets[start : end + 1] - first
+        yield int(first), EncodedSplit(split.ids[first:last], split.loss[first:last], offsets)
+        start = end
+
+
+def _truncate(
+    split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int], kinds: dict[bytes, int]
+) -> ConversationSpans:
     starts, lengths, documents = np.array(split.offsets[:-1]), np.diff(split.offsets), split.is_document
     if len(starts):
         trained = np.logical_or.reduceat(split.loss == LossKind.TRAINED, starts)
@@ -84,7 +122,7 @@ def truncate_conversations(
         rejected = 0
     starts, lengths, documents, later = _divide_documents(starts, lengths, documents, context)
     truncated = ~documents & (lengths > context)
-    heads = find_heads(split, starts, lengths, template, special)
+    heads = find_heads(split, starts, lengths, template, special, kinds)
     for i in np.flatnonzero(truncated):
         span = slice(starts[i], starts[i] + lengths[i])
         begin, end = _end_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
@@ -150,11 +188,20 @@ class PackedDataset:
             order = draw_epoch(self._span_sources(), self.source_factors(), random)
         else:
             order = random.permutation(len(self.spans.starts))
+        order = self._part_by_part(order, random)
         for window in np.array_split(order, -(-len(order) // _WINDOW) or 1):
             documents = list(self._documents(window, random))
             rows = best_fit([self._length(document) for document in documents], self.row_length)
             for row in random.permutation(len(rows)):
                 yield Row(*map(np.concatenate, zip(*(documents[i] for i in rows[row]), strict=True)))
+
+    def _part_by_part(self, order: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """The order, in which a few parts of the tokens are read to the end before the next ones are."""
+        ids = self.split.ids
+        if not isinstance(ids, PartedArray) or len(ids.parts) <= _PARTS_AT_ONCE:
+            return order
+        turns = random.permutation(len(ids.parts)) // _PARTS_AT_ONCE  # of each part
+        return order[np.argsort(turns[self.spans.starts[order] // ids.part_length], kind="stable")]
 
     def _documents(self, window: np.ndarray, random: np.random.Generator) -> Iterator[Row]:
         """Each conversation by itself or in a chain."""

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from chatmill.app.integrity.project import LOCK_FILE, Project, items, lock_probl
 from chatmill.app.integrity.stores import StoredObject, read_runs, stored_objects
 from chatmill.app.integrity.workspace import Workspace
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_file, check_manifest
+from chatmill.pipeline.parts import PART_LIST, check_parts
 
 
 def survey(project: Project, remotes: Iterable[str] = ()) -> Survey:
@@ -139,6 +141,9 @@ def _check_manifests(result: Survey) -> None:
     for manifest in (Path(path) for path in outputs if path.endswith(MANIFEST_NAME)):
         for path in (path for path in outputs if Path(path).parent == manifest.parent and path != str(manifest)):
             checks.append((path, lambda f=root / path, m=root / manifest: check_file(f, m) if f.is_file() else None))  # type: ignore[misc]
+    for path in outputs:
+        for parts in sorted((root / path).rglob(PART_LIST)):
+            checks.append((path, partial(check_parts, parts.parent, in_store=True)))
     with ThreadPoolExecutor() as threads:
         for (path, _), error in zip(checks, threads.map(lambda check: _error_of(check[1]), checks), strict=True):
             if error:

@@ -56,7 +56,7 @@ class Verdicts:
         known = self.runs.model_names()
         if unknown := [name for name in names if name not in known]:
             raise ApiError(404, f"{unknown[0]!s:.200}: no such run with a model here: see /runs.json", code="no_run")
-        if not (self._folder / DATA).is_file():
+        if not (self._folder / DATA).exists():
             raise ApiError(409, f"{DATA}, on which runs are compared, is not here: run `dvc pull` or `dvc repro`")
         return [list(map(str, side)) for side in sides]
 

@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 
 import zstandard
 
+from chatmill.pipeline.parts import open_parts
+
 PACKED = {".gz": "gzip", ".zst": "zstd"}  # suffixes of names
 MAX_RATIO = 200  # of unpacked to packed bytes; text has 3 to 20, and one line again and again up to 1,000
 FREE_BYTES = 32 << 20  # unpacked, before the ratio matters
@@ -24,12 +26,12 @@ def inner_suffix(file: Path) -> str:
 
 @contextmanager
 def open_decompressed(file: Path) -> Iterator[io.BufferedReader]:
-    """The bytes of a file, unpacked if its name ends in .gz or .zst.
+    """The bytes of a file, unpacked if its name ends in .gz or .zst, or those of its parts.
 
     Raises ValueError with file and byte for a damaged file, and for one that unpacks to over FREE_BYTES and MAX_RATIO
     times the bytes read of it; Utf16Error for text that begins with the mark of UTF-16.
     """
-    with file.open("rb") as packed:
+    with open_parts(file) as packed:
         try:
             stream = _unpacked(file, packed)
             if stream.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):

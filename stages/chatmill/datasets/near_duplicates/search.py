@@ -29,6 +29,7 @@ from chatmill.datasets.near_duplicates.candidates import (
 from chatmill.datasets.near_duplicates.comparison import ComparedText, Relation, relation
 from chatmill.datasets.near_duplicates.fingerprints import fingerprints
 from chatmill.datasets.states import NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
+from chatmill.pipeline.parts import open_parts, size_of
 from chatmill.pipeline.progress import progress
 
 BLOCK_RECORDS = 1 << 16
@@ -82,24 +83,23 @@ class RecordFiles(NamedTuple):
         return RecordTable(states, sizes, np.searchsorted(self.positions(), self.starts()))
 
     def positions(self) -> NDArray[np.uint64]:
-        """The byte of each record."""
+        """The byte at which each record begins, and in the end that after the last one."""
         return np.memmap(self.folder / "positions", np.uint64, "r")
 
     def starts(self) -> list[int]:
         """The byte at which each file begins."""
-        return list(accumulate((file.stat().st_size for file in self.files[:-1]), initial=0))
+        return list(accumulate((size_of(file) for file in self.files[:-1]), initial=0))
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[int], ComparedText]]:
         """A function that returns the text of a record."""
         positions, starts = self.positions(), self.starts()
-        end = starts[-1] + self.files[-1].stat().st_size
         with ExitStack() as opened:
-            streams = [opened.enter_context(file.open("rb", buffering=0)) for file in self.files]
+            streams = [opened.enter_context(open_parts(file)) for file in self.files]
 
             def compared(record: int) -> ComparedText:
                 position = int(positions[record])
-                size = (int(positions[record + 1]) if record + 1 < len(positions) else end) - position
+                size = int(positions[record + 1]) - position
                 number = bisect_right(starts, position) - 1
                 streams[number].seek(position - starts[number])
                 return ComparedText(from_json(streams[number].read(size))["text"])
