@@ -22,6 +22,13 @@ UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tab
     !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim() && node.tagName !== "SELECT"))
     .map((node) => node.outerHTML)"""
 
+LINES_OF_DAY = """({ firstChild }) => {
+    const day = document.createRange();
+    day.setStart(firstChild, 0);
+    day.setEnd(firstChild, "2026-01-31".length);
+    return day.getClientRects().length;
+}"""
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
@@ -419,6 +426,19 @@ def test_the_page_is_never_wider_than_the_screen(browser, address, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         scrolls = page.evaluate("(node => node.scrollWidth > node.clientWidth)(document.getElementById('runs'))")
         assert scrolls == (width == 360)
+
+
+def test_the_table_fits_a_laptop_and_a_date_is_broken_before_its_time_alone(page):
+    assert page.locator(".scroll").evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    dates = page.locator("tbody td:nth-child(3)").filter(has_text=":").all()
+    assert {date.evaluate(LINES_OF_DAY) for date in dates} == {1}
+
+
+def test_controls_are_large_enough_for_a_finger(browser, address):
+    with visit(browser, f"{address}/runs", viewport={"width": 390, "height": 844}, has_touch=True) as page:
+        page.wait_for_selector("tbody tr")
+        controls = page.locator("button:visible, select:visible, input[type=search]")
+        assert min(controls.evaluate_all("(all) => all.map((node) => node.getBoundingClientRect().height)")) >= 44
 
 
 def test_colours_follow_the_system_until_a_theme_is_chosen(browser, address):
