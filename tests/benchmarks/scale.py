@@ -7,8 +7,8 @@ mix, train_tokenizer and encode one after another, each with each number of work
 ($CHATMILL_ENGINE), which have to write the same bytes. The words are those of data/raw/talk.jsonl, as often as they
 occur there, so that the chats are no language but have its vocabulary; none is a duplicate. MB are those of JSON lines
 before compression for prepare, and of what the stage before has written for the others. "CPU" is the time of all
-processes, but for those of Ray, and the peak that of the largest. Files are removed as soon as they are measured:
-FOLDER needs about four times the size.
+processes, but for those of Ray and Slurm, and the peak that of the largest. Files are removed as soon as they are
+measured: FOLDER needs about four times the size.
 """
 
 import argparse

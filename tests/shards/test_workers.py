@@ -8,20 +8,28 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from chatmill.shards.workers import available_workers, worker_pool
+from support import slurm
 from support.paths import ROOT
 from support.shard_functions import array, failed_by_lock, failed_by_pair, killed, killed_once, refused, squared
 from support.training_runs import free_port
 
+PACKAGES = {"ray": "ray", "slurm": "submitit"}
+REMEDIES = {"slurm": r"Slurm's state is FAILED \(.*[Kk]illed.*\): set CHATMILL_SLURM, as mem=8G,time=04:00:00"}
 
-@pytest.fixture(autouse=True, params=["local", pytest.param("ray", marks=pytest.mark.slow)])
-def engine(request, monkeypatch):
-    """Each engine: Ray with the extra `scale`."""
-    if request.param == "ray":
-        pytest.importorskip("ray")
-        monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+
+@pytest.fixture(autouse=True, params=["local", *(pytest.param(name, marks=pytest.mark.slow) for name in PACKAGES)])
+def engine(request, monkeypatch, tmp_path_factory):
+    """Each engine: Ray with the extra `scale`, Slurm by a stand-in."""
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param])
     monkeypatch.setenv("CHATMILL_ENGINE", request.param)
     monkeypatch.setenv("CHATMILL_WORKERS", "8")
-    return request.param
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    if request.param == "slurm":
+        slurm.start(tmp_path_factory.mktemp("slurm"), monkeypatch)
+    yield request.param
+    if request.param == "slurm":
+        slurm.final_states()
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
@@ -41,10 +49,11 @@ def test_of_a_process_that_is_killed_only_its_shard_is_done_again(tmp_path, kill
     assert sum(file.name != "calls" for file in tmp_path.iterdir()) == kills
 
 
-def test_a_shard_on_which_every_process_is_killed_is_named():
+def test_a_shard_on_which_every_process_is_killed_is_named(engine):
+    remedy = REMEDIES.get(engine, "set CHATMILL_WORKERS to fewer")
     with (
         worker_pool(2) as ordered_map,
-        pytest.raises(ValueError, match=r"^5: 3 processes .* were killed, as for .*: set CHATMILL_WORKERS to fewer$"),
+        pytest.raises(ValueError, match=rf"^5: 3 processes .* were killed, as for want of memory: {remedy}$"),
     ):
         list(ordered_map(killed, [5]))
 
@@ -97,12 +106,13 @@ def test_the_number_of_processes_is_set_by_the_environment(monkeypatch):
 
 def test_an_engine_that_is_unknown_or_not_installed_is_named(monkeypatch, engine):
     monkeypatch.setenv("CHATMILL_ENGINE", "spark")
-    with pytest.raises(ValueError, match=r"^CHATMILL_ENGINE: expected local or ray"), worker_pool(2):
+    with pytest.raises(ValueError, match=r"^CHATMILL_ENGINE: expected one of local, ray, slurm, got"), worker_pool(2):
         pass
-    monkeypatch.setenv("CHATMILL_ENGINE", "ray")
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"ray, which is not installed: pip install -e '\.\[scale\]'"), worker_pool(2):
-        pass
+    for name, package in PACKAGES.items():
+        monkeypatch.setenv("CHATMILL_ENGINE", name)
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ValueError, match=rf"is {name}, .*: pip install -e '\.\[scale\]'"), worker_pool(2):
+            pass
 
 
 @pytest.mark.slow

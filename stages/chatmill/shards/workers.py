@@ -10,13 +10,14 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
-from chatmill.shards import ray_engine
+from chatmill.shards import ray_engine, slurm_engine
 from chatmill.shards.worker_errors import KILLED, LESS_AT_ONCE, sendable
 
 OrderedMap = Callable[..., Iterable[Any]]  # as `map` over one iterable
 
 WORKERS, ENGINE = "CHATMILL_WORKERS", "CHATMILL_ENGINE"
-ENGINES = ("local", "ray")
+_CLUSTERS = {"ray": ray_engine.started, "slurm": slurm_engine.started}
+ENGINES = ("local", *_CLUSTERS)
 ATTEMPTS = 3  # of a shard, whose process was killed
 AHEAD = 2  # shards for each process that are begun or wait for those before them, which bounds the memory
 
@@ -43,9 +44,9 @@ def worker_pool(most: int) -> Iterator[OrderedMap]:
     """
     engine, count = os.environ.get(ENGINE) or "local", min(most, available_workers())
     if engine not in ENGINES:
-        raise ValueError(f"{ENGINE}: expected {' or '.join(ENGINES)}, got {engine!r}")
-    if most > 1 and engine == "ray":
-        with ray_engine.started(count, ATTEMPTS) as ordered_map:
+        raise ValueError(f"{ENGINE}: expected one of {', '.join(ENGINES)}, got {engine!r}")
+    if most > 1 and engine in _CLUSTERS:
+        with _CLUSTERS[engine](count, ATTEMPTS) as ordered_map:
             yield ordered_map
     elif count > 1:
         with scripts_on_path(), ExitStack() as stack:
