@@ -1,5 +1,6 @@
 """Train the chat model."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from chatmill.training.model_folder import write_model
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.precision import NUMBER_FORMATS, choose_precision
+from chatmill.training.remote_states import check_remote
 from chatmill.training.run_length import describe_run
 from chatmill.training.samples import sample_answers
 from chatmill.training.train_parameters import Precision, TrainParameters
@@ -333,6 +335,8 @@ def main(
     """
     if parameters.initial is not None:
         check_external(parameters.initial, external, "train_model.initial")
+    if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first saves states
+        check_remote()
     device = choose_device_kind(parameters.device)
     count = 1 if is_launched() else choose_processes(parameters.processes, device)
     arguments = (device, tokens, tokenizer, teacher, model, curve, parameters)

@@ -1,6 +1,7 @@
 """The job of stages/cluster, run by a stand-in for Slurm: two agents on this machine, each as a node."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -46,15 +47,15 @@ def clone(tmp_path):
     return tmp_path
 
 
-def submit(clone, **length):
-    """The job, started as sbatch starts it, for a run of this length."""
+def submit(clone, variables=None, **length):
+    """The job, started as sbatch starts it with these variables, for a run of this length."""
     (clone / "params.yaml").write_text(yaml.safe_dump({"train_model": SETTINGS | length}))
     path = f"{clone}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "PORT": str(free_port())}
     return subprocess.Popen(
         ["bash", SOURCE / "cluster/train.sbatch"],
         cwd=clone,
-        env=os.environ | {"PATH": path, "DVC_ROOT": str(clone), "OMP_NUM_THREADS": "1"} | job,
+        env=os.environ | {"PATH": path, "DVC_ROOT": str(clone), "OMP_NUM_THREADS": "1"} | job | (variables or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,3 +91,29 @@ def test_a_job_that_fails_is_not_queued_again(clone):
     output, _ = job.communicate(timeout=200)
     assert job.returncode != 0 and "train_model.steps" in output, output
     assert not (clone / "requeued").exists()
+
+
+def test_a_job_whose_states_were_lost_goes_on_from_the_storage(clone):
+    (clone / "storage").mkdir()
+    length = {"steps": 500, "checkpoint_every": 5, "variables": {"CHATMILL_CHECKPOINTS": f"file://{clone}/storage"}}
+    job = submit(clone, **length)
+    while not list(clone.glob("storage/*/*.complete")) and job.poll() is None:
+        time.sleep(0.1)
+    job.terminate()
+    output, _ = job.communicate(timeout=200)
+    shutil.rmtree(clone / ".cache")
+    job = submit(clone, **length)
+    output, _ = job.communicate(timeout=400)
+    assert job.returncode == 0 and output.count("resumes after step") == 1, output
+    assert not list((clone / "storage").iterdir())
+
+
+def test_rented_machines_have_the_storage_and_train_as_slurms_nodes_do():
+    task = yaml.safe_load((SOURCE / "cluster/sky.yaml").read_text())
+    assert task["envs"]["CHATMILL_CHECKPOINTS"] is None and "file_mounts" not in task  # who launches it must name one
+    commands = [
+        " ".join(text.replace("\\\n", " ").split())
+        for text in (task["run"], (SOURCE / "cluster/train.sbatch").read_text())
+    ]
+    stages = [command[command.index("stages/train_model.py") :].partition("train.tsv")[0] for command in commands]
+    assert stages[0] == stages[1]

@@ -2,13 +2,13 @@
 
     .cache/resume/<parameters>-<data>-<code>-<machine>/<number>-<sha256 of the file>.pt
 
-The last two states remain on disk, so that a damaged one costs only the steps between them.
+The last two states remain on disk, so that a damaged one costs only the steps between them. With $CHATMILL_CHECKPOINTS
+they are also in a storage, from which a machine that has none, or only older ones, fetches the last.
 """
 
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -17,22 +17,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 from chatmill.training.processor import machine_properties
+from chatmill.training.remote_states import RemoteStates, remote_address
+from chatmill.training.state_file import is_state_name, is_whole, read_state, state_name, state_number, write_state
 
 PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
 _MAX_TO_KEEP = 2
 _MAX_AGE = 7 * 24 * 3600  # seconds since a run's last save, after which it is not expected to resume
 default_log = partial(log, "checkpoint")  # for states that no stage saves
-_NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.pt")
 
 
 def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
@@ -55,7 +53,7 @@ def _sha256(content: bytes) -> str:
 
 
 class Checkpoint:
-    """The states of a run on disk, in the project's scratch folder, which git and DVC ignore.
+    """The states of a run on disk, in the project's scratch folder, which git and DVC ignore; and in a storage, if any.
 
     Errors are logged in a sentence, and the run continues.
     """
@@ -64,33 +62,38 @@ class Checkpoint:
         self.folder = Path(os.environ.get("DVC_ROOT", "."), SCRATCH, "resume", name)
         self.log = log
         self.failed = False
+        address = remote_address()
+        self.remote = RemoteStates(address, name, log) if address else None
 
     def save(self, state: Any) -> bool:
         """Write a state; return whether it is complete on disk. If the process is killed, the former ones remain."""
         part = self.folder / "part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            sha256 = _write(state, part)
+            sha256 = write_state(state, part)
             files = self._files()
-            part.replace(self.folder / f"{_number(files[-1]) + 1 if files else 1}-{sha256}.pt")
+            file = self.folder / state_name(self._newest() + 1, sha256)
+            part.replace(file)
             _flush(self.folder)
-            for file in files[: 1 - _MAX_TO_KEEP]:
-                file.unlink(missing_ok=True)
+            for former in files[: 1 - _MAX_TO_KEEP]:
+                former.unlink(missing_ok=True)
         except OSError as error:
             self._log_once(error)
             with suppress(OSError):
                 part.unlink()
             return False
         self.failed = False
+        if self.remote:
+            self.remote.send(file, _MAX_TO_KEEP)
         return True
 
     def load(self) -> Any | None:
         """The last undamaged state, on the CPU; None where there is none."""
+        if self.remote:
+            self.remote.fetch(self.folder, self._newest())
         for file in reversed(self._files()):
-            with file.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() == file.stem.split("-")[1]:
-                    stream.seek(0)
-                    return torch.load(stream, map_location="cpu", weights_only=True)
+            if is_whole(file, file.name):
+                return read_state(file)
             file.unlink(missing_ok=True)
             self.log(f"{file} is damaged: the run resumes from the state before it, or from the start")
         self._log_unusable()
@@ -98,6 +101,8 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the states of this run, which is done, and of runs that were abandoned."""
+        if self.remote:
+            self.remote.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # another run may do the same, or still need the folder
             for folder in self.folder.parent.iterdir():
@@ -107,15 +112,23 @@ class Checkpoint:
 
     def _log_unusable(self) -> None:
         """Log the states of runs with the same parameters that this run cannot resume, and why."""
-        for folder in sorted(self.folder.parent.glob("*-*/")):
-            changed = changed_parts(self.folder.name, folder.name)
+        places = {folder.name: str(folder) for folder in sorted(self.folder.parent.glob("*-*/"))}
+        if self.remote:
+            places |= {name: self.remote.place_of(name) for name in self.remote.runs()}
+        for name, place in places.items():
+            changed = changed_parts(self.folder.name, name)
             if changed and changed[0] != "parameters":
                 reason = f"the {' and the '.join(changed)} changed after it was killed"
-                self.log(f"{folder} is not resumed, since {reason}: training starts from the beginning")
+                self.log(f"{place} is not resumed, since {reason}: training starts from the beginning")
 
     def _files(self) -> list[Path]:
         """The files of the states, the oldest first."""
-        return sorted((file for file in self.folder.glob("*.pt") if _NAME.fullmatch(file.name)), key=_number)
+        files = (file for file in self.folder.glob("*.pt") if is_state_name(file.name))
+        return sorted(files, key=lambda file: state_number(file.name))
+
+    def _newest(self) -> int:
+        """The number of the last state; 0 where there is none."""
+        return max((state_number(file.name) for file in self._files()), default=0)
 
     def _log_once(self, error: OSError) -> None:
         if not self.failed:
@@ -123,46 +136,6 @@ class Checkpoint:
             reason = reason[:1].lower() + reason[1:]
             self.log(f"{self.folder}: {reason}: training continues, but a killed run would resume from an older state")
         self.failed = True
-
-
-class _HashingWriter:
-    """A file that is hashed as it is written; it stores an OSError, which torch would hide behind one of its own."""
-
-    def __init__(self, file: FileIO) -> None:
-        self.file, self.digest, self.size = file, hashlib.sha256(), 0
-        self.error: OSError | None = None
-
-    def write(self, content: Any) -> int:
-        """Write the content and count its bytes; after an error, they are only counted."""
-        rest = memoryview(content).cast("B")
-        length = rest.nbytes
-        self.size += length
-        self.digest.update(rest)
-        try:
-            while rest and self.error is None:
-                rest = rest[self.file.write(rest) :]
-        except OSError as error:
-            self.error = error
-        return length
-
-    def flush(self) -> None:
-        """Do nothing: writes are not buffered."""
-
-
-def _write(state: Any, place: Path) -> str:
-    """Write a state and return the sha256 of the file. Raises OSError where there is no space for it."""
-    with place.open("wb", buffering=0) as file:
-        digested = _HashingWriter(file)
-        torch.save(state, digested)  # type: ignore[arg-type]  # it takes any object with a write method
-        if digested.error:
-            reason = f"{digested.error.strerror} for a state of {digested.size / 1e6:,.1f} MB"
-            raise OSError(digested.error.errno, reason)
-        os.fsync(file.fileno())
-    return digested.digest.hexdigest()
-
-
-def _number(file: Path) -> int:
-    return int(file.name.split("-")[0])
 
 
 def _flush(folder: Path) -> None:
