@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chatmill.datasets import conversation_files
-from chatmill.datasets.conversation_files import write_conversations
+from chatmill.datasets.conversation_files import Share, write_conversations
 from chatmill.datasets.formats.mapping import Columns
 from chatmill.datasets.source_parameters import SourceParameters
 
@@ -34,6 +34,10 @@ def written(folder: Path, parameters: SourceParameters):
     return counts, *(file.read_bytes() for file in files)
 
 
+def stripes(count):
+    return [Share(number, count) for number in range(count)]
+
+
 @pytest.mark.parametrize("rows", [255, 257, 3000])
 def test_several_processes_write_the_bytes_of_one(tmp_path, monkeypatch, rows):
     file = tmp_path / "chats.jsonl.gz"
@@ -42,7 +46,7 @@ def test_several_processes_write_the_bytes_of_one(tmp_path, monkeypatch, rows):
     one = written(tmp_path / "one", parameters)
     assert one[0][0] > rows / 2 and len(one[0][1]) >= 3
     for count in (2, 3):
-        monkeypatch.setattr(conversation_files, "_num_processes", lambda _, count=count: count)
+        monkeypatch.setattr(conversation_files, "_shares", lambda _, count=count: stripes(count))
         assert written(tmp_path / f"{count}", parameters) == one
 
 
@@ -59,8 +63,25 @@ def test_several_processes_write_the_bytes_of_one_of_trees(tmp_path, monkeypatch
     parameters = SourceParameters(path=file, format="oasst")
     one = written(tmp_path / "one", parameters)
     assert one[0][0] == 600 and one[0][1] == {"orphan": 120}
-    monkeypatch.setattr(conversation_files, "_num_processes", lambda _: 3)
+    monkeypatch.setattr(conversation_files, "_shares", lambda _: stripes(3))
     assert written(tmp_path / "three", parameters) == one
+
+
+def test_the_files_of_a_folder_are_read_by_as_many_processes_as_there_are(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for number in range(7):
+        rows = "" if number == 3 else "".join(f"{row(one)}\n" for one in range(600 * number, 600 * number + 500))
+        (tmp_path / f"data/{number}.jsonl").write_text(rows)
+    parameters = SourceParameters(path=tmp_path / "data", format="messages", max_reject_rate=0.9)
+    monkeypatch.setenv("CHATMILL_WORKERS", "1")
+    one = written(tmp_path / "one", parameters)
+    assert one[0][0] > 1000 and len(one[0][1]) >= 3
+    monkeypatch.setattr(conversation_files, "LARGE_BYTES", 1000)
+    monkeypatch.setenv("CHATMILL_WORKERS", "3")
+    assert [share.file.name for share in conversation_files._shares(parameters)] == [f"{i}.jsonl" for i in range(7)]
+    assert written(tmp_path / "three", parameters) == one
+    with_limit = parameters.model_copy(update={"limit": 900})
+    assert not any(share.file for share in conversation_files._shares(with_limit))
 
 
 def test_an_error_of_a_file_is_that_of_one_process(tmp_path, monkeypatch):
@@ -69,7 +90,7 @@ def test_an_error_of_a_file_is_that_of_one_process(tmp_path, monkeypatch):
     parameters = SourceParameters(
         path=file, format="table", columns={"prompt": "q", "response": "a", "system": "manner"}
     )
-    monkeypatch.setattr(conversation_files, "_num_processes", lambda _: 2)
+    monkeypatch.setattr(conversation_files, "_shares", lambda _: stripes(2))
     with pytest.raises(ValueError, match="no row has the column 'manner'"):
         written(tmp_path / "out", parameters)
     assert not [*(tmp_path / "out").iterdir()]
@@ -85,9 +106,9 @@ def test_large_files_that_take_little_memory_have_several_processes(tmp_path, mo
     monkeypatch.setenv("CHATMILL_WORKERS", "8")
     columns = {"prompt": "q", "response": "a"} if form == "table" else None
     parameters = SourceParameters(path=tmp_path / name, format=form, columns=columns)
-    assert conversation_files._num_processes(parameters) == expected
+    assert len(conversation_files._shares(parameters)) == expected
     if columns is not None:
         of_messages = parameters.model_copy(update={"columns": Columns(id="n", parent="p")})
-        assert conversation_files._num_processes(of_messages) == 1
+        assert len(conversation_files._shares(of_messages)) == 1
     monkeypatch.setattr(conversation_files, "LARGE_BYTES", 200)
-    assert conversation_files._num_processes(parameters) == 1
+    assert len(conversation_files._shares(parameters)) == 1

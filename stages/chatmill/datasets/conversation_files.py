@@ -1,7 +1,8 @@
 """Writes the conversations of a dataset and its rejects, with several processes where the dataset is large.
 
-Each process reads all rows, which takes little of the time, and of N processes each converts every Nth stripe. Then the
-stripes of lines are joined in the order of the rows, so that the number of processes changes nothing.
+A dataset of many files is divided into these. Of any other, each process reads all rows, which takes little of the
+time, and of N processes each converts every Nth stripe. Then what they have written is joined in the order of the rows,
+so that the number of processes changes nothing.
 """
 
 import sys
@@ -33,19 +34,28 @@ MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
 _MAX_PROCESSES = 8  # more would mostly read
 _STRIPE_ROWS = 256
 _READ_BYTES = 1 << 20
+_FILE_BITS = 40  # of the number of a row in a file
 _ONE_READER = {".parquet", ".arrow", ".feather", ".json"}  # of which each reader may hold over 100 MB
 
 
 @dataclass(frozen=True)
 class Share:
-    """The rows that one of several processes converts."""
+    """One of `count` shares of the rows: those of a file, or else stripes of those of the dataset."""
 
-    process: int = 0
-    processes: int = 1
+    number: int = 0
+    count: int = 1
+    file: Path | None = None
+
+    def __str__(self) -> str:
+        return str(self.file) if self.file else f"share {self.number + 1} of {self.count} of its rows"
 
     def has(self, row: int) -> bool:
         """Whether a row, counted from 0, belongs to it."""
-        return row // _STRIPE_ROWS % self.processes == self.process
+        return self.file is not None or row // _STRIPE_ROWS % self.count == self.number
+
+    def place(self, row: int) -> int:
+        """A number for a row by which those of all shares are in order."""
+        return row if self.file is None else row + (self.number << _FILE_BITS)
 
 
 @dataclass
@@ -94,13 +104,18 @@ class _Files(NamedTuple):
 
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
     """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
-    files, count = _Files(conversations, rejects), _num_processes(parameters)
-    if count == 1:
+    files, shares = _Files(conversations, rejects), _shares(parameters)
+    if len(shares) == 1:
         return _write(Share(), source, parameters, [files], parameters.part_bytes)[0]
-    with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(count) as parallel_map:
-        parts = [_Files(*(Path(folder, f"{file.name}.{process}") for file in files)) for process in range(count)]
+    result, most = Written(), min(len(shares), 1 + _size(parameters) // LARGE_BYTES)
+    with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(most) as parallel_map:
+        parts = [_Files(*(Path(folder, f"{file.name}.{share.number}") for file in files)) for share in shares]
         write = partial(_write, source=source, parameters=parameters, parts=parts, part_bytes=sys.maxsize)
-        written, starts = zip(*parallel_map(write, (Share(process, count) for process in range(count))), strict=True)
+        done = parallel_map(write, shares)
+        starts = []
+        for one, own in progress(done, f"prepare {source}", total=len(shares)) if shares[0].file else done:
+            result.add(one)
+            starts.append(own)
         _join(
             [(part.conversations, [start for start, _ in own]) for part, own in zip(parts, starts, strict=True)],
             conversations,
@@ -111,9 +126,6 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
             rejects,
             sys.maxsize,
         )
-    result = Written()
-    for one in written:
-        result.add(one)
     return result
 
 
@@ -123,30 +135,42 @@ def tools_of(record: Record) -> list[str]:
     return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
 
 
-def _num_processes(parameters: SourceParameters) -> int:
-    """The number of processes that a dataset is worth: one for what is small, generated, or large in memory."""
+def _shares(parameters: SourceParameters) -> list[Share]:
+    """The shares of a dataset: its files if they are many, or stripes; a single one of what is small or generated.
+
+    With columns it is known at the end of all files whether some column is in none, so these are read in stripes; but
+    stripes of files that take much memory to read are not worth their readers.
+    """
     rows_are_messages = parameters.columns is not None and parameters.columns.parent is not None
     if rows_are_messages or parameters.format in ("skills", "talk", "hub", "documents"):
-        return 1
+        return [Share()]
     files = files_of(parameters.path, parameters.patterns)
+    count = min(available_workers(), 1 + _size(parameters) // LARGE_BYTES)
+    if count > 1 and len(files) >= 2 * count and parameters.limit is None and parameters.columns is None:
+        return [Share(number, len(files), file) for number, file in enumerate(files)]
     if any(inner_suffix(file) in _ONE_READER for file in files):
-        return 1
-    size = sum(file.stat().st_size for file in files)
-    return min(_MAX_PROCESSES, available_workers(), 1 + size // LARGE_BYTES)
+        return [Share()]
+    return [Share(number, min(_MAX_PROCESSES, count)) for number in range(min(_MAX_PROCESSES, count))]
+
+
+def _size(parameters: SourceParameters) -> int:
+    return sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
 
 
 def _write(
     share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files], part_bytes: int
 ) -> tuple[Written, list[tuple[int, int]]]:
     """Write the entries of the rows of a share; also returns where each of its stripes starts in its two files."""
-    files = parts[share.process]
+    files = parts[share.number]
+    if share.file:
+        parameters = parameters.model_copy(update={"path": share.file, "files": "*"})
     written, starts, dataset = Written(), list[tuple[int, int]](), dataset_of(parameters)
-    rows = dataset.rows if share.process else progress(dataset.rows, f"prepare {source}")
+    rows = dataset.rows if share.file or share.number else progress(dataset.rows, f"prepare {source}")
     with PartsWriter(files.conversations, part_bytes) as out, files.rejects.open("wb") as rejected:
         for number, row in enumerate(rows):
             if not share.has(number):
                 continue
-            if number % _STRIPE_ROWS == 0:
+            if number % _STRIPE_ROWS == 0 and not (share.file and starts):
                 starts.append((out.tell(), rejected.tell()))
             for entry in entries_of(dataset.item(row), source, parameters, written.tally):
                 if isinstance(entry, Record):
@@ -154,7 +178,7 @@ def _write(
                     written.add_record(entry)
                 else:
                     rejected.write(to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n")
-                    written.add_reject(number, entry)
+                    written.add_reject(share.place(number), entry)
     return written, starts
 
 
@@ -170,11 +194,19 @@ def _in_utf8(name: str) -> str:
 
 def _join(parts: Sequence[tuple[Path, Sequence[int]]], out: Path, part_bytes: int) -> None:
     """Write the stripes of several files in turn; each file comes with the places where its stripes start."""
-    with ExitStack() as files, PartsWriter(out, part_bytes) as target:
-        stripes = [_stripes(files.enter_context(file.open("rb")), starts) for file, starts in parts]
-        for number in range(sum(len(starts) for _, starts in parts)):
-            for data in next(stripes[number % len(parts)]):
-                target.write(data)
+    with PartsWriter(out, part_bytes) as target:
+        if all(len(starts) <= 1 for _, starts in parts):
+            for file, _ in parts:  # which may be too many to be open at once
+                with file.open("rb") as stream:
+                    for data in _pieces(stream, None):
+                        target.write(data)
+                file.unlink()
+            return
+        with ExitStack() as files:
+            stripes = [_stripes(files.enter_context(file.open("rb")), starts) for file, starts in parts]
+            for number in range(sum(len(starts) for _, starts in parts)):
+                for data in next(stripes[number % len(parts)]):
+                    target.write(data)
 
 
 def _stripes(stream: IO[bytes], starts: Sequence[int]) -> Iterator[Iterator[bytes]]:
