@@ -117,8 +117,15 @@ def _keys(
     return keys
 
 
-def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
-    """Set the state of each record in a shard of keys that duplicates another one.
+class Duplicates(NamedTuple):
+    """Records that duplicate another one: those on its side, and those on another side."""
+
+    own: NDArray[np.uint64]
+    leaked: NDArray[np.uint64]
+
+
+def duplicates_in(shard: Path, *, kind: str) -> Duplicates:
+    """The records in a shard of keys that duplicate another one.
 
     Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
     or that was generated before all others; of several such ones, the first of those with the most trained messages. Of
@@ -130,14 +137,10 @@ def mark_duplicates(shard: Path, *, states: Path, kind: str) -> None:
     first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
     split, is_hashed = keys["split"] % HASHED, keys["split"] // HASHED == 1
     kept_split = split[first][np.cumsum(first) - 1]
-    state = np.memmap(states, np.uint8, "r+")
-    if kind == "exact":
-        state[keys["record"][~first]] = DUPLICATE
     leaked = (split == TRAIN) & (kept_split != TRAIN)
     if kind == "question":
         leaked = is_hashed & (split != kept_split) | leaked & (keys["split"] >= BY_COLUMN)
-    records = keys["record"][leaked]
-    state[records if kind == "exact" else records[state[records] < DUPLICATE]] = LEAKED
+    return Duplicates(keys["record"][~first & (kind == "exact")], keys["record"][leaked])
 
 
 def find_duplicates(
@@ -171,9 +174,12 @@ def find_duplicates(
         count += counts[-1]
     _append(folder / "positions", np.array([position], np.uint64))
     for kind in ("exact", "question") if count else ():
-        marked = parallel_map(partial(mark_duplicates, states=folder / "states", kind=kind), shards[kind])
-        for _ in progress(marked, f"{kind} duplicates", total=len(shards[kind])):
-            pass
+        state = np.memmap(folder / "states", np.uint8, "r+")
+        found = parallel_map(partial(duplicates_in, kind=kind), shards[kind])
+        for duplicates in progress(found, f"{kind} duplicates", total=len(shards[kind])):
+            leaked = duplicates.leaked if kind == "exact" else duplicates.leaked[state[duplicates.leaked] < DUPLICATE]
+            state[duplicates.own] = DUPLICATE
+            state[leaked] = LEAKED
     if count and scopes is not None:
         records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
         mark_near_duplicates(shards["near"], records, parallel_map)
