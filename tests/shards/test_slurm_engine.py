@@ -19,7 +19,7 @@ from chatmill.shards.workers import worker_pool
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support import slurm
 from support.paths import ROOT, SOURCE
-from support.shard_functions import refused, squared
+from support.shard_functions import killed, killed_once, refused, squared
 from support.tiny import VOCABULARY
 
 pytestmark = pytest.mark.slow
@@ -74,6 +74,7 @@ def outputs(folder, monkeypatch):
 
 
 def test_outputs_are_those_of_this_machine_with_any_number_of_workers(folder, monkeypatch):
+    monkeypatch.setattr("chatmill.shards.slurm_engine._JOBS_FOR_EACH", 2)  # their start takes most of the time
     monkeypatch.setenv("CHATMILL_ENGINE", "local")
     expected = outputs(folder, monkeypatch)
     monkeypatch.setenv("CHATMILL_ENGINE", "slurm")
@@ -132,6 +133,16 @@ def test_a_job_that_somebody_cancels_ends_the_map():
         signal.signal(signal.SIGALRM, lambda *_: subprocess.run(["scancel", "1"]))
         signal.alarm(2)
         list(results)
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TIMEOUT"])
+def test_a_job_that_slurm_ends_is_submitted_again(folder, monkeypatch, state):
+    monkeypatch.setenv("STAND_IN_FAILED", state)
+    with worker_pool(2) as ordered_map:
+        assert list(ordered_map(partial(killed_once, folder=folder), [1, 2, 3])) == [1, 4, 9]
+        with pytest.raises(ValueError, match=rf"^5: 3 processes .*: Slurm's state is {state} "):
+            list(ordered_map(killed, [5]))
+    assert sorted((folder / "calls").read_text().split()) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -1,7 +1,8 @@
 """A stand-in for Slurm, whose jobs are processes of this machine.
 
 Its commands are links to this file, by whose names it knows what to do; they run without the packages of the tests.
-The file of a job in the folder $STAND_IN_SLURM holds its state, and the process number of one that runs.
+The file of a job in the folder $STAND_IN_SLURM holds its state, and the process number of one that runs. The state of
+one that fails is $STAND_IN_FAILED.
 """
 
 import fcntl
@@ -103,7 +104,7 @@ def _control(script, limit, output, error, *names):
             code = running.pop(name).returncode
             with _jobs() as jobs:
                 if (jobs / name).read_text().startswith("RUNNING"):
-                    (jobs / name).write_text("FAILED" if code else "COMPLETED")
+                    (jobs / name).write_text(os.environ.get("STAND_IN_FAILED", "FAILED") if code else "COMPLETED")
         time.sleep(0.02)
 
 
