@@ -25,10 +25,10 @@ from chatmill.shards.workers import ENGINES
 ROOT = Path(__file__).parents[2]
 PARAMS = """\
 prepare: {chats: {path: chats.jsonl.zst, format: messages}}
-mix: {validation_share: 0.01, test_share: 0.01, near_duplicates: false}
+mix: {validation_share: 0.01, test_share: 0.01, near_duplicates: false, part_bytes: 256000000}
 train_tokenizer: {type: bpe, vocab_size: 8192, special_tokens: [], max_bytes: 2000000000,
   bpe: {pattern: qwen2, trainer: rustbpe, buffer_size: 8192}}
-encode: {template: chatml}
+encode: {template: chatml, part_tokens: 100000000}
 """
 COMMANDS = {
     "prepare": "prepared/chats.jsonl prepared/chats.rejects.jsonl prepared/chats.manifest.json",

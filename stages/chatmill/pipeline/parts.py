@@ -170,17 +170,18 @@ def finish_parts(
 ) -> None:
     """Write the list of an output of several parts; if a store is named, they are moved there."""
     if count > 1:
-        describe = partial(_describe, store=current_store(), count_records=count_records)
-        parts = list(ordered_map(describe, [output / part_name(i) for i in range(count)]))
+        store, files = current_store(), [output / part_name(i) for i in range(count)]
+        parts = list(ordered_map(partial(_describe, store=store, count_records=count_records), files))
         content = {"format": FORMAT_VERSION, "parts": [part._asdict() for part in parts]}
         (output / PART_LIST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        for file in files if store else ():
+            file.unlink()
 
 
 def _describe(file: Path, *, store: Store | None, count_records: Callable[[Path], int]) -> Part:
     part = Part(file.name, sha256_of(file), file.stat().st_size, count_records(file))
     if store is not None:
         store.add(file, part.sha256)
-        file.unlink()
     return part
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.pipeline.processes import SOURCE_ROOT
+from chatmill.pipeline.settings import SettingName, setting, variable
 from chatmill.pipeline.user_errors import error_line
 from chatmill.shards.worker_errors import KILLED, LESS_AT_ONCE, sendable
 
@@ -38,7 +39,7 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
             address=address or "local",
             num_cpus=None if address else count,
             include_dashboard=None if address else False,
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)} | _settings()},
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -49,6 +50,13 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
         yield partial(_ordered_map, ray, attempts, _LESS_AT_ONCE if address else LESS_AT_ONCE)
     finally:
         ray.shutdown()
+
+
+def _settings() -> dict[str, str]:
+    """The settings that workers need, as variables: those of the cluster's processes may be others."""
+    names: tuple[SettingName, ...] = ("store", "store_cache_gb")
+    found = {variable(name): setting(name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _check(address: str | None) -> None:

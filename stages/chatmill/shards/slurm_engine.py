@@ -20,9 +20,10 @@ from typing import Any
 
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.processes import SOURCE_ROOT, is_alive
+from chatmill.pipeline.settings import setting, variable
 from chatmill.shards.worker_errors import KILLED, sendable
 
-OPTIONS = "CHATMILL_SLURM"
+OPTIONS = variable("slurm")
 _COMMANDS = ("sbatch", "srun", "sacct", "scancel")
 _OWN_OPTIONS = ("array", "error", "nodes", "ntasks", "ntasks-per-node", "output")
 _DEFAULTS = {"job_name": "chatmill", "time": "01:00:00"}
@@ -46,7 +47,7 @@ def started(count: int, attempts: int) -> Iterator[Callable[..., Iterable[Any]]]
         import submitit
     except ModuleNotFoundError as error:
         raise ValueError("CHATMILL_ENGINE is slurm, which needs submitit: pip install -e '.[scale]'") from error
-    options = _DEFAULTS | _options(os.environ.get(OPTIONS, ""))
+    options = _DEFAULTS | _options(setting("slurm") or "")
     _check_commands()
     submitit.SlurmJob.watcher = type(submitit.SlurmJob.watcher)(delay_s=_STATE_SECONDS)
     parent = Path(SCRATCH, "slurm").absolute()

@@ -10,12 +10,12 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from chatmill.pipeline.processes import die_with_parent, scripts_on_path
+from chatmill.pipeline.settings import setting, variable
 from chatmill.shards import ray_engine, slurm_engine
 from chatmill.shards.worker_errors import KILLED, LESS_AT_ONCE, sendable
 
 OrderedMap = Callable[..., Iterable[Any]]  # as `map` over one iterable
 
-WORKERS, ENGINE = "CHATMILL_WORKERS", "CHATMILL_ENGINE"
 _CLUSTERS = {"ray": ray_engine.started, "slurm": slurm_engine.started}
 ENGINES = ("local", *_CLUSTERS)
 ATTEMPTS = 3  # of a shard, whose process was killed
@@ -23,13 +23,13 @@ AHEAD = 2  # shards for each process that are begun or wait for those before the
 
 
 def available_workers() -> int:
-    """The number of processes that may work at once: $CHATMILL_WORKERS, or that of this process's processors.
+    """The number of processes that may work at once: the setting `workers`, or that of this process's processors.
 
     Raises ValueError for a value that is no number from 1.
     """
-    if text := os.environ.get(WORKERS):
+    if text := setting("workers"):
         if not (text.isdecimal() and int(text)):
-            raise ValueError(f"{WORKERS}: expected a number of processes from 1, got {text!r}")
+            raise ValueError(f"{variable('workers')}: expected a number of processes from 1, got {text!r}")
         return int(text)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -38,13 +38,13 @@ def available_workers() -> int:
 def worker_pool(most: int) -> Iterator[OrderedMap]:
     """A `map` over several processes, of which there are `most` at most, that preserves the order of results.
 
-    The processes are those of this machine, or of the engine that $CHATMILL_ENGINE names. The function, which must do
-    the same when it is repeated, and the shards are sent to them. If one of them is killed, its shard is done again by
-    another one; for a shard on which three are killed the map raises ValueError.
+    The processes are those of this machine, or of the engine that the setting `engine` names. The function, which must
+    do the same when it is repeated, and the shards are sent to them. If one of them is killed, its shard is done again
+    by another one; for a shard on which three are killed the map raises ValueError.
     """
-    engine, count = os.environ.get(ENGINE) or "local", min(most, available_workers())
+    engine, count = setting("engine") or "local", min(most, available_workers())
     if engine not in ENGINES:
-        raise ValueError(f"{ENGINE}: expected one of {', '.join(ENGINES)}, got {engine!r}")
+        raise ValueError(f"{variable('engine')}: expected one of {', '.join(ENGINES)}, got {engine!r}")
     if most > 1 and engine in _CLUSTERS:
         with _CLUSTERS[engine](count, ATTEMPTS) as ordered_map:
             yield ordered_map
