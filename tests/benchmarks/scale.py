@@ -20,6 +20,7 @@ from pathlib import Path
 
 from data import SPAWN, measure
 
+from chatmill.pipeline.parts import size_of
 from chatmill.shards.workers import ENGINES
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +113,7 @@ def main(gigabytes: list[float], workers: list[int], engines: list[str], parent:
 
 def run_stage(stage: str, folder: Path, size: float, raw: int, ways: list[tuple[int, str]]) -> None:
     """Print a row for each number of workers and engine; the outputs of the last one remain."""
-    read = (folder / READ[stage]).stat().st_size if stage in READ else raw
+    read = size_of(folder / READ[stage]) if stage in READ else raw
     first, seconds = "", 0.0
     for count, engine in ways:
         for name in WRITTEN[stage]:
