@@ -22,6 +22,20 @@ def test_an_atomic_output_replaces_a_folder_at_once(tmp_path):
     assert list(tmp_path.iterdir()) == [output]
 
 
+def test_a_folder_replaces_a_file_and_a_file_a_folder(tmp_path):
+    output = tmp_path / "train.jsonl"
+    output.write_text("one file")
+    with atomic_output(output) as place:
+        place.mkdir()
+        (place / "part").touch()
+        assert output.read_text() == "one file"
+    assert [file.name for file in output.iterdir()] == ["part"]
+    with atomic_output(output) as place:
+        place.write_text("again one file")
+    assert output.read_text() == "again one file"
+    assert list(tmp_path.iterdir()) == [output]
+
+
 def test_a_growing_output_is_read_while_it_is_written_and_whole_in_the_end(tmp_path):
     output = tmp_path / "curve"
     output.write_text("of an earlier run, and longer")

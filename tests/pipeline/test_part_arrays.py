@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from chatmill.pipeline import part_arrays
 from chatmill.pipeline.part_arrays import ArrayWriter, PartedArray, open_array
+from chatmill.pipeline.parts import PART_LIST
 
 
 def write(file, chunks, part_length, dtype=np.uint16):
@@ -45,6 +48,26 @@ def test_each_part_is_an_array_that_numpy_reads(tmp_path):
         [8],
     ]
     assert [part.records for part in array.parts] == [4, 4, 1]
+
+
+@pytest.mark.parametrize(("number", "records"), [(0, 0), (0, 5), (1, 3), (2, 5), (2, 0)])
+def test_a_list_of_parts_of_other_lengths_is_refused(tmp_path, number, records):
+    write(tmp_path / "x.npy", [range(9)], 4)
+    file = tmp_path / "x.npy" / PART_LIST
+    content = json.loads(file.read_text())
+    content["parts"][number]["records"] = records
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"parts\.json: its parts have different lengths: run"):
+        open_array(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"\x93NUMPY", b"another"), (b"<u2", b"|O "), (b"(4,)", b"(3,)")])
+def test_a_part_that_is_another_file_is_named(tmp_path, old, new):
+    array = write(tmp_path / "x.npy", [range(9)], 4)
+    part = tmp_path / "x.npy" / array.parts[1].name
+    part.write_bytes(part.read_bytes().replace(old, new[: len(old)]))
+    with pytest.raises(ValueError, match=f"{part} is damaged or was edited: run"):
+        array[5]
 
 
 def test_few_parts_are_mapped_at_once(tmp_path, monkeypatch):

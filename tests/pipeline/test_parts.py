@@ -1,4 +1,5 @@
 import json
+import resource
 import shutil
 import sys
 
@@ -16,6 +17,7 @@ from chatmill.pipeline.parts import (
     size_of,
 )
 from chatmill.pipeline.store import Store
+from support.s3 import s3_server
 
 LINES = [f"{i} {'x' * (i % 7)}\n".encode() for i in range(40)]
 
@@ -83,19 +85,43 @@ def test_a_damaged_part_is_named(parts):
         check_parts(parts)
 
 
-@pytest.mark.parametrize("change", ["{", '{"format": 2, "parts": []}', '{"format": 1, "parts": [{"name": "../x"}]}'])
+@pytest.mark.parametrize(
+    "change", ["{", '{"format": 2, "parts": []}', '{"format": 1, "parts": [{"name": "../x"}]}', "[" * 100_000]
+)
 def test_another_list_is_refused(parts, change):
     (parts / PART_LIST).write_text(change)
     with pytest.raises(ValueError, match=r"parts\.json: not a list of parts: run `chatmill repair`"):
         read_parts(parts)
 
 
-def test_a_part_with_the_name_of_another_file_is_refused(parts):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../secret"},
+        {"sha256": "../../secret"},
+        {"sha256": 5},
+        {"bytes": -50},
+        {"bytes": True},
+        {"bytes": 1.5},
+        {"bytes": "50"},
+        {"records": -1},
+        {"records": None},
+    ],
+)
+def test_a_part_that_cannot_be_or_names_another_file_is_refused(parts, change):
     content = json.loads((parts / PART_LIST).read_text())
-    content["parts"][0]["name"] = "../secret"
+    content["parts"][0] |= change
     (parts / PART_LIST).write_text(json.dumps(content))
     with pytest.raises(ValueError, match="not a list of parts"):
         open_parts(parts)
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"more\n"])
+def test_a_part_of_another_size_is_not_read(parts, change):
+    part = parts / "part-00001"
+    part.write_bytes(change(part.read_bytes()))
+    with pytest.raises(ValueError, match=f"{part} is damaged or was edited: run"):
+        open_parts(parts).read()
 
 
 def test_any_other_folder_is_refused(tmp_path):
@@ -132,15 +158,83 @@ def test_a_part_that_is_damaged_in_the_store_is_not_read(store):
     part = read_parts(other)[1]
     stored = store / part.sha256[:2] / part.sha256
     stored.write_bytes(stored.read_bytes()[::-1])
-    with pytest.raises(ValueError, match=f"part-00001 is damaged in the store, as file://{store}/"):
+    with pytest.raises(ValueError, match=f"part-00001 is damaged in the store, as file://{store}/.*: delete it there"):
         open_parts(other).read()
-    assert Store(f"file://{store}", 0).problem_of(part.sha256, part.bytes) == "is not the content that its name says"
+    problem = Store(f"file://{store}", 0).problem_of(part.sha256, part.bytes)
+    assert problem == "is not the content that its name says: delete it there"
+
+
+def test_what_the_store_lacks_is_named_and_the_same_run_writes_it_again(store):
+    other = write(store.parent / "other.jsonl", LINES, 50)
+    first, second, *_ = read_parts(other)
+    (store / first.sha256[:2] / first.sha256).write_bytes(b"less")
+    (store / second.sha256[:2] / second.sha256).unlink()
+    with pytest.raises(ValueError, match=r"part-00000 is damaged in the store, .*run `dvc repro --force`"):
+        open_parts(other).read()
+    (other / PART_LIST).rename(store.parent / "before.json")
+    write(other, LINES, 50)
+    assert open_parts(other).read() == b"".join(LINES)
+    assert (other / PART_LIST).read_bytes() == (store.parent / "before.json").read_bytes()
+    shutil.rmtree(store.parent / ".cache")
+    (store / second.sha256[:2] / second.sha256).unlink()
+    with pytest.raises(ValueError, match=f"part-00001 is not in the store: expected it as file://{store}/.*--force`"):
+        open_parts(other).read()
+
+
+def test_what_is_damaged_in_the_cache_is_fetched_again_if_its_size_shows_it_and_else_verify_names_it(store):
+    other = write(store.parent / "other.jsonl", LINES, 50)
+    assert open_parts(other).read() == b"".join(LINES)
+    part = read_parts(other)[1]
+    kept = store.parent / ".cache/parts" / part.sha256
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert open_parts(other).read() == b"".join(LINES)
+    check_parts(other, in_store=True)
+    kept.write_bytes(kept.read_bytes()[::-1])
+    with pytest.raises(ValueError, match=r"part-00001, .* is damaged in \.cache/parts: delete it there"):
+        check_parts(other, in_store=True)
+
+
+def test_other_files_in_the_cache_remain(store, monkeypatch):
+    monkeypatch.setenv("CHATMILL_STORE_CACHE_GB", "0")
+    other = write(store.parent / "other.jsonl", LINES, 50)
+    (store.parent / ".cache/parts/notes.txt").mkdir(parents=True)
+    assert open_parts(other).read() == b"".join(LINES)
+    kept = {file.name for file in (store.parent / ".cache/parts").iterdir()}
+    assert kept == {"notes.txt", read_parts(other)[-1].sha256}
+
+
+def test_a_part_for_which_there_is_no_room_leaves_nothing_in_the_store(store):
+    file = store.parent / "part"
+    file.write_bytes(b"x" * 100)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"CHATMILL_STORE: file:///.*File too large"):
+            stores.current_store().add(file, stores.sha256_of(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(store.glob("*/*")) == []
+
+
+@pytest.mark.slow
+def test_a_bucket_that_does_not_exist_is_named_and_not_made(store, monkeypatch):
+    with s3_server() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("CHATMILL_STORE", "s3://bucket/prefix")
+        other = write(store.parent / "other.jsonl", LINES, 50)
+        assert open_parts(other).read() == b"".join(LINES)
+        check_parts(other, in_store=True)
+        monkeypatch.setenv("CHATMILL_STORE", "s3://buket/prefix")
+        with pytest.raises(ValueError, match="CHATMILL_STORE: s3://buket/prefix: The specified bucket does not exist"):
+            write(store.parent / "another.jsonl", LINES, 50)
+        client = pytest.importorskip("boto3").client("s3", endpoint_url=address)
+        assert [bucket["Name"] for bucket in client.list_buckets()["Buckets"]] == ["bucket"]
 
 
 def test_without_the_store_its_name_is_asked_for(store, monkeypatch):
     other = write(store.parent / "other.jsonl", LINES, 50)
     monkeypatch.delenv("CHATMILL_STORE")
-    with pytest.raises(ValueError, match="part-00000 is missing, and CHATMILL_STORE names no store"):
+    with pytest.raises(ValueError, match="part-00000 is missing: run `dvc checkout`, or name the store that has it"):
         open_parts(other).read()
 
 
@@ -158,7 +252,15 @@ def test_a_store_that_cannot_be_written_is_named(tmp_path, monkeypatch, url, mes
         write(tmp_path / "other.jsonl", LINES, 50)
 
 
-def test_other_limits_are_refused(store, monkeypatch):
-    monkeypatch.setenv("CHATMILL_STORE_CACHE_GB", "many")
-    with pytest.raises(ValueError, match="CHATMILL_STORE_CACHE_GB: expected a number of gigabytes, got 'many'"):
+@pytest.mark.parametrize("limit", ["many", "-1", "inf", "nan"])
+def test_other_limits_are_refused(store, monkeypatch, limit):
+    monkeypatch.setenv("CHATMILL_STORE_CACHE_GB", limit)
+    with pytest.raises(ValueError, match=f"CHATMILL_STORE_CACHE_GB: expected a number of gigabytes, got '{limit}'"):
+        stores.current_store()
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket/prefix", "s3://", "file:///", " "])
+def test_an_address_that_would_be_a_folder_with_an_odd_name_is_refused(store, monkeypatch, url):
+    monkeypatch.setenv("CHATMILL_STORE", url)
+    with pytest.raises(ValueError, match=f"CHATMILL_STORE: expected a folder, or an address as .*, got '{url}'"):
         stores.current_store()

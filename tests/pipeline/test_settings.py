@@ -16,12 +16,13 @@ def write(tmp_path, monkeypatch):
 
 def test_a_variable_comes_before_the_file(write, monkeypatch):
     write("workers: 3\nstore: s3://a/b\n")
-    assert setting("workers"), setting("store") == ("3", "s3://a/b")
+    assert (setting("workers"), setting("store")) == ("3", "s3://a/b")
     monkeypatch.setenv("CHATMILL_WORKERS", "5")
     assert setting("workers") == "5"
 
 
 def test_without_both_there_is_none(write):
+    write("# workers: 3\n")
     assert setting("engine") is None
 
 
@@ -31,6 +32,8 @@ def test_without_both_there_is_none(write):
         ("wokers: 3", r".chatmill.yaml: wokers: expected one of store, "),
         ("workers: [3]", r".chatmill.yaml: workers: expected a text or a number, got \[3\]"),
         ("workers", r".chatmill.yaml: expected lines of `name: value`"),
+        ("false", r".chatmill.yaml: expected lines of `name: value`"),
+        ("[" * 5000, r".chatmill.yaml: .*recursion"),
         ("workers:\t3\n\tstore: x", r".chatmill.yaml: "),
     ],
 )

@@ -24,7 +24,7 @@ from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import dataset_of, entries_of
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
-from chatmill.pipeline.parts import PartsWriter
+from chatmill.pipeline.parts import PartsWriter, size_of
 from chatmill.pipeline.progress import progress
 from chatmill.shards.workers import available_workers, worker_pool
 
@@ -154,7 +154,7 @@ def _shares(parameters: SourceParameters) -> list[Share]:
 
 
 def _size(parameters: SourceParameters) -> int:
-    return sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
+    return sum(size_of(file) for file in files_of(parameters.path, parameters.patterns))
 
 
 def _write(

@@ -50,6 +50,8 @@ def atomic_output(output: Path, *, grows: bool = False) -> Iterator[Path]:
             raise ValueError(f"{output} was not written")
         if output.is_dir() and not output.is_symlink():
             shutil.rmtree(output)
+        elif place.is_dir():
+            output.unlink(missing_ok=True)
         place.replace(output)  # which leaves both names if they are of one file
         place.unlink(missing_ok=True)
     finally:

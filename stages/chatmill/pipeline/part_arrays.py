@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.pipeline.parts import begin_parts, finish_parts, open_part, part_file, part_name, read_parts
+from chatmill.pipeline.parts import (
+    PART_LIST,
+    REMEDY,
+    begin_parts,
+    damaged,
+    finish_parts,
+    open_part,
+    part_file,
+    part_name,
+    read_parts,
+)
 
 _OPEN_PARTS = 64  # that are mapped at once
 
@@ -21,6 +31,9 @@ class PartedArray:
     def __init__(self, folder: Path) -> None:
         self.folder, self.parts = folder, read_parts(folder)
         self.part_length = self.parts[0].records
+        *full, last = (part.records for part in self.parts)
+        if {*full} - {self.part_length} or not 0 < last <= self.part_length:
+            raise ValueError(f"{folder / PART_LIST}: its parts have different lengths: {REMEDY}")
         self._length = sum(part.records for part in self.parts)
         self._mapped: OrderedDict[int, NDArray[Any]] = OrderedDict()
         self.dtype = self._part(0).dtype
@@ -62,8 +75,9 @@ class PartedArray:
 
     def _part(self, number: int) -> NDArray[Any]:
         if number not in self._mapped:
-            with open_part(self.folder, self.parts[number]) as stream:
-                self._mapped[number] = _map(stream)
+            part = self.parts[number]
+            with open_part(self.folder, part) as stream:
+                self._mapped[number] = _map_part(stream, part.records, self.folder / part.name)
             if len(self._mapped) > _OPEN_PARTS:
                 self._mapped.popitem(last=False)
         self._mapped.move_to_end(number)
@@ -78,10 +92,22 @@ def open_array(file: Path) -> LongArray:
     return PartedArray(file) if file.is_dir() else np.load(file, mmap_mode="r")
 
 
+def _map_part(stream: Any, length: int, name: Path) -> NDArray[Any]:
+    try:
+        array = _map(stream)
+    except ValueError as error:
+        raise damaged(name) from error
+    if array.shape != (length,):
+        raise damaged(name)
+    return array
+
+
 def _map(stream: Any) -> NDArray[Any]:
-    """The array of an open .npy file of one dimension; it remains readable where the file is deleted."""
+    """The array of an open .npy file; it remains readable where the file is deleted."""
     np.lib.format.read_magic(stream)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype.hasobject:
+        raise ValueError("not an array of numbers")
     return np.memmap(stream, dtype, "r", stream.tell(), shape)
 
 

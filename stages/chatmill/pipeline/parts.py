@@ -12,11 +12,12 @@ is named, parts lie there, and the folder has their list alone.
 import io
 import json
 import os
+import re
 import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,7 +25,7 @@ from chatmill.pipeline.store import Store, current_store, sha256_of
 
 PART_LIST = "parts.json"
 FORMAT_VERSION = 1
-_REMEDY = "run `chatmill repair`, then `dvc repro`"
+REMEDY = "run `chatmill repair`, then `dvc repro`"
 _COUNTED_AT_ONCE = 1 << 24
 _BUFFER = 1 << 16
 
@@ -44,14 +45,19 @@ def read_parts(folder: Path) -> list[Part]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         parts = [Part(**part) for part in content["parts"]]
-        sound = all(part.name == part_name(i) and part.bytes > 0 for i, part in enumerate(parts))
-        if content["format"] != FORMAT_VERSION or not (sound and parts):
+        if content["format"] != FORMAT_VERSION or not (parts and all(map(_is_possible, parts, count()))):
             raise ValueError("unknown format")
     except FileNotFoundError as error:
         raise ValueError(f"{folder} is a folder without {PART_LIST}: expected a file, or its parts") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: not a list of parts: {_REMEDY}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{file}: not a list of parts: {REMEDY}") from error
     return parts
+
+
+def _is_possible(part: Part, number: int) -> bool:
+    """Whether a part of this number can be so; its checksum names files, too. Raises TypeError for some others."""
+    numbers = type(part.bytes) is int and type(part.records) is int and part.bytes > 0 <= part.records
+    return numbers and part.name == part_name(number) and bool(re.fullmatch("[0-9a-f]{64}", part.sha256))
 
 
 def part_name(number: int) -> str:
@@ -72,9 +78,16 @@ def open_parts(file: Path) -> io.BufferedReader:
 def open_part(folder: Path, part: Part) -> BinaryIO:
     """A part for reading, from the folder or the store. Raises ValueError where it is in neither, or damaged there."""
     file = folder / part.name
-    if file.exists():
-        return file.open("rb")
-    return _named_store(file).open(part.sha256, part.bytes, str(file))
+    if not file.exists():
+        return _named_store(file).open(part.sha256, part.bytes, str(file))
+    if file.stat().st_size != part.bytes:
+        raise damaged(file)
+    return file.open("rb")
+
+
+def damaged(file: Path) -> ValueError:
+    """The error of a part that is not as the list says."""
+    return ValueError(f"{file} is damaged or was edited: {REMEDY}")
 
 
 def check_parts(folder: Path, *, in_store: bool = False) -> None:
@@ -87,15 +100,15 @@ def check_parts(folder: Path, *, in_store: bool = False) -> None:
         if not file.exists():
             problem = _named_store(file).problem_of(part.sha256, part.bytes) if in_store else None
             if problem:
-                raise ValueError(f"{file}, {part.sha256} in the store, {problem}: delete it there, and make it again")
+                raise ValueError(f"{file}, {part.sha256} in the store, {problem}")
         elif file.stat().st_size != part.bytes or sha256_of(file) != part.sha256:
-            raise ValueError(f"{file} is damaged or was edited: {_REMEDY}")
+            raise damaged(file)
 
 
 def _named_store(file: Path) -> Store:
     """The store that has a part. Raises ValueError where none is named."""
     if (store := current_store()) is None:
-        raise ValueError(f"{file} is missing, and CHATMILL_STORE names no store: expected the one that has it")
+        raise ValueError(f"{file} is missing: run `dvc checkout`, or name the store that has it, by CHATMILL_STORE")
     return store
 
 
@@ -131,7 +144,7 @@ class _JoinedParts(io.RawIOBase):
         self._part.seek(self._place - start)
         data = self._part.read(len(buffer))
         if not data:
-            raise ValueError(f"{self._folder / self._parts[number].name} is shorter than its list says: {_REMEDY}")
+            raise damaged(self._folder / self._parts[number].name)
         buffer[: len(data)] = data
         self._place += len(data)
         return len(data)

@@ -32,11 +32,13 @@ def setting(name: SettingName) -> str | None:
 @lru_cache(maxsize=1)
 def _read(file: Path) -> dict[str, str]:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{file.name}: {' '.join(str(error).split())}") from error
+    if content is None:  # it is empty
+        return {}
     if not isinstance(content, dict):
         raise ValueError(f"{file.name}: expected lines of `name: value`, with the names {', '.join(NAMES)}")
     for name, value in content.items():

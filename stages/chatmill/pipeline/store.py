@@ -6,13 +6,16 @@ Any URL that fsspec knows names it. What is read from a store is kept in `.cache
 its last use.
 """
 
+import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.processes import is_alive
@@ -20,6 +23,19 @@ from chatmill.pipeline.settings import setting, variable
 
 _CACHE = Path(SCRATCH, "parts")
 _CACHE_GB = 50.0
+_KEPT = re.compile(r"[0-9a-f]{64}(\.(?P<process>\d+))?")  # a file of the cache; a process is that which fetches it
+_ADDRESS = re.compile(r"[^:\s][^:]*|.+://.*[^/\s].*")  # others, as s3:/bucket, would be a folder of this machine
+_OBJECT_STORES = {
+    "s3",
+    "gs",
+    "gcs",
+    "abfs",
+    "az",
+    "adl",
+    "oss",
+    "oci",
+}  # what is written appears when it is whole
+_REMEDY = "run `dvc repro --force` for the stage that wrote it"
 
 
 class StoreError(ValueError):
@@ -34,13 +50,16 @@ def sha256_of(file: Path) -> str:
 
 def current_store() -> "Store | None":
     """The store that is named, if any. Raises ValueError for settings that cannot be."""
-    url = setting("store")
-    limit = setting("store_cache_gb")
+    url, limit = setting("store"), setting("store_cache_gb")
     try:
-        limit_gb = float(limit) if limit else _CACHE_GB
-    except ValueError as error:
-        raise ValueError(f"{variable('store_cache_gb')}: expected a number of gigabytes, got {limit!r}") from error
-    return Store(url.rstrip("/"), int(limit_gb * 1e9)) if url else None
+        cache_bytes = int(float(limit or _CACHE_GB) * 1e9)
+    except (ValueError, OverflowError):
+        cache_bytes = -1
+    if cache_bytes < 0:
+        raise ValueError(f"{variable('store_cache_gb')}: expected a number of gigabytes, got {limit!r}")
+    if url and not _ADDRESS.fullmatch(url):
+        raise ValueError(f"{variable('store')}: expected a folder, or an address as s3://bucket/prefix, got {url!r}")
+    return Store(url.rstrip("/"), cache_bytes) if url else None
 
 
 @dataclass(frozen=True)
@@ -60,49 +79,57 @@ class Store:
         with self._filesystem(place) as (filesystem, path):
             if filesystem.exists(path) and filesystem.size(path) == file.stat().st_size:
                 return
+            if self.url.partition("://")[0] in _OBJECT_STORES:
+                filesystem.put_file(str(file), path)
+                return
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            unfinished = f"{path}.{os.getpid()}" if _renames(filesystem) else path  # an object appears when it is whole
-            filesystem.put_file(str(file), unfinished)
-            if unfinished != path:
+            unfinished = f"{path}.{uuid4().hex}"
+            try:
+                filesystem.put_file(str(file), unfinished)
                 filesystem.mv(unfinished, path)
+            finally:
+                if filesystem.exists(unfinished):
+                    filesystem.rm_file(unfinished)
 
     def open(self, sha256: str, size: int, name: str) -> BinaryIO:
         """A content for reading, by way of the cache. Raises ValueError if it is not there or damaged."""
         _CACHE.mkdir(parents=True, exist_ok=True)
         kept = _CACHE / sha256
-        for _ in range(3):  # another process may remove it in between
-            with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # another process may remove it at any time
+            if kept.stat().st_size == size:
                 os.utime(kept)
                 return kept.open("rb")
-            self._fetch(sha256, size, kept, name)
-        raise ValueError(f"{name}: {_CACHE} has no room for it: raise {variable('store_cache_gb')}")
+        return self._fetch(sha256, size, kept, name)
 
     def problem_of(self, sha256: str, size: int) -> str | None:
-        """What is wrong with a content in the store, whose every byte is read; None if it is sound."""
-        digest = hashlib.sha256()
+        """What is wrong with a content in the store or the cache, of which every byte is read; None if it is sound."""
+        digest, kept = hashlib.sha256(), _CACHE / sha256
+        if kept.is_file() and sha256_of(kept) != sha256:
+            return f"is damaged in {_CACHE}: delete it there"
         with self._filesystem(self.place(sha256)) as (filesystem, path):
             if not filesystem.exists(path):
                 return "is missing"
             if filesystem.size(path) != size:
-                return f"has {filesystem.size(path):,} bytes in place of {size:,}"
+                return f"has {filesystem.size(path):,} bytes in place of {size:,}: delete it there"
             with filesystem.open(path, "rb") as stream:
                 while data := stream.read(1 << 22):
                     digest.update(data)
-        return None if digest.hexdigest() == sha256 else "is not the content that its name says"
+        return None if digest.hexdigest() == sha256 else "is not the content that its name says: delete it there"
 
-    def _fetch(self, sha256: str, size: int, kept: Path, name: str) -> None:
+    def _fetch(self, sha256: str, size: int, kept: Path, name: str) -> BinaryIO:
         self._make_room(size)
         unfinished = kept.with_name(f"{sha256}.{os.getpid()}")
         try:
             with self._filesystem(self.place(sha256)) as (filesystem, path):
                 if not filesystem.exists(path):
-                    raise StoreError(f"{name} is not in the store: expected it as {path}")
+                    raise StoreError(f"{name} is not in the store: expected it as {self.place(sha256)}: {_REMEDY}")
                 filesystem.get_file(path, str(unfinished))
             if unfinished.stat().st_size != size or sha256_of(unfinished) != sha256:
-                raise StoreError(
-                    f"{name} is damaged in the store, as {self.place(sha256)}: delete it, and make it again"
-                )
+                place = self.place(sha256)
+                raise StoreError(f"{name} is damaged in the store, as {place}: delete it there, and {_REMEDY}")
+            stream = unfinished.open("rb")
             unfinished.replace(kept)
+            return stream
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -110,10 +137,11 @@ class Store:
         """Remove what was used least recently, until so many bytes more are within the limit."""
         sizes: list[tuple[float, int, Path]] = []
         for file in _CACHE.iterdir():
-            process = file.suffix.removeprefix(".")  # that fetches it
+            if not (kept := _KEPT.fullmatch(file.name)):
+                continue
             with suppress(FileNotFoundError):
                 state = file.stat()
-                if not process or not is_alive(int(process), state.st_mtime):
+                if not kept["process"] or not is_alive(int(kept["process"]), state.st_mtime):
                     sizes.append((state.st_mtime, state.st_size, file))
         total = sum(bytes for _, bytes, _ in sizes)
         for _, bytes, file in sorted(sizes):
@@ -131,6 +159,8 @@ class Store:
             raise
         except Exception as error:  # each kind of store raises errors of its own
             reason = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                reason += f": free more space, or lower {variable('store_cache_gb')}"
             raise StoreError(f"{variable('store')}: {self.url}: {reason}") from error
 
 
@@ -138,9 +168,3 @@ def _open(place: str) -> tuple[Any, str]:
     import fsspec  # only where a store is named
 
     return fsspec.core.url_to_fs(place)  # type: ignore[no-any-return]
-
-
-def _renames(filesystem: Any) -> bool:
-    """Whether a file that is being written can be seen, so that it needs another name until it is whole."""
-    protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
-    return bool({"file", "local", "ssh", "sftp", "smb"} & set(protocols))

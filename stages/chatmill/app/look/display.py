@@ -21,7 +21,7 @@ _MAX_SHOWN = 600  # characters of a conversation
 
 def sample_lines(sample: Sample) -> Iterator[str]:
     """What the files are, and the columns of their rows."""
-    count = f"{len(sample.files):,} files, " if sample.path.is_dir() else ""
+    count = f"{len(sample.files):,} files, " if sample.files != [sample.path] else ""
     unit = "lines" if sample.kind.is_text else "entries"
     about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""

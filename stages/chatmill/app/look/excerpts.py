@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from chatmill.app.look.file_kinds import Container, FileKind
 from chatmill.datasets.formats.compression import PACKED, inner_suffix
 from chatmill.datasets.formats.row_readers import separator_of
+from chatmill.pipeline.parts import open_parts, size_of
 
 BEGINNING, MIDDLE, END = "the beginning", "the middle", "the end"
 COPIED_ENTRIES = 150  # from the middle and from the end
@@ -29,7 +30,7 @@ class Excerpt(NamedTuple):
 def excerpts_of(file: Path, kind: FileKind, scratch: Path, *, is_single: bool) -> Iterator[Excerpt]:
     """The excerpts of a file; from the middle and the end only if it is the one file, and large."""
     yield Excerpt(file, file)
-    if not is_single or file.stat().st_size < _SEEK_BYTES or file.suffix in PACKED:
+    if not is_single or size_of(file) < _SEEK_BYTES or file.suffix in PACKED:
         return
     if kind.has_header or kind.container in (Container.JSON_LINES, Container.TEXT):
         yield from _lines(file, kind, scratch)
@@ -38,8 +39,8 @@ def excerpts_of(file: Path, kind: FileKind, scratch: Path, *, is_single: bool) -
 
 
 def _lines(file: Path, kind: FileKind, scratch: Path) -> Iterator[Excerpt]:
-    size = file.stat().st_size
-    with file.open("rb") as stream:
+    size = size_of(file)
+    with open_parts(file) as stream:
         header = stream.readline() if kind.has_header else b""
         for where, start in ((MIDDLE, size // 2), (END, size - _COPIED_BYTES)):
             stream.seek(start)

@@ -14,6 +14,7 @@ from chatmill.app.look.texts import text_file
 from chatmill.app.look.trial import MIN_KEPT, Trial, best_trial, name_of, parameters_of, try_section
 from chatmill.datasets.formats.object_rows import object_rows
 from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.pipeline.parts import size_of
 
 _FIRST_ASSISTANT = 0.2  # share of conversations from which it is worth a word
 _FEW = 30  # entries that say little
@@ -68,7 +69,7 @@ def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Pa
             guesses.setdefault(shape, found)
     if not shapes:
         raise NoGuessError(errors[0])
-    shape = max(shapes, key=lambda name: sum(file.stat().st_size for file in shapes[name]))
+    shape = max(shapes, key=lambda name: sum(size_of(file) for file in shapes[name]))
     different = [file for file in sample.files if file not in shapes[shape]]
     if different:
         every = [*sample.files, *sample.others]

@@ -15,6 +15,7 @@ from chatmill.datasets.formats.compression import PACKED, open_decompressed
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
 from chatmill.datasets.formats.row_readers import json_entries
+from chatmill.pipeline.parts import size_of
 
 MAX_ENTRIES = 500  # of the beginning of a file
 MAX_BYTES = 3_000_000  # of the entries of an excerpt, about
@@ -42,7 +43,7 @@ class Sample:
     @property
     def bytes(self) -> int:
         """The size of all files."""
-        return sum(file.stat().st_size for file in self.files)
+        return sum(size_of(file) for file in self.files)
 
 
 def take_sample(path: Path, scratch: Path) -> Sample:
@@ -56,7 +57,7 @@ def take_sample(path: Path, scratch: Path) -> Sample:
     contents = _contents(kinds)
     sizes = Counter[FileKind]()
     for file, content in contents.items():
-        sizes[content] += file.stat().st_size
+        sizes[content] += size_of(file)
     data = [content for content in sizes if content.container not in (Container.MARKDOWN, Container.YAML)]
     chosen = max(data or sizes, key=lambda content: sizes[content])
     taken = [file for file, content in contents.items() if content == chosen]
@@ -206,7 +207,7 @@ def _estimate(sample: Sample, count: int, size: int) -> int:
 
 def _unpacked_bytes(file: Path) -> int:
     """The bytes of a file when it is unpacked, about: by how its first ones are packed."""
-    size = file.stat().st_size
+    size = size_of(file)
     if file.suffix not in PACKED:
         return size
     with open_decompressed(file) as stream:

@@ -10,6 +10,7 @@ from chatmill.app.look.excerpts import BEGINNING, COPIED_ENTRIES, Excerpt
 from chatmill.app.look.guess import Guess
 from chatmill.app.look.sample import Sample
 from chatmill.conversation.chatml import Record
+from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
 from chatmill.datasets.source_parameters import SourceParameters
@@ -102,5 +103,5 @@ def _placed(reject: Reject, excerpt: Excerpt) -> Reject:
 
 def name_of(path: Path) -> str:
     """A name of a source, from that of a file."""
-    stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
+    stem = path.resolve().name.split(".")[0] if files_of(path) == [path] else path.resolve().name
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in stem).strip("_") or "source"

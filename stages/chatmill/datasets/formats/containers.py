@@ -11,6 +11,7 @@ from chatmill.datasets.formats.compression import inner_suffix, open_decompresse
 from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.object_rows import object_rows
 from chatmill.datasets.formats.row_readers import check_header, json_rows, nonblank_lines, table_rows
+from chatmill.pipeline.parts import PART_LIST
 
 _TEXTS = (".txt", ".text", ".md")
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -24,11 +25,11 @@ _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     """The file itself, or those of a folder and the folders in it that match, in the order of their names.
 
-    A pattern without a slash matches the name of a file in any folder. Hidden files, those in hidden folders, and those
-    of DVC are left out.
+    The folder of a file in parts counts as that file. A pattern without a slash matches the name of a file in any
+    folder. Hidden files, those in hidden folders, and those of DVC are left out.
     Raises ValueError where none is left.
     """
-    if not path.is_dir():
+    if not path.is_dir() or (path / PART_LIST).exists():
         return [path]
     found = {file for pattern in patterns for file in _matching(path, pattern)}
     files = [file for file in found if file.is_file() and file.suffix != ".dvc" and not _is_hidden(file, path)]
