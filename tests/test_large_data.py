@@ -33,9 +33,9 @@ def outputs(project):
     return {out["path"]: out["md5"] for stage in stages for out in stage.get("outs", ())}
 
 
-def verify(project):
+def verify(project, **settings):
     command = [sys.executable, "-m", "chatmill.app.cli", "verify"]
-    environment = os.environ | {"PYTHONPATH": str(project.folder / "stages")}
+    environment = os.environ | {"PYTHONPATH": str(project.folder / "stages")} | settings
     return subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -69,3 +69,17 @@ def test_verify_reads_the_store(in_parts):
     stored.write_bytes(content)
     assert result.returncode == 1
     assert f"{CHATS[0]}/part-00001, {part.sha256} in the store, is not the content" in result.stdout
+
+
+def test_verify_names_a_store_that_cannot_be_reached_once(in_parts):
+    result = verify(in_parts, CHATMILL_STORE="nowhere://store")
+    assert result.returncode == 1
+    assert result.stdout.startswith("the store: CHATMILL_STORE: nowhere://store: Protocol not known: nowhere: correct")
+
+
+def test_verify_names_settings_that_are_none_and_blames_no_output(in_parts):
+    result = verify(in_parts, CHATMILL_STORE="s3:/bucket")
+    assert result.returncode == 1 and result.stdout == ""
+    assert result.stderr.endswith(
+        "CHATMILL_STORE: expected a folder, or an address as s3://bucket/prefix, got 's3:/bucket'\n"
+    )

@@ -9,7 +9,14 @@ import sys
 
 import pytest
 
-from chatmill.pipeline.manifest import MAX_JSON_VALUES, check_manifest, read_bounded, read_json, write_manifest
+from chatmill.pipeline.manifest import (
+    MAX_BYTES,
+    MAX_JSON_VALUES,
+    check_manifest,
+    read_bounded,
+    read_json,
+    write_manifest,
+)
 from support.paths import SOURCE
 
 TEXT = b"some text"
@@ -29,6 +36,15 @@ def change(folder, **changes):
     """Write the manifest with other values."""
     content = json.loads((folder / "manifest.json").read_text()) | changes
     (folder / "manifest.json").write_text(json.dumps(content))
+
+
+def test_many_parts_are_listed(tmp_path):
+    folder = tmp_path / ("x" * 250) / ("x" * 250)
+    folder.mkdir(parents=True)
+    for number in range(2000):
+        (folder / f"part-{number:05}").touch()
+    write_manifest(tmp_path, kind="tokens", fingerprint="f")
+    assert check_manifest(tmp_path) == "f"
 
 
 def test_a_manifest_has_checksums_and_sizes_of_all_files(folder):
@@ -107,7 +123,7 @@ def test_a_folder_may_be_a_link(folder):
 
 
 CONTENTS = {
-    "huge": '{"format": 1, "fingerprint": "f", "files": {}' + " " * (1 << 20) + "}",
+    "huge": '{"format": 1, "fingerprint": "f", "files": {}' + " " * MAX_BYTES + "}",
     "deep": '{"files": ' * 100_000,
     "a list": "[]",
     "a number": "3",

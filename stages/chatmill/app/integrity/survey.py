@@ -16,6 +16,7 @@ from chatmill.app.integrity.stores import StoredObject, read_runs, stored_object
 from chatmill.app.integrity.workspace import Workspace
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_file, check_manifest
 from chatmill.pipeline.parts import PART_LIST, check_parts
+from chatmill.pipeline.store import StoreError, current_store
 
 
 def survey(project: Project, remotes: Iterable[str] = ()) -> Survey:
@@ -132,7 +133,8 @@ def _input_remedy(result: Survey, path: str) -> str:
 
 
 def _check_manifests(result: Survey) -> None:
-    """Check the manifests in outputs that have no finding yet."""
+    """Check the manifests and parts in outputs that have no finding yet."""
+    current_store()  # before all else, since its settings may be none
     outputs = [path for stage in result.project.outputs.values() for path in stage if not result.named(path)]
     root, checks = result.project.root, list[tuple[str, Callable[[], Any]]]()
     for path in outputs:
@@ -144,17 +146,22 @@ def _check_manifests(result: Survey) -> None:
     for path in outputs:
         for parts in sorted((root / path).rglob(PART_LIST)):
             checks.append((path, partial(check_parts, parts.parent, in_store=True)))
+    unreachable = None
     with ThreadPoolExecutor() as threads:
         for (path, _), error in zip(checks, threads.map(lambda check: _error_of(check[1]), checks), strict=True):
-            if error:
-                result.add(path, error, "run `dvc repro --force` for its stage")
+            if isinstance(error, StoreError):
+                unreachable = error
+            elif error:
+                result.add(path, str(error), "run `dvc repro --force` for its stage")
+    if unreachable:
+        result.add("the store", str(unreachable), "correct its address, or your access to it")
 
 
-def _error_of(check: Callable[[], Any]) -> str | None:
+def _error_of(check: Callable[[], Any]) -> Exception | None:
     try:
         check()
     except (ValueError, OSError) as error:
-        return str(error)
+        return error
     return None
 
 
