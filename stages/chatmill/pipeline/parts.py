@@ -16,7 +16,7 @@ import re
 import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -39,18 +39,25 @@ class Part(NamedTuple):
     records: int  # lines, or numbers of an array
 
 
-def read_parts(folder: Path) -> list[Part]:
+def read_parts(folder: Path) -> Sequence[Part]:
     """The parts of a folder, in their order. Raises ValueError for another folder, or a list that is damaged."""
     file = folder / PART_LIST
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        parts = [Part(**part) for part in content["parts"]]
-        if content["format"] != FORMAT_VERSION or not (parts and all(map(_is_possible, parts, count()))):
-            raise ValueError("unknown format")
+        state = file.stat()
+        return _parse(file.absolute(), state.st_mtime_ns, state.st_size)
     except FileNotFoundError as error:
         raise ValueError(f"{folder} is a folder without {PART_LIST}: expected a file, or its parts") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file}: not a list of parts: {REMEDY}") from error
+
+
+@lru_cache(maxsize=8)  # each shard opens the file, whose list may have thousands of parts
+def _parse(file: Path, time: int, size: int) -> tuple[Part, ...]:
+    """The parts that a list names, which was last changed at this time."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    parts = tuple(Part(**part) for part in content["parts"])
+    if content["format"] != FORMAT_VERSION or not (parts and all(map(_is_possible, parts, count()))):
+        raise ValueError("unknown format")
     return parts
 
 

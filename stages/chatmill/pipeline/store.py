@@ -21,12 +21,14 @@ from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.processes import is_alive
 from chatmill.pipeline.settings import setting, variable
 
+_PATIENCE = {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 0}}  # s3fs tries five times
 _CACHE = Path(SCRATCH, "parts")
 _CACHE_GB = 50.0
 _KEPT = re.compile(r"[0-9a-f]{64}(\.(?P<process>\d+))?")  # a file of the cache; a process is that which fetches it
 _ADDRESS = re.compile(r"[^:\s][^:]*|.+://.*[^/\s].*")  # others, as s3:/bucket, would be a folder of this machine
 _OBJECT_STORES = {
     "s3",
+    "s3a",
     "gs",
     "gcs",
     "abfs",
@@ -154,17 +156,24 @@ class Store:
     def _filesystem(self, place: str) -> Iterator[tuple[Any, str]]:
         """The file system of the store and the path there. Raises ValueError with the store for whatever fails."""
         try:
-            yield _open(place)
+            yield open_address(place)
         except StoreError:
             raise
         except Exception as error:  # each kind of store raises errors of its own
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = reason_of(error)
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 reason += f": free more space, or lower {variable('store_cache_gb')}"
             raise StoreError(f"{variable('store')}: {self.url}: {reason}") from error
 
 
-def _open(place: str) -> tuple[Any, str]:
-    import fsspec  # only where a store is named
+def open_address(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path there; of S3, one that does not wait for minutes for an answer."""
+    from fsspec.core import url_to_fs  # only where an address is named
 
-    return fsspec.core.url_to_fs(place)  # type: ignore[no-any-return]
+    is_s3 = address.startswith(("s3://", "s3a://"))
+    return url_to_fs(address, **({"config_kwargs": _PATIENCE} if is_s3 else {}))  # type: ignore[no-any-return]
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of a storage says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

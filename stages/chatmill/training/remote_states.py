@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from chatmill.pipeline.settings import setting, variable
+from chatmill.pipeline.store import open_address, reason_of
 from chatmill.training.state_file import is_state_name, is_whole, state_number
 
 _COMPLETE = ".complete"
@@ -80,7 +81,7 @@ class RemoteStates:
         except Exception as error:  # each storage has errors of its own
             if not self.failed:
                 self.log(
-                    f"{self.place}: {_reason(error)}: training continues, and the next checkpoint is sent; "
+                    f"{self.place}: {reason_of(error)}: training continues, and the next checkpoint is sent; "
                     "until then another machine would resume from an older state"
                 )
             self.failed = True
@@ -93,7 +94,7 @@ class RemoteStates:
             if self._names():
                 self._files.rm(self._folder, recursive=True)
         except Exception as error:  # each storage has errors of its own
-            self.log(f"{self.place}: {_reason(error)}: remove it yourself, since the run is done")
+            self.log(f"{self.place}: {reason_of(error)}: remove it yourself, since the run is done")
 
     def runs(self) -> list[str]:
         """The names of all runs that have states there."""
@@ -131,9 +132,7 @@ class RemoteStates:
 
 def _open(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path there."""
-    from fsspec.core import url_to_fs
-
-    files, path = url_to_fs(address)
+    files, path = open_address(address)
     return files, path.rstrip("/")
 
 
@@ -144,14 +143,10 @@ def _explained(address: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(f"{place}: {_reason(error)}: for s3:// that is pip install -e '.[s3]'") from error
+        raise ValueError(f"{place}: {reason_of(error)}: for s3:// that is pip install -e '.[s3]'") from error
     except Exception as error:  # each storage has errors of its own
         expected = "expected a bucket or folder that exists, and keys that may list, write and remove files there"
-        raise ValueError(f"{place}: {_reason(error)}: {expected}") from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{place}: {reason_of(error)}: {expected}") from error
 
 
 def _without_keys(address: str) -> str:
