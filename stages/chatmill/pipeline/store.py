@@ -21,7 +21,6 @@ from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.processes import is_alive
 from chatmill.pipeline.settings import setting, variable
 
-_PATIENCE = {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 0}}  # s3fs tries five times
 _CACHE = Path(SCRATCH, "parts")
 _CACHE_GB = 50.0
 _KEPT = re.compile(r"[0-9a-f]{64}(\.(?P<process>\d+))?")  # a file of the cache; a process is that which fetches it
@@ -167,11 +166,10 @@ class Store:
 
 
 def open_address(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path there; of S3, one that does not wait for minutes for an answer."""
+    """The file system of an address, and the path there."""
     from fsspec.core import url_to_fs  # only where an address is named
 
-    is_s3 = address.startswith(("s3://", "s3a://"))
-    return url_to_fs(address, **({"config_kwargs": _PATIENCE} if is_s3 else {}))  # type: ignore[no-any-return]
+    return url_to_fs(address)  # type: ignore[no-any-return]
 
 
 def reason_of(error: Exception) -> str:
