@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -39,6 +40,11 @@ class Member(Project):
     def has_nothing_to_do(self):
         """Whether `dvc repro` runs no stage, and fetches or links no output."""
         return "Data and pipelines are up to date." in self.dvc("repro")
+
+    def push_experiment(self, name):
+        """Push an experiment; whether it is there, as once a push was silent that had sent nothing."""
+        self.dvc("exp", "push", "origin", name)
+        return name in self.dvc("exp", "list", "origin")
 
     def wait_for_its_queue(self):
         """Wait until no experiment is queued or runs."""
@@ -190,7 +196,7 @@ def test_experiments_that_ended_in_the_queues_of_two_machines_are_pulled_with_th
         member.dvc("queue", "start")
     for member, name in zip(team, names, strict=True):
         member.wait_for_its_queue()
-        member.dvc("exp", "push", "origin", name)
+        wait_until(partial(member.push_experiment, name))
         models[name] = member.model_of(name)
     for member, name in zip(team, reversed(names), strict=True):
         assert name in member.dvc("exp", "list", "origin")

@@ -29,7 +29,8 @@ PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 TEXTS = [render([Message.from_text("user", f"{i}?"), Message.from_text("assistant", "7" * i)]) for i in range(150)]
 RECORDS = [Record("talk", f"talk/{i % 40}", text) for i, text in enumerate(TEXTS)]
 SLEEP = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's job in the background ignores
 from chatmill.shards.workers import worker_pool
 with worker_pool(2) as ordered_map:
     list(ordered_map(time.sleep, [100, 100, 100]))
