@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from chatmill.pipeline.parts import open_parts
+from chatmill.pipeline.parts import PART_LIST, open_parts
 
 PACKED = {".gz": "gzip", ".zst": "zstd"}  # suffixes of names
 MAX_RATIO = 200  # of unpacked to packed bytes; text has 3 to 20, and one line again and again up to 1,000
@@ -31,7 +31,7 @@ def open_decompressed(file: Path) -> Iterator[io.BufferedReader]:
     Raises ValueError with file and byte for a damaged file, and for one that unpacks to over FREE_BYTES and MAX_RATIO
     times the bytes read of it; Utf16Error for text that begins with the mark of UTF-16.
     """
-    with open_parts(file) as packed:
+    with open_parts(file) if (file / PART_LIST).is_file() else file.open("rb") as packed:
         try:
             stream = _unpacked(file, packed)
             if stream.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
