@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from chatmill.pipeline.parts import (
     PART_LIST,
     REMEDY,
+    add_part,
     begin_parts,
     damaged,
     finish_parts,
     open_part,
-    part_file,
-    part_name,
     read_parts,
 )
 
@@ -144,13 +143,8 @@ class ArrayWriter:
 
     def _begin_part(self) -> None:
         self._end_part()
-        if self._count == 1:
-            first = self.output.with_name(f"{self.output.name}.{part_name(0)}")
-            self.output.rename(first)
-            self.output.mkdir()
-            first.rename(self.output / part_name(0))
+        self._stream = add_part(self.output, self._count).open("w+b")
         self._count += 1
-        self._stream = part_file(self.output, self._count - 1, self._count).open("w+b")
         self._write_header(0)
 
     def _end_part(self) -> None:

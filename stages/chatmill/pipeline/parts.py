@@ -182,6 +182,16 @@ def begin_parts(output: Path, count: int) -> None:
         part_file(output, number, count).touch()
 
 
+def add_part(output: Path, count: int) -> Path:
+    """Where the next part of an output with so many parts is written; a file becomes the first part of a folder."""
+    if count == 1:
+        first = output.with_name(f"{output.name}.{part_name(0)}")
+        output.rename(first)
+        output.mkdir()
+        first.rename(output / part_name(0))
+    return output / part_name(count)
+
+
 def finish_parts(
     output: Path,
     count: int,
@@ -203,12 +213,6 @@ def _describe(file: Path, *, store: Store | None, count_records: Callable[[Path]
     if store is not None:
         store.add(file, part.sha256)
     return part
-
-
-def part_starts(starts: Sequence[int], part_bytes: int) -> list[int]:
-    """Of the bytes at which lines start, those at which parts start."""
-    shares = [start // part_bytes for start in starts]
-    return [start for i, start in enumerate(starts) if i == 0 or shares[i] != shares[i - 1]]
 
 
 class PartsWriter:
@@ -241,12 +245,7 @@ class PartsWriter:
 
     def _begin_part(self) -> None:
         self._stream.close()
-        if self._count == 1:
-            first = self._output.with_name(f"{self._output.name}.{part_name(0)}")
-            self._output.rename(first)
-            self._output.mkdir()
-            first.rename(self._output / part_name(0))
-        self._stream = (self._output / part_name(self._count)).open("wb")
+        self._stream = add_part(self._output, self._count).open("wb")
         self._count, self._start, self._is_full = self._count + 1, self._written, False
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
