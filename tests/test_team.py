@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -40,11 +39,6 @@ class Member(Project):
     def has_nothing_to_do(self):
         """Whether `dvc repro` runs no stage, and fetches or links no output."""
         return "Data and pipelines are up to date." in self.dvc("repro")
-
-    def push_experiment(self, name):
-        """Push an experiment; whether it is there, as once a push was silent that had sent nothing."""
-        self.dvc("exp", "push", "origin", name)
-        return name in self.dvc("exp", "list", "origin")
 
     def wait_for_its_queue(self):
         """Wait until no experiment is queued or runs."""
@@ -174,6 +168,11 @@ def test_of_two_branches_that_ran_other_stages_little_runs_again_after_a_merge(t
     text = (second.folder / "params.yaml").read_text()
     assert "The second one's sample." in text and "new_tokens: 3" in text
     assert second.has_nothing_to_do()
+    second.git("push", "-q")
+    second.dvc("push")
+    first.git("pull", "-q")
+    first.dvc("pull")
+    assert first.has_nothing_to_do()
 
 
 def test_what_a_colleague_has_run_is_fetched_and_not_run_and_the_teams_run_comes_back(team):
@@ -196,7 +195,7 @@ def test_experiments_that_ended_in_the_queues_of_two_machines_are_pulled_with_th
         member.dvc("queue", "start")
     for member, name in zip(team, names, strict=True):
         member.wait_for_its_queue()
-        wait_until(partial(member.push_experiment, name))
+        member.dvc("exp", "push", "origin", name)
         models[name] = member.model_of(name)
     for member, name in zip(team, reversed(names), strict=True):
         assert name in member.dvc("exp", "list", "origin")
