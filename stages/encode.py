@@ -3,14 +3,13 @@
 from functools import partial
 from pathlib import Path
 
+from chatmill.conversation.chatml import CALCULATOR
 from chatmill.conversation.template import TemplateName
-from chatmill.encoded.file_encoding import encode_shard, encode_shards, trained_tools
+from chatmill.encoded.file_encoding import encode_shard, encode_shards
 from chatmill.encoded.token_files import (
     SPLITS,
     Meta,
     SourceNumbers,
-    SplitCounts,
-    token_byte_lengths,
     write_meta,
     write_split,
 )
@@ -31,12 +30,14 @@ def main(
     """Write the token ids, loss kinds and source of all conversations, and their sizes."""
     files = dict(zip(SPLITS, (train, validation), strict=True))
     vocabulary = read_folder(tokenizer)
-    num_bytes, numbers = token_byte_lengths(vocabulary), SourceNumbers()
+    vocab_size, numbers = len(vocabulary.tokens), SourceNumbers()
     encode = partial(encode_shard, folder=tokenizer, fingerprint=vocabulary.fingerprint, template=template)
     tokens.mkdir()
     with worker_pool(size_of(train) // LARGE_BYTES) as ordered_map:
         counts = {
-            split: write_split(tokens, split, encode_shards(file, encode, ordered_map), num_bytes, numbers, part_tokens)
+            split: write_split(
+                tokens, split, encode_shards(file, encode, ordered_map), vocab_size, numbers, part_tokens, ordered_map
+            )
             for split, file in files.items()
         }
     if not counts["train"].conversations:
@@ -44,9 +45,12 @@ def main(
     meta = Meta(
         fingerprint=vocabulary.fingerprint,
         template=template,
-        vocab_size=len(vocabulary.tokens),
-        tools=trained_tools(train),
+        vocab_size=vocab_size,
+        tools=[CALCULATOR] if counts["train"].has_tools else [],  # models are trained to call no other tool
         sources=numbers.sort(tokens),
-        **{name: {split: getattr(count, name) for split, count in counts.items()} for name in SplitCounts._fields},
+        **{
+            name: {split: getattr(count, name) for split, count in counts.items()}
+            for name in ("bytes", "conversations", "tokens")
+        },
     )
     write_meta(tokens, meta)

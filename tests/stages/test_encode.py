@@ -14,7 +14,9 @@ from chatmill.conversation.template import LossKind, conversation_segments, reco
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import (
     EncodedRecords,
+    EncodedShard,
     SourceNumbers,
+    Sources,
     SplitCounts,
     read_meta,
     read_sources,
@@ -166,12 +168,14 @@ def test_the_source_of_each_conversation_is_recorded(folder):
 
 
 def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
-    chunk = EncodedRecords(*byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])]), ["talk"])
-    counts = write_split(tmp_path, "train", [chunk, chunk], np.ones(1 << 17, np.int64), SourceNumbers(), 10**9)
+    encoded = byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])])
+    chunk = EncodedRecords(*encoded, Sources(["talk"], np.zeros(1, np.uint16)))
+    shards = [EncodedShard(chunk, 7, has_tools) for has_tools in (True, False)]
+    counts = write_split(tmp_path, "train", shards, 1 << 17, SourceNumbers(), 10**9)
     split = read_split(tmp_path, "train")
     assert split.ids.dtype == np.uint32
     assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
-    assert counts == SplitCounts(2 * len(chunk.ids), 2, 2 * len(chunk.ids))
+    assert counts == SplitCounts(14, 2, 2 * len(chunk.ids), True)
 
 
 def test_control_and_unused_ids_have_no_bytes():

@@ -6,14 +6,14 @@ so that the number of processes changes nothing.
 """
 
 import sys
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from pydantic_core import to_json
 
@@ -26,6 +26,7 @@ from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.tally import Tally
 from chatmill.pipeline.parts import PartsWriter, size_of
 from chatmill.pipeline.progress import progress
+from chatmill.shards.stripes import join_stripes, stripes_in_turn
 from chatmill.shards.workers import available_workers, worker_pool
 
 LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
@@ -33,7 +34,6 @@ FIRST_REJECTS = 5  # of each reason, that are kept for messages
 MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
 _MAX_PROCESSES = 8  # more would mostly read
 _STRIPE_ROWS = 256
-_READ_BYTES = 1 << 20
 _FILE_BITS = 40  # of the number of a row in a file
 _ONE_READER = {".parquet", ".arrow", ".feather", ".json"}  # of which each reader may hold over 100 MB
 
@@ -102,30 +102,30 @@ class _Files(NamedTuple):
     rejects: Path
 
 
+class _Starts(NamedTuple):
+    """Where the stripes of a share start in its two files."""
+
+    conversations: "array[int]"
+    rejects: "array[int]"
+
+
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
     """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
     files, shares = _Files(conversations, rejects), _shares(parameters)
     if len(shares) == 1:
         return _write(Share(), source, parameters, [files], parameters.part_bytes)[0]
-    result, most = Written(), min(len(shares), 1 + _size(parameters) // LARGE_BYTES)
+    result, starts, most = Written(), list[_Starts](), min(len(shares), 1 + _size(parameters) // LARGE_BYTES)
     with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(most) as parallel_map:
         parts = [_Files(*(Path(folder, f"{file.name}.{share.number}") for file in files)) for share in shares]
         write = partial(_write, source=source, parameters=parameters, parts=parts, part_bytes=sys.maxsize)
         done = parallel_map(write, shares)
-        starts = []
         for one, own in progress(done, f"prepare {source}", total=len(shares)) if shares[0].file else done:
             result.add(one)
             starts.append(own)
-        _join(
-            [(part.conversations, [start for start, _ in own]) for part, own in zip(parts, starts, strict=True)],
-            conversations,
-            parameters.part_bytes,
-        )
-        _join(
-            [(part.rejects, [start for _, start in own]) for part, own in zip(parts, starts, strict=True)],
-            rejects,
-            sys.maxsize,
-        )
+        limits = parameters.part_bytes, sys.maxsize
+        for number, (output, part_bytes) in enumerate(zip(files, limits, strict=True)):
+            stripes = partial(stripes_in_turn, [part[number] for part in parts], [own[number] for own in starts])
+            join_stripes(stripes, output, part_bytes, parallel_map)
     return result
 
 
@@ -159,19 +159,20 @@ def _size(parameters: SourceParameters) -> int:
 
 def _write(
     share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files], part_bytes: int
-) -> tuple[Written, list[tuple[int, int]]]:
-    """Write the entries of the rows of a share; also returns where each of its stripes starts in its two files."""
+) -> tuple[Written, _Starts]:
+    """Write the entries of the rows of a share; also returns where its stripes start."""
     files = parts[share.number]
     if share.file:
         parameters = parameters.model_copy(update={"path": share.file, "files": "*"})
-    written, starts, dataset = Written(), list[tuple[int, int]](), dataset_of(parameters)
+    written, starts, dataset = Written(), _Starts(array("q"), array("q")), dataset_of(parameters)
     rows = dataset.rows if share.file or share.number else progress(dataset.rows, f"prepare {source}")
     with PartsWriter(files.conversations, part_bytes) as out, files.rejects.open("wb") as rejected:
         for number, row in enumerate(rows):
             if not share.has(number):
                 continue
-            if number % _STRIPE_ROWS == 0 and not (share.file and starts):
-                starts.append((out.tell(), rejected.tell()))
+            if number % _STRIPE_ROWS == 0 and not (share.file and number):
+                starts.conversations.append(out.tell())
+                starts.rejects.append(rejected.tell())
             for entry in entries_of(dataset.item(row), source, parameters, written.tally):
                 if isinstance(entry, Record):
                     out.write(_line(entry))
@@ -190,33 +191,3 @@ def _line(record: Record) -> bytes:
 def _in_utf8(name: str) -> str:
     r"""A name in which each byte that is not UTF-8 is written as `\udcff`."""
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _join(parts: Sequence[tuple[Path, Sequence[int]]], out: Path, part_bytes: int) -> None:
-    """Write the stripes of several files in turn; each file comes with the places where its stripes start."""
-    with PartsWriter(out, part_bytes) as target:
-        if all(len(starts) <= 1 for _, starts in parts):
-            for file, _ in parts:  # which may be too many to be open at once
-                with file.open("rb") as stream:
-                    for data in _pieces(stream, None):
-                        target.write(data)
-                file.unlink()
-            return
-        with ExitStack() as files:
-            stripes = [_stripes(files.enter_context(file.open("rb")), starts) for file, starts in parts]
-            for number in range(sum(len(starts) for _, starts in parts)):
-                for data in next(stripes[number % len(parts)]):
-                    target.write(data)
-
-
-def _stripes(stream: IO[bytes], starts: Sequence[int]) -> Iterator[Iterator[bytes]]:
-    """The stripes of a file, each in pieces that memory holds."""
-    for start, end in zip(starts, [*starts[1:], None], strict=True):
-        yield _pieces(stream, None if end is None else end - start)
-
-
-def _pieces(stream: IO[bytes], count: int | None) -> Iterator[bytes]:
-    """The next bytes of a file, or all that are left."""
-    while data := stream.read(_READ_BYTES if count is None else min(count, _READ_BYTES)):
-        count = None if count is None else count - len(data)
-        yield data

@@ -6,8 +6,10 @@ from functools import lru_cache
 from itertools import islice, product, repeat
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chatmill.conversation.chatml import (
-    CALCULATOR,
     IM_END,
     IM_START,
     ROLES,
@@ -27,7 +29,7 @@ from chatmill.conversation.template import (
     document_segments,
     message_segments,
 )
-from chatmill.encoded.token_files import EncodedRecords
+from chatmill.encoded.token_files import EncodedRecords, EncodedShard, SourceNumbers, Sources, token_byte_lengths
 from chatmill.pipeline.parts import open_parts
 from chatmill.pipeline.progress import progress
 from chatmill.shards.file_ranges import FileRange, shards_of
@@ -36,6 +38,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedCon
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 BATCH_RECORDS = 4096  # encoded at once, which bounds the memory
+_DECLARES_TOOLS = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
 
 
 class Segmenter:
@@ -81,12 +84,13 @@ class LineError(ValueError):
 
 def encode_lines(lines: Iterable[bytes], tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
     """The records of some lines of a file. Raises LineError."""
-    segment, numbered = Segmenter(template), enumerate(lines, start=1)
+    segment, numbered, numbers = Segmenter(template), enumerate(lines, start=1), SourceNumbers()
     sources: list[str] = []
     parts: list[EncodedConversations] = []
     while batch := [_segments(line, number, segment, sources) for number, line in islice(numbered, BATCH_RECORDS)]:
         parts.append(tokenizer.encode_conversations(batch))
-    return EncodedRecords(*join(parts, tokenizer.dtype), sources)
+    of_conversations = numbers.of(sources)
+    return EncodedRecords(*join(parts, tokenizer.dtype), Sources(numbers.names, of_conversations))
 
 
 def _segments(line: bytes, number: int, segment: Segmenter, sources: list[str]) -> list[Segment]:
@@ -110,34 +114,30 @@ def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) ->
 
 
 def encode_shards(
-    file: Path, encode: Callable[[FileRange], EncodedRecords], ordered_map: OrderedMap
-) -> Iterator[EncodedRecords]:
+    file: Path, encode: Callable[[FileRange], EncodedShard], ordered_map: OrderedMap
+) -> Iterator[EncodedShard]:
     """The records of a file, a shard at a time. Raises ValueError with file and line."""
     check_records(file)
     shards, count = shards_of(file), 0
     try:
-        for part in progress(ordered_map(encode, shards), f"encode {file.stem}", total=len(shards)):
-            yield part
-            count += len(part.sources)
+        for shard in progress(ordered_map(encode, shards), f"encode {file.stem}", total=len(shards)):
+            yield shard
+            count += len(shard.records.sources.of_conversations)
     except LineError as error:
         raise ValueError(f"{file}:{count + error.number}: {error.reason}") from error
 
 
-def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: TemplateName) -> EncodedRecords:
+def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: TemplateName) -> EncodedShard:
     """The records of a shard, by the tokenizer of a folder. Raises LineError."""
-    return encode_lines(shard.lines(), _tokenizer(folder, fingerprint), template)
+    tokenizer, num_bytes = _tokenizer(folder, fingerprint)
+    records = encode_lines(shard.lines(), tokenizer, template)
+    has_tools = any(_DECLARES_TOOLS in line for line in shard.lines())
+    return EncodedShard(records, int(num_bytes[records.ids].sum()), has_tools)
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(folder: Path, fingerprint: str) -> ChatTokenizer:
-    """The tokenizer, which each process opens once."""
+def _tokenizer(folder: Path, fingerprint: str) -> tuple[ChatTokenizer, NDArray[np.int64]]:
+    """The tokenizer, which each process opens once, and the bytes of its tokens."""
     vocabulary = read_folder(folder)
     assert vocabulary.fingerprint == fingerprint
-    return ChatTokenizer(vocabulary)
-
-
-def trained_tools(file: Path) -> list[str]:
-    """The calculator, where a conversation declares it; models are trained to call no other tool."""
-    begin = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
-    with open_parts(file) as lines:
-        return [CALCULATOR] if any(begin in line for line in lines) else []
+    return ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
 from chatmill.pipeline.part_arrays import ArrayWriter, LongArray, open_array
+from chatmill.shards.workers import OrderedMap
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -33,11 +34,12 @@ _BLOCK = 1 << 20  # numbers that are read at once
 
 
 class SplitCounts(NamedTuple):
-    """The size of a split; bytes are those of text."""
+    """The size of a split, whose bytes are those of text, and whether a conversation declares the calculator."""
 
     bytes: int
     conversations: int
     tokens: int
+    has_tools: bool
 
 
 class EncodedSplit(NamedTuple):
@@ -59,20 +61,28 @@ class EncodedSplit(NamedTuple):
         return result
 
 
+class Sources(NamedTuple):
+    """The source of each of N conversations."""
+
+    names: Sequence[str]  # of all sources, for those of a split sorted
+    of_conversations: NDArray[np.uint16]  # (N,) indices of names
+
+
 class EncodedRecords(NamedTuple):
     """N records in a row, [offsets[i], offsets[i + 1]) each, and their sources."""
 
     ids: NDArray[np.unsignedinteger[Any]]
     loss: NDArray[np.uint8]
     offsets: NDArray[np.int64]
-    sources: list[str]
+    sources: Sources
 
 
-class Sources(NamedTuple):
-    """The source of each of the N conversations of a split."""
+class EncodedShard(NamedTuple):
+    """The records of a shard, and what is told of them."""
 
-    names: Sequence[str]  # of all sources, sorted
-    of_conversations: NDArray[np.uint16]  # (N,) indices of names
+    records: EncodedRecords
+    bytes: int  # of text
+    has_tools: bool  # whether one declares the calculator
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +109,21 @@ def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
 def write_split(
     folder: Path,
     split: str,
-    parts: Iterable[EncodedRecords],
-    byte_lengths: NDArray[np.int64],
+    shards: Iterable[EncodedShard],
+    vocab_size: int,
     numbers: "SourceNumbers",
     part_tokens: int,
+    ordered_map: OrderedMap = map,
 ) -> SplitCounts:
-    """Write one split; `byte_lengths` (V,) is `token_byte_lengths`, and `numbers` those of its sources for now.
+    """Write one split; `numbers` are those of its sources for now.
 
     Of more than `part_tokens` tokens, ids and loss are folders of parts.
     """
-    ids_type = np.uint16 if len(byte_lengths) <= 1 << 16 else np.uint32
-    text = 0
+    ids_type = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    text, has_tools = 0, False
     with ExitStack() as files:
         ids, loss, offsets, sources = (
-            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind, length))
+            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind, length, ordered_map))
             for name, kind, length in zip(
                 EncodedRecords._fields,
                 (ids_type, np.uint8, np.int64, np.uint16),
@@ -121,13 +132,14 @@ def write_split(
             )
         )
         offsets.append(np.zeros(1))
-        for part in parts:
-            offsets.append(part.offsets[1:] + ids.length)
-            ids.append(part.ids)
-            loss.append(part.loss)
-            sources.append(numbers.of(part.sources))
-            text += int(byte_lengths[part.ids].sum())
-    return SplitCounts(text, offsets.length - 1, ids.length)
+        for records, in_shard, declares_tools in shards:
+            offsets.append(records.offsets[1:] + ids.length)
+            ids.append(records.ids)
+            loss.append(records.loss)
+            sources.append(numbers.of(records.sources.names)[records.sources.of_conversations])
+            text += in_shard
+            has_tools |= declares_tools
+    return SplitCounts(text, offsets.length - 1, ids.length, has_tools)
 
 
 class SourceNumbers:
@@ -135,6 +147,11 @@ class SourceNumbers:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The sources in the order of their numbers."""
+        return [*self._numbers]
 
     def of(self, names: Iterable[str]) -> NDArray[np.uint16]:
         """The number of each name."""

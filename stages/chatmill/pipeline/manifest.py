@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
-from chatmill.pipeline.parts import PART_LIST, check_parts
+from chatmill.pipeline.parts import PART_LIST, check_parts, read_parts
 from chatmill.pipeline.store import sha256_of
 
 MANIFEST_NAME = "manifest.json"
@@ -30,7 +30,9 @@ _CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC names the objects of 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     """Write the manifest of a finished folder; `fingerprint` is that of its tokenizer."""
     paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
-    files = {str(file.relative_to(folder)): sha256_of(file) for file in paths}
+    lists = [file.parent for file in paths if file.name == PART_LIST]
+    known = {parts / part.name: part.sha256 for parts in lists for part in read_parts(parts)}
+    files = {str(file.relative_to(folder)): known.get(file) or sha256_of(file) for file in paths}
     sizes = {str(file.relative_to(folder)): file.stat().st_size for file in paths}
     content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files, "sizes": sizes}
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

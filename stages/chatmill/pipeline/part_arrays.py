@@ -4,6 +4,7 @@ Such a folder is read like a file that numpy maps from disk, but what one takes 
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from chatmill.pipeline.parts import (
     PART_LIST,
     REMEDY,
+    Part,
     add_part,
     begin_parts,
     damaged,
@@ -113,12 +115,15 @@ def _map(stream: Any) -> NDArray[Any]:
 class ArrayWriter:
     """Writes an array (N,) in the order in which it comes, beyond `part_length` as a folder of parts.
 
-    Used in a `with` statement. The header of a file is written again when its length is known.
+    Used in a `with` statement; `ordered_map` computes the checksums of parts. The header of a file is written again
+    when its length is known.
     """
 
-    def __init__(self, output: Path, dtype: type[np.generic], part_length: int) -> None:
+    def __init__(
+        self, output: Path, dtype: type[np.generic], part_length: int, ordered_map: Callable[..., Iterable[Part]] = map
+    ) -> None:
         self.output, self.dtype, self.part_length, self.length = output, np.dtype(dtype), part_length, 0
-        self._count = 1
+        self._count, self._ordered_map = 1, ordered_map
         begin_parts(output, 1)
 
     def __enter__(self) -> "ArrayWriter":
@@ -132,14 +137,14 @@ class ArrayWriter:
             if self.length == self._count * self.part_length:
                 self._begin_part()
             room = self._count * self.part_length - self.length
-            self._stream.write(values[:room].astype(self.dtype).tobytes())
+            self._stream.write(np.ascontiguousarray(values[:room], self.dtype))
             self.length += len(values[:room])
             values = values[room:]
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._end_part()
         if kind is None:
-            finish_parts(self.output, self._count, count_records=_length_of)
+            finish_parts(self.output, self._count, self._ordered_map, count_records=_length_of)
 
     def _begin_part(self) -> None:
         self._end_part()
