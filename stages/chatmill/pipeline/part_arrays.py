@@ -137,7 +137,7 @@ class ArrayWriter:
             if self.length == self._count * self.part_length:
                 self._begin_part()
             room = self._count * self.part_length - self.length
-            self._stream.write(np.ascontiguousarray(values[:room], self.dtype))
+            self._stream.write(np.ascontiguousarray(values[:room], self.dtype).data)
             self.length += len(values[:room])
             values = values[room:]
 
