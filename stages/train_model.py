@@ -168,7 +168,7 @@ def make_trainer(
     """The trainer of a model, on the device or, sharded, over those of all processes."""
     if hardware.compile and hardware.device == "cpu":
         set_up_compiler()
-    load_full_state_dict(model, group.broadcast(model.state_dict()))
+    load_full_state_dict(model, model.state_dict(), group)
     model.head_alignment = parameters.head_alignment
     sharded = parameters.shard and group.size > 1
     if sharded:

@@ -64,7 +64,7 @@ class Run:
         assert process.poll() is None, process.stderr.read()
 
     def states(self):
-        return sorted(self.folder.glob(".cache/resume/*/*.pt"))
+        return sorted(self.folder.glob(".cache/resume/*/*.safetensors"))
 
     def checkpoint(self, monkeypatch):
         monkeypatch.setenv("DVC_ROOT", str(self.folder))
@@ -226,7 +226,7 @@ def test_dvc_repro_goes_on_and_writes_the_same_bytes(tmp_path):
     project.repro("encode")
     command = [sys.executable, "-m", "dvc", "repro", "train_model"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    while not list(tmp_path.glob(".cache/resume/*/*.pt")) and process.poll() is None:
+    while not list(tmp_path.glob(".cache/resume/*/*.safetensors")) and process.poll() is None:
         time.sleep(0.05)
     files = [tmp_path / name for name in ("data/model/model.safetensors", "data/metrics/train.tsv")]
     begun = files[1].read_bytes()

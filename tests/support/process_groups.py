@@ -2,6 +2,7 @@
 
 import os
 import signal
+import weakref
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
 from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.state_file import tensors_of, write_state
 from support.tiny import random_model
 from train_model import check_equal
 
@@ -39,14 +41,35 @@ def check_shards(folder):
         (model, optimizer), (whole_model, whole_optimizer) = (train_step(group, sharded) for sharded in (True, False))
         parts, wholes = state_of(model, optimizer), state_of(whole_model, whole_optimizer)
         np.save(folder / f"{group.rank}.npy", [local_bytes(parts), local_bytes(wholes)])
-        weights, states = group.broadcast(group.gather_full([model.state_dict(), optimizer.state_dict()]))
+        weights, states = group.outline(group.gather_full([model.state_dict(), optimizer.state_dict()]))
         restored, other = train_step(group, True)
         with torch.no_grad():
             [weight.zero_() for weight in restored.parameters()]
-        load_full_state_dict(restored, weights)
-        other.load_state_dict(states)
+        load_full_state_dict(restored, weights, group)
+        other.load_state_dict(states, group)
         pairs = zip(parts, state_of(restored, other), strict=True)
         np.save(folder / f"same{group.rank}.npy", [bool((a == b).all()) for a, b in pairs])
+
+
+def count_held(folder):
+    """Save a sharded state, and write how many of its whole tensors the main process held at once."""
+    with join_process_group("cpu") as group:
+        model, optimizer = train_step(group, True)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        seen, held = [], []
+
+        def watched():
+            for tensor in group.gather_each(tensors_of(state)):
+                if tensor.ndim:  # numbers are not sharded
+                    seen.append(weakref.ref(tensor))
+                held.append(sum(one() is not None for one in seen))
+                yield tensor
+
+        tensors = watched()
+        if group.is_main_process:
+            write_state(state, tensors, folder / "state")
+            np.save(folder / "held.npy", held)
+        assert not [*tensors]
 
 
 def fail(how):

@@ -72,7 +72,7 @@ def test_two_nodes_train_one_model(clone):
 
 def test_a_job_that_is_stopped_is_queued_again_and_goes_on(clone):
     job = submit(clone, steps=500, checkpoint_every=5)
-    while not list(clone.glob(".cache/resume/*/*.pt")) and job.poll() is None:
+    while not list(clone.glob(".cache/resume/*/*.safetensors")) and job.poll() is None:
         time.sleep(0.1)
     job.terminate()  # as before the time limit
     output, _ = job.communicate(timeout=200)
@@ -86,7 +86,7 @@ def test_a_job_that_is_stopped_is_queued_again_and_goes_on(clone):
 
 def test_a_job_that_fails_is_not_queued_again(clone):
     (clone / ".cache/resume/earlier").mkdir(parents=True)
-    (clone / ".cache/resume/earlier/1-0.pt").touch()
+    (clone / ".cache/resume/earlier/1-0.safetensors").touch()
     job = submit(clone, steps=-1)
     output, _ = job.communicate(timeout=200)
     assert job.returncode != 0 and "train_model.steps" in output, output

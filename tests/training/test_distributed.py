@@ -12,7 +12,7 @@ from chatmill.encoded.token_files import read_split
 from chatmill.training.distributed import Group, launch
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.training_loop import rows_at_once, share_rows
-from support.process_groups import be_killed, check_shards, complain, differ, fail
+from support.process_groups import be_killed, check_shards, complain, count_held, differ, fail
 from support.tiny import VOCABULARY
 from support.training_runs import (
     free_port,
@@ -106,6 +106,24 @@ def test_shards_are_restored_from_whole_weights_and_states(shards):
 
 
 @pytest.mark.slow
+def test_no_process_holds_all_of_a_sharded_state(tmp_path):
+    launch(count_held, 2, [tmp_path])
+    held = np.load(tmp_path / "held.npy")
+    assert len(held) > 20 and held.max() <= 2  # one is gathered while the last is written
+
+
+@pytest.mark.slow
+def test_where_no_state_can_be_written_sharded_training_goes_on(tokens, tmp_path):
+    (tmp_path / "top/.cache").mkdir(parents=True)
+    (tmp_path / "top/.cache/resume").touch()
+    command = training_command(tokens, tmp_path, steps=4, checkpoint_every=1, processes=2, shard=True)
+    process = start([sys.executable, *command], tmp_path)
+    errors = process.communicate()[1].decode()
+    assert process.returncode == 0
+    assert errors.count("training continues, but a killed run would resume from an older state") == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, sharded):
     settings = {"steps": 100, "checkpoint_every": 2}
@@ -151,7 +169,7 @@ def test_two_processes_that_are_asked_to_end_save_first(tokens, tmp_path):
     process = start(
         [sys.executable, *training_command(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path
     )
-    while not list(tmp_path.glob("top/.cache/resume/*/*.pt")) and process.poll() is None:
+    while not list(tmp_path.glob("top/.cache/resume/*/*.safetensors")) and process.poll() is None:
         time.sleep(0.01)
     process.terminate()
     errors = process.communicate()[1].decode()

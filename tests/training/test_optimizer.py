@@ -3,6 +3,7 @@ from copy import deepcopy
 import pytest
 import torch
 
+from chatmill.training.distributed import SINGLE_PROCESS
 from chatmill.training.optimizer import Muon, MuonAdamW, learning_rate_factor, orthogonalise
 from support.tiny import CONFIG, random_model
 
@@ -53,7 +54,7 @@ def test_a_restored_optimizer_goes_on_as_the_first_would():
         optimizers[0].step(share)
         if share == 1.0:
             second.load_state_dict(first.state_dict())
-            optimizers[1].load_state_dict(deepcopy(optimizers[0].state_dict()))
+            optimizers[1].load_state_dict(deepcopy(optimizers[0].state_dict()), SINGLE_PROCESS)
     loss_of(second).backward()
     optimizers[1].step(0.5)
     assert optimizers[1].learning_rate == 0.005

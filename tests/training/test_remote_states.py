@@ -72,7 +72,7 @@ def test_a_machine_with_an_empty_disk_goes_on_where_another_one_died(storage, ma
     assert first.load() is None
     for number in range(3):
         assert first.save({"done": number})
-    assert numbers(storage) == ["2.complete", "2.pt", "3.complete", "3.pt"]
+    assert numbers(storage) == ["2.complete", "2.safetensors", "3.complete", "3.safetensors"]
     assert second.load() == {"done": 2} and second.save({"done": 3})
     assert first.load() == {"done": 3}
     assert first.messages == second.messages == []
@@ -93,11 +93,13 @@ def test_what_was_not_sent_to_its_end_is_not_read_and_removed_by_the_next_state(
     checkpoint = machine()
     checkpoint.save({"done": 0})
     files, prefix = storage
-    files.pipe_file(f"{prefix}/run/2-{'0' * 64}.pt", b"half")
+    files.pipe_file(f"{prefix}/run/2-{'0' * 64}.safetensors", b"half")
     other = machine()
     assert other.load() == {"done": 0} and other.messages == []
     other.save({"done": 1})
-    assert numbers(storage) == ["1.complete", "1.pt", "2.complete", "2.pt"] and "2-0" not in "".join(names(storage))
+    assert numbers(storage) == ["1.complete", "1.safetensors", "2.complete", "2.safetensors"] and "2-0" not in "".join(
+        names(storage)
+    )
 
 
 def test_a_damaged_state_is_logged_and_the_one_before_it_taken(storage, machine):
@@ -121,7 +123,7 @@ def test_runs_do_not_disturb_each_other_and_one_that_is_done_leaves_nothing(stor
     assert other.load() is None and other.messages == []
     other.save({"run": "other"})
     one.remove()
-    assert numbers(storage, "a-b-c-d") == [] and numbers(storage, "A-b-c-d") == ["1.complete", "1.pt"]
+    assert numbers(storage, "a-b-c-d") == [] and numbers(storage, "A-b-c-d") == ["1.complete", "1.safetensors"]
     assert machine("A-b-c-d").load() == {"run": "other"}
 
 

@@ -1,6 +1,6 @@
 """Checkpoints from which a killed run resumes: the same parameters, inputs, code and machine give the same folder.
 
-    .cache/resume/<parameters>-<data>-<code>-<machine>/<number>-<sha256 of the file>.pt
+    .cache/resume/<parameters>-<data>-<code>-<machine>/<number>-<sha256 of the file>.safetensors
 
 The last two states remain on disk, so that a damaged one costs only the steps between them. With $CHATMILL_CHECKPOINTS
 they are also in a storage, from which a machine that has none, or only older ones, fetches the last.
@@ -20,11 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 from chatmill.training.processor import machine_properties
 from chatmill.training.remote_states import RemoteStates, remote_address
-from chatmill.training.state_file import is_state_name, is_whole, read_state, state_name, state_number, write_state
+from chatmill.training.state_file import (
+    SUFFIX,
+    is_state_name,
+    is_whole,
+    read_state,
+    state_name,
+    state_number,
+    tensors_of,
+    write_state,
+)
 
 PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
@@ -65,12 +76,15 @@ class Checkpoint:
         address = remote_address()
         self.remote = RemoteStates(address, name, log) if address else None
 
-    def save(self, state: Any) -> bool:
-        """Write a state; return whether it is complete on disk. If the process is killed, the former ones remain."""
+    def save(self, state: Any, tensors: Iterable[Tensor] | None = None) -> bool:
+        """Write a state; return whether it is complete on disk. If the process is killed, the former ones remain.
+
+        `tensors` are those of `tensors_of`, whole; None where the state's own are.
+        """
         part = self.folder / "part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            sha256 = write_state(state, part)
+            sha256 = write_state(state, tensors_of(state) if tensors is None else tensors, part)
             files = self._files()
             file = self.folder / state_name(self._newest() + 1, sha256)
             part.replace(file)
@@ -88,7 +102,7 @@ class Checkpoint:
         return True
 
     def load(self) -> Any | None:
-        """The last undamaged state, on the CPU; None where there is none."""
+        """The last undamaged state, whose tensors are mapped from its file; None where there is none."""
         if self.remote:
             self.remote.fetch(self.folder, self._newest())
         for file in reversed(self._files()):
@@ -123,7 +137,7 @@ class Checkpoint:
 
     def _files(self) -> list[Path]:
         """The files of the states, the oldest first."""
-        files = (file for file in self.folder.glob("*.pt") if is_state_name(file.name))
+        files = (file for file in self.folder.glob(f"*{SUFFIX}") if is_state_name(file.name))
         return sorted(files, key=lambda file: state_number(file.name))
 
     def _newest(self) -> int:

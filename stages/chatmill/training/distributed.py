@@ -79,20 +79,33 @@ class Group:
 
     def broadcast(self, value: Any) -> Any:
         """The main process's value, in all processes; its tensors are sent one by one, and are on the CPU."""
+        return tree_map_only(Tensor, self.receive, self.outline(value))
+
+    def outline(self, value: Any) -> Any:
+        """The main process's value, in all others with tensors that have its shapes and types alone."""
         if self.size == 1:
             return value
         outline = [tree_map_only(Tensor, lambda x: x.to("meta"), value) if self.is_main_process else None]
         dist.broadcast_object_list(outline, device=self.device)
-        return tree_map_only(Tensor, self._broadcast_tensor, value if self.is_main_process else outline[0])
+        return value if self.is_main_process else outline[0]
+
+    def receive(self, tensor: Tensor) -> Tensor:
+        """The main process's tensor, in all processes and on the CPU; in others `tensor` is of its shape and type."""
+        if self.size == 1:
+            return tensor
+        place = tensor.to(self.device) if self.is_main_process else torch.empty_like(tensor, device=self.device)
+        dist.broadcast(place, 0)
+        return place.cpu()
 
     def gather_full(self, value: Any) -> Any:
         """A value whose tensors may be sharded, with full ones on the CPU in the main process, and None in others."""
         return tree_map_only(Tensor, self._gather_tensor, value)
 
-    def _broadcast_tensor(self, tensor: Tensor) -> Tensor:
-        place = tensor.to(self.device) if self.is_main_process else torch.empty_like(tensor, device=self.device)
-        dist.broadcast(place, 0)
-        return place.cpu()
+    def gather_each(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Tensors that may be sharded, one after another whole and on the CPU in the main process; in others none."""
+        for tensor in tensors:
+            if (full := self._gather_tensor(tensor)) is not None:
+                yield full
 
     def _gather_tensor(self, tensor: Tensor) -> Tensor | None:
         tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -178,9 +191,11 @@ def shard_like(full: Tensor, weight: Tensor) -> Tensor:
     return distribute_tensor(full.to(weight.device), weight.device_mesh, placements, src_data_rank=None)
 
 
-def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor]) -> None:
-    """Load full weights into a model whose own may be sharded."""
-    model.load_state_dict({name: shard_like(weights[name], weight) for name, weight in model.state_dict().items()})
+@torch.no_grad()
+def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor], group: Group) -> None:
+    """Load the main process's full weights, of `Group.outline`, into a model whose own may be sharded."""
+    for name, weight in model.state_dict().items():
+        weight.copy_(shard_like(group.receive(weights[name]), weight))
 
 
 def gradient_norm(weights: Iterable[nn.Parameter]) -> float:

@@ -57,7 +57,7 @@ class KeptWeights:
     def load_state_dict(self, state: dict[str, Any], *, is_main_process: bool) -> None:
         """Restore the state of `state_dict`."""
         self.step, self.bits_per_byte = state["step"], state["bits_per_byte"]
-        self._weights = state["weights"] if is_main_process else {}
+        self._weights = {name: weight.clone() for name, weight in state["weights"].items()} if is_main_process else {}
 
     def describe(self) -> str:
         """The step whose weights were best, and how good they were."""

@@ -17,7 +17,7 @@ from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
 from chatmill.model.routing import Projection
 from chatmill.training.byte_encoder import ByteEncoder
-from chatmill.training.distributed import shard_like
+from chatmill.training.distributed import Group, shard_like
 
 _MOMENTUM = 0.85  # 0.9 gave the same bits per byte after a million tokens; 0.95, with other rates, a tenth more
 _EMBEDDING_RATE_FACTOR = 0.9  # of the matrices' rate, at 256 channels; 1.3 gave a tenth more bits per byte
@@ -108,12 +108,12 @@ class MuonAdamW:
         """The state that `load_state_dict` restores."""
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore the state of `state_dict`, whose tensors are full ones, not shards."""
+    def load_state_dict(self, states: list[dict[str, Any]], group: Group) -> None:
+        """Restore the main process's state, of `Group.outline`, whose tensors are full ones, not shards."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             of_weights = {
-                i: {name: shard_like(value, weights[i]) for name, value in values.items()}
+                i: {name: shard_like(group.receive(value), weights[i]).clone() for name, value in values.items()}
                 for i, values in state["state"].items()
             }
             optimizer.load_state_dict({**state, "state": of_weights})

@@ -1,6 +1,6 @@
 """Copies of a run's states in a storage that outlives the machine, at the address in $CHATMILL_CHECKPOINTS.
 
-    <address>/<name of the run>/<number>-<sha256>.pt
+    <address>/<name of the run>/<number>-<sha256>.safetensors
     <address>/<name of the run>/<number>-<sha256>.complete
 
 The second file is written after the first, so that a state which was not sent to its end is never read. The address is
@@ -76,7 +76,7 @@ class RemoteStates:
             self._files.put_file(str(file), f"{self._folder}/{file.name}")
             self._files.pipe_file(f"{self._folder}/{file.stem}{_COMPLETE}", b"")
             kept = {Path(name).stem for name in [*self._complete(former - {file.name}), file.name][-keep:]}
-            for name in sorted(name for name in former if Path(name).stem not in kept):  # .complete before .pt
+            for name in sorted(name for name in former if Path(name).stem not in kept):  # .complete before the state
                 self._files.rm_file(f"{self._folder}/{name}")
         except Exception as error:  # each storage has errors of its own
             if not self.failed:

@@ -177,15 +177,15 @@ class Trainer:
         return totals, of_sources
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that `load_state_dict` restores in any number of processes; complete in the main process."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return {"done": self.completed_steps, **self.group.gather_full(state)}
+        """The state that `load_state_dict` restores in any number of processes; its tensors may be sharded."""
+        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        return {"done": self.completed_steps, "model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of `state_dict`."""
+        """Restore the main process's state, of `Group.outline`, whose tensors are full ones."""
         self.completed_steps = state["done"]
-        load_full_state_dict(self.model, state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_full_state_dict(self.model, state["model"], self.group)
+        self.optimizer.load_state_dict(state["optimizer"], self.group)
 
     def _no_numbers(self) -> Tensor:
         return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)

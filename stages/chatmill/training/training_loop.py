@@ -27,6 +27,7 @@ from chatmill.training.pace import PhaseLength
 from chatmill.training.packing import PackedDataset
 from chatmill.training.run_length import RunLength, count_steps
 from chatmill.training.source_weights import describe_shares
+from chatmill.training.state_file import tensors_of
 from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
 from chatmill.training.validation import Validation
@@ -256,7 +257,10 @@ def train(
             if (done % plan.checkpoint_every == 0 or ending) and not last:
                 state = {"curve": curve.text, "sums": tuple(sums), "watch": watch.state_dict()}
                 state |= {"trainer": trainer.state_dict(), "kept": kept.state_dict()}
-                saved = group.is_main_process and checkpoint.save(state)
+                gathered = group.gather_each(tensors_of(state))
+                saved = group.is_main_process and checkpoint.save(state, gathered)
+                for _ in gathered:  # all processes take part, also where the main one could not write the first
+                    pass
                 if ending:
                     end_early(trainer, saved)
 
@@ -266,7 +270,7 @@ def resume(
 ) -> LossTotals:
     """Restore the state of the checkpoint, if there is one; returns the losses since the last point of the curve."""
     group = trainer.group
-    state = group.broadcast(checkpoint.load() if group.is_main_process else None)
+    state = group.outline(checkpoint.load() if group.is_main_process else None)
     if not state:
         return LossTotals()
     curve.restart(state["curve"])
