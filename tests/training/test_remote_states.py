@@ -1,5 +1,6 @@
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import uuid
 import fsspec
 import pytest
 
+from chatmill.training import remote_states
 from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.remote_states import check_remote
 from chatmill.training.trainer import Trainer
@@ -187,6 +189,14 @@ def test_what_s3_refuses_is_one_line(s3, tmp_path, monkeypatch, bucket, missing,
     with pytest.raises(ValueError, match=rf"^{CHECKPOINTS}: s3://{bucket}: .*{message}.*: expected a bucket"):
         check_remote()
     connections.clear_instance_cache()
+
+
+def test_a_storage_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(remote_states, "_PATIENCE", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections alone
+        monkeypatch.setenv(CHECKPOINTS, f"http://127.0.0.1:{silent.getsockname()[1]}/bucket")
+        with pytest.raises(ValueError, match=r"/bucket: no answer in 0.05 seconds: expected a bucket"):
+            check_remote()
 
 
 def test_without_an_address_nothing_is_imported_for_it():

@@ -116,6 +116,8 @@ def read_json(file: Path, max_bytes: int = MAX_JSON_BYTES, **options: Any) -> An
         raise ValueError(f"over {MAX_JSON_VALUES:,} values")
     try:
         return json.loads(data.decode(), **options)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}") from error
     except RecursionError as error:
         raise ValueError("its values are nested too deeply") from error
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from chatmill.pipeline.store import open_address, reason_of
 from chatmill.training.state_file import is_state_name, is_whole, state_number
 
 _COMPLETE = ".complete"
+_PATIENCE = 60  # seconds for which a storage may be silent before a run begins
 
 
 def remote_address() -> str:
@@ -28,13 +30,28 @@ def remote_address() -> str:
 
 
 def check_remote() -> None:
-    """Raise ValueError if there is an address, and no file can be written and removed there."""
+    """Raise ValueError if there is an address, and no file can be written and removed there, or there is no answer."""
     if address := remote_address():
+        errors: list[BaseException | None] = []
+        thread = Thread(target=lambda: errors.append(_error_at(address)), daemon=True)  # some wait for many minutes
+        thread.start()
+        thread.join(_PATIENCE)
+        error = errors[0] if errors else TimeoutError(f"no answer in {_PATIENCE} seconds")
         with _explained(address):
-            files, prefix = _open(address)
-            probe = f"{prefix}/writable-{uuid4().hex}"
-            files.pipe_file(probe, b"")
-            files.rm_file(probe)
+            if error is not None:
+                raise error
+
+
+def _error_at(address: str) -> BaseException | None:
+    """Why no file can be written and removed at an address; None where it can."""
+    try:
+        files, prefix = _open(address)
+        probe = f"{prefix}/writable-{uuid4().hex}"
+        files.pipe_file(probe, b"")
+        files.rm_file(probe)
+    except Exception as error:  # each storage has errors of its own
+        return error
+    return None
 
 
 class RemoteStates:

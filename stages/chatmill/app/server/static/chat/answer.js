@@ -8,7 +8,7 @@ import { leaves } from "./leaves.js";
 import { MarkdownView } from "./markdown_view.js";
 import { showTokens } from "./tokens.js";
 import { ApiError, streamChat } from "../shared/api.js";
-import { button, element } from "../shared/dom.js";
+import { button, element, withCode } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("../shared/api.js").Part} Part */
@@ -102,7 +102,7 @@ export class AnswerView {
     this.#status.hidden = true;
     this.#problem.hidden = !this.answer.problem;
     const again = button("Try again", () => this.actions.regenerate());
-    this.#problem.replaceChildren(element("p", {}, this.answer.problem ?? ""), again);
+    this.#problem.replaceChildren(element("p", {}, ...withCode(this.answer.problem ?? "")), again);
     const { finish, timings, ids } = this.answer;
     this.#stats.replaceChildren(...statsOf(timings, ids.length).map(figure));
     this.#warnings.replaceChildren(...warningsOf(finish, timings).map((text) => element("span", {}, text)));
@@ -172,7 +172,8 @@ export class AnswerView {
       this.#tokens.scrollIntoView({ block: "nearest" });
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      this.#tokens.replaceChildren(element("p", { className: "problem", role: "alert" }, problemSentence(error)));
+      const words = withCode(problemSentence(error));
+      this.#tokens.replaceChildren(element("p", { className: "problem", role: "alert" }, ...words));
     }
   }
 }

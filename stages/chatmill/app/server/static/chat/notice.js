@@ -1,7 +1,7 @@
 // @ts-check
 /** The notice above the chat. */
 
-import { button, byId, element } from "../shared/dom.js";
+import { button, byId, element, withCode } from "../shared/dom.js";
 
 const node = byId("notice", HTMLElement);
 
@@ -11,7 +11,8 @@ const node = byId("notice", HTMLElement);
  */
 export function showNotice(text, ...more) {
   node.classList.remove("bad");
-  node.replaceChildren(element("span", {}, text), ...more, button("Close", hideNotice, { className: "quiet" }));
+  const close = button("Close", hideNotice, { className: "quiet" });
+  node.replaceChildren(element("span", {}, ...withCode(text)), ...more, close);
   node.hidden = false;
 }
 

@@ -11,7 +11,7 @@ import { RunsTable } from "./table.js";
 import { VerdictView } from "./verdict.js";
 import { onKeyNeeded } from "../shared/api.js";
 import { promptForKey } from "../shared/dialogs.js";
-import { byId, element } from "../shared/dom.js";
+import { byId, element, withCode } from "../shared/dom.js";
 import { pluralize } from "../shared/text_format.js";
 
 /** @typedef {import("./requests.js").Run} Run */
@@ -83,7 +83,7 @@ function messageOf(error) {
 function showProblem(problem) {
   const node = byId("problem", HTMLElement);
   node.hidden = !problem;
-  node.textContent = problem ?? "";
+  node.replaceChildren(...withCode(problem ?? ""));
 }
 
 /** Tick the runs that were ticked, also those that have another name or state.

@@ -18,6 +18,14 @@ export function element(name, properties = {}, ...children) {
   return node;
 }
 
+/** The nodes of a message, in which what is between backticks is code.
+ * @param {string} text
+ * @returns {(Node | string)[]}
+ */
+export function withCode(text) {
+  return text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? element("code", {}, part) : part));
+}
+
 /** A button with a label and an action.
  * @param {string} label
  * @param {((event: Event) => unknown) | null} action
