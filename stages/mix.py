@@ -35,7 +35,7 @@ PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
 
 CHUNK_BYTES = 16_000_000  # of a prepared file that a process reads at a time
 SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
-MAX_SHARDS = 256
+MAX_SHARDS = 1024
 SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a sixth of the records'
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
 BY_COLUMN = 8  # the same for one that follows from a column of groups
@@ -167,9 +167,11 @@ def find_duplicates(
         for kind in shards:
             keys = getattr(digests, kind)
             keys["record"] += count
-            hashes = keys[keys.dtype.names[0]]
-            for number, shard in enumerate(shards[kind]):
-                _append(shard, keys[hashes % len(shards[kind]) == number])
+            numbers = (keys[keys.dtype.names[0]] % len(shards[kind])).astype(np.uint16)
+            order = np.argsort(numbers, kind="stable")
+            bounds = np.searchsorted(numbers[order], np.arange(len(shards[kind]) + 1))
+            for shard, start, end in zip(shards[kind], bounds, bounds[1:], strict=False):
+                _append(shard, keys[order[start:end]])
         counts.append(len(digests.splits))
         count += counts[-1]
     _append(folder / "positions", np.array([position], np.uint64))
