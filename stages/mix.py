@@ -221,14 +221,15 @@ def plan_copies(
     chunks: list[FileRange], counts: list[int], folder: Path, outputs: list[Path], part_bytes: int
 ) -> tuple[list[Copy], list[Target]]:
     """Where the records of each chunk go, so that all can be copied at once."""
-    states, positions = np.memmap(folder / "states", np.uint8, "r"), np.memmap(folder / "positions", np.uint64, "r")
     copies, targets = [], [Target(output, []) for output in outputs]
     first, before, shares = 0, [0] * len(outputs), [-1] * len(outputs)
     for chunk, count in zip(chunks, counts, strict=True):
         copies.append(Copy(chunk, first, count, [*before]))
-        lengths = np.diff(positions[first : first + count + 1]).astype(np.int64)
+        state = np.fromfile(folder / "states", np.uint8, count, offset=first)
+        positions = np.fromfile(folder / "positions", np.int64, count + 1, offset=first * np.int64().itemsize)
+        lengths = np.diff(positions)
         for split, target in enumerate(targets):
-            own = lengths[states[first : first + count] == split]
+            own = lengths[state == split]
             starts = before[split] + np.cumsum(own) - own
             share = starts // part_bytes
             begins = np.diff(share, prepend=shares[split]) > 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
 from chatmill.pipeline.params_file import check_external
+from chatmill.pipeline.parts import size_of
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
@@ -24,7 +25,7 @@ def sample_conversations(chat: Path, max_bytes: int | None) -> Iterator[Record]:
     and all copies of a conversation are sampled or none.
     """
     records = progress(read_records(chat), "train_tokenizer", unit=" conversations")
-    size = chat.stat().st_size
+    size = size_of(chat)
     yield from records if max_bytes is None or size <= max_bytes else _sample_fraction(records, max_bytes / size)
 
 

@@ -14,6 +14,7 @@ measured: FOLDER needs about four times the size.
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -51,10 +52,23 @@ CHATS = 10_000  # that are written at once
 
 def write_chats(size: int, out: Path) -> None:
     """Write generated chats of about `size` bytes as JSON lines, and their exact number to a file `bytes` beside it."""
+    pieces = [out.with_name(f"piece-{number}") for number in range(os.cpu_count() or 1)]
+    with SPAWN.Pool() as pool:
+        written = pool.starmap(write_piece, [(size // len(pieces), piece, seed) for seed, piece in enumerate(pieces)])
+    with out.open("wb") as target:
+        for piece in pieces:  # each is a frame of zstd
+            with piece.open("rb") as source:
+                shutil.copyfileobj(source, target)
+            piece.unlink()
+    out.with_name("bytes").write_text(str(sum(written)))
+
+
+def write_piece(size: int, out: Path, seed: int) -> int:
+    """Write generated chats of about `size` bytes; returns their exact number."""
     import numpy as np  # here, as a stage's peak begins with the memory of the process that starts it
     import zstandard
 
-    random, written = np.random.default_rng(1), 0
+    random, written = np.random.default_rng(seed), 0
     words = np.array(
         [
             word
@@ -77,7 +91,7 @@ def write_chats(size: int, out: Path) -> None:
             block = "".join(lines).encode()
             compressed.write(block)
             written += len(block)
-    out.with_name("bytes").write_text(str(written))
+    return written
 
 
 def digest(folder: Path, names: tuple[str, ...]) -> str:
@@ -99,9 +113,7 @@ def main(gigabytes: list[float], workers: list[int], engines: list[str], parent:
             folder = Path(scratch)
             (folder / "params.yaml").write_text(PARAMS)
             (folder / "none").mkdir()
-            write = SPAWN.Process(target=write_chats, args=(int(1e9 * size), folder / "chats.jsonl.zst"))
-            write.start()
-            write.join()
+            write_chats(int(1e9 * size), folder / "chats.jsonl.zst")
             raw = int((folder / "bytes").read_text())
             for stage in COMMANDS:
                 run_stage(stage, folder, size, raw, ways)

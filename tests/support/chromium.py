@@ -9,7 +9,7 @@ from playwright.sync_api import expect, sync_playwright
 PROGRAM = Path("/usr/bin/chromium")
 QUIET = ["gpu", "background-networking", "component-update", "sync"]  # features that are disabled
 ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
-TIMEOUT_MS = 30_000  # so long because the machine may be busy
+TIMEOUT_MS = 60_000  # so long because the machine may be busy
 
 
 @contextmanager

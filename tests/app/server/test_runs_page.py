@@ -14,7 +14,6 @@ from support.run_repository import PARAMS, RunRepository
 from support.serving import serving
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=60_000)  # other tests may have the processor
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 LABELS = ["workspace", "forgotten", HOSTILE, "tenth", "second", "main"]
 SOONER = "const later = setTimeout; window.setTimeout = (action, ms) => later(action, ms / 10)"
