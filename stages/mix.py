@@ -35,7 +35,7 @@ PositiveFraction = Annotated[float, Field(gt=0, lt=1)]
 
 CHUNK_BYTES = 16_000_000  # of a prepared file that a process reads at a time
 SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
-MAX_SHARDS = 1024
+MAX_SHARDS = 1024  # of 65,536 at most: their numbers are of 16 bits
 SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a sixth of the records'
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
 BY_COLUMN = 8  # the same for one that follows from a column of groups
@@ -171,7 +171,8 @@ def find_duplicates(
             order = np.argsort(numbers, kind="stable")
             bounds = np.searchsorted(numbers[order], np.arange(len(shards[kind]) + 1))
             for shard, start, end in zip(shards[kind], bounds, bounds[1:], strict=False):
-                _append(shard, keys[order[start:end]])
+                if start < end:
+                    _append(shard, keys[order[start:end]])
         counts.append(len(digests.splits))
         count += counts[-1]
     _append(folder / "positions", np.array([position], np.uint64))
@@ -190,7 +191,10 @@ def find_duplicates(
 
 def _shards(folder: Path, kind: str, size: int) -> list[Path]:
     """Files of about SHARD_BYTES for the keys of `size` bytes of records; a key has at most a sixth of its record's."""
-    return [folder / f"{kind}-{number}" for number in range(min(MAX_SHARDS, 1 + size // (6 * SHARD_BYTES)))]
+    files = [folder / f"{kind}-{number}" for number in range(min(MAX_SHARDS, 1 + size // (6 * SHARD_BYTES)))]
+    for file in files:
+        file.touch()
+    return files
 
 
 def _append(file: Path, array: NDArray[Any]) -> None:

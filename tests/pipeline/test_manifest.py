@@ -187,7 +187,7 @@ JSON_CONTENTS = {
     "many values": ("[" + "0," * MAX_JSON_VALUES + "0]", "over 4,194,304 values"),
     "deep": ("[" * 100_000, "nested too deeply"),
     "a long number": ("9" * 5000, "4300"),
-    "no text": ("\xff", "decode"),
+    "no text": ("\xff", "not UTF-8 text: byte 0xff at 0"),
     "half": ("{", "column 2"),
 }
 

@@ -13,7 +13,7 @@ were encoded.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from chatmill.conversation.template import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
 from chatmill.pipeline.part_arrays import ArrayWriter, LongArray, open_array
-from chatmill.shards.workers import OrderedMap
+from chatmill.pipeline.parts import Part
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -78,7 +78,7 @@ class EncodedRecords(NamedTuple):
 
 
 class EncodedShard(NamedTuple):
-    """The records of a shard, and what is told of them."""
+    """The records of a shard, and what is counted of them."""
 
     records: EncodedRecords
     bytes: int  # of text
@@ -113,7 +113,7 @@ def write_split(
     vocab_size: int,
     numbers: "SourceNumbers",
     part_tokens: int,
-    ordered_map: OrderedMap = map,
+    ordered_map: Callable[..., Iterable[Part]] = map,
 ) -> SplitCounts:
     """Write one split; `numbers` are those of its sources for now.
 

@@ -24,7 +24,9 @@ class Stripe(NamedTuple):
         with self.file.open("rb") as stream:
             stream.seek(self.start)
             while left := self.end - stream.tell():
-                yield stream.read(min(left, _COPIED_AT_ONCE))
+                if not (data := stream.read(min(left, _COPIED_AT_ONCE))):
+                    raise OSError(f"{self.file} has become shorter while it was read")
+                yield data
 
     def line_start(self, place: int) -> int:
         """Where the first line begins that does not begin before a place of the file; the end if there is none."""
@@ -93,8 +95,8 @@ def _parts(stripes: Iterable[Stripe], part_bytes: int) -> Iterator[list[Stripe]]
 
 
 def _write(part: _Part) -> list[Path]:
-    """Write a part. Returns the files of which it has the end."""
-    with part.file.open("wb") as out:
+    """Write a part, whose empty file is there. Returns the files of which it has the end."""
+    with part.file.open("r+b") as out:  # so that an attempt that goes on beside a second one does it no harm
         for stripe in part.stripes:
             out.writelines(stripe.pieces())
     return [stripe.file for stripe in part.stripes if stripe.end == stripe.file.stat().st_size]
