@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 STAGES = Path(__file__).parents[2] / "stages"
 COPIES = (1, 10)
@@ -77,20 +78,33 @@ for row in rows_of(Path(sys.argv[1])): pass
 """
 
 
-def run(stage: str, folder: Path) -> tuple[float, float, float]:
-    """Seconds of wall-clock time, seconds of CPU time, and MB of the largest process of a stage."""
+class Measured(NamedTuple):
+    """What a command took."""
+
+    clock: float  # seconds
+    processor: float  # seconds of all processes
+    peak: float  # MB of the largest process
+    first: float  # seconds of CPU time of the first process
+
+
+def run(stage: str, folder: Path) -> Measured:
+    """What a stage takes."""
     return measure([str(STAGES / f"{stage}.py"), *COMMANDS[stage].split()], folder)
 
 
-def measure(command: list[str], folder: Path, **environment: str) -> tuple[float, float, float]:
-    """The same of any Python command, with variables of the environment."""
+def measure(command: list[str], folder: Path, **environment: str) -> Measured:
+    """What any Python command takes, with variables of the environment."""
     start = time.perf_counter()
     environment = os.environ | {"PYTHONPATH": str(STAGES)} | environment
     process = subprocess.Popen([sys.executable, *command], cwd=folder, env=environment)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    clock = time.perf_counter() - start
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()  # from the third on, see proc(5)
+    first = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"{command[0]} failed")
-    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return Measured(clock, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, first)
 
 
 def main(file: Path, name: str = "dolly") -> None:
@@ -117,10 +131,10 @@ def main(file: Path, name: str = "dolly") -> None:
                 show(f"rows {Path(container).suffix}", size, measure(["-c", READ_ROWS, container], folder))
 
 
-def show(name: str, size: float, result: tuple[float, float, float]) -> None:
+def show(name: str, size: float, took: Measured) -> None:
     """Print one line."""
-    clock, processor, peak = result
-    print(f"{name:24}{size:8.1f}{size / clock:8.1f}{size / processor:15.1f}{peak:10.0f}", flush=True)
+    speeds = f"{size / took.clock:8.1f}{size / took.processor:15.1f}"
+    print(f"{name:24}{size:8.1f}{speeds}{took.peak:10.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """How much memory and time the stages of data take of more and more text, and what a second process brings.
 
-    python tests/benchmarks/scale.py [--gb GB …] [--workers N …] [--engine NAME …] [--folder FOLDER]
+    python tests/benchmarks/scale.py [--gb GB …] [--workers N …] [--engine NAME …]
+        [--near-duplicates] [--folder FOLDER]
 
 For each size it writes that much of generated chats to a file of JSON lines, compressed with zstd, and runs prepare,
 mix, train_tokenizer and encode one after another, each with each number of workers ($CHATMILL_WORKERS) of each engine
 ($CHATMILL_ENGINE), which have to write the same bytes. The words are those of data/raw/talk.jsonl, as often as they
 occur there, so that the chats are no language but have its vocabulary; none is a duplicate. MB are those of JSON lines
 before compression for prepare, and of what the stage before has written for the others. "CPU" is the time of all
-processes, but for those of Ray and Slurm, and the peak that of the largest. Files are removed as soon as they are
-measured: FOLDER needs about four times the size.
+processes, but for those of Ray and Slurm, "first" that of the one that the others work for, and the peak that of the
+largest. Files are removed as soon as they are measured: FOLDER needs about four times the size.
 """
 
 import argparse
@@ -26,11 +27,11 @@ from chatmill.shards.workers import ENGINES
 
 ROOT = Path(__file__).parents[2]
 PARAMS = """\
-prepare: {chats: {path: chats.jsonl.zst, format: messages}}
-mix: {validation_share: 0.01, test_share: 0.01, near_duplicates: false, part_bytes: 256000000}
-train_tokenizer: {type: bpe, vocab_size: 8192, special_tokens: [], max_bytes: 2000000000,
-  bpe: {pattern: qwen2, trainer: rustbpe, buffer_size: 8192}}
-encode: {template: chatml, part_tokens: 100000000}
+prepare: {{chats: {{path: chats.jsonl.zst, format: messages}}}}
+mix: {{validation_share: 0.01, test_share: 0.01, near_duplicates: {near}, part_bytes: 256000000}}
+train_tokenizer: {{type: bpe, vocab_size: 8192, special_tokens: [], max_bytes: 2000000000,
+  bpe: {{pattern: qwen2, trainer: rustbpe, buffer_size: 8192}}}}
+encode: {{template: chatml, part_tokens: 100000000}}
 """
 COMMANDS = {
     "prepare": "prepared/chats.jsonl prepared/chats.rejects.jsonl prepared/chats.manifest.json",
@@ -104,14 +105,17 @@ def digest(folder: Path, names: tuple[str, ...]) -> str:
     return total.hexdigest()
 
 
-def main(gigabytes: list[float], workers: list[int], engines: list[str], parent: Path | None) -> None:
+def main(
+    gigabytes: list[float], workers: list[int], engines: list[str], parent: Path | None, *, near: bool = False
+) -> None:
     """Print a row for each stage, size, engine and number of workers."""
-    print(f"{'stage':18}{'GB':>6}{'workers':>14}{'MB/s':>8}{'MB/s of CPU':>13}{'peak MB':>9}{'times':>7}  output")
+    measured = f"{'MB/s':>8}{'MB/s of CPU':>13}{'peak MB':>9}{'first s':>9}{'times':>7}"
+    print(f"{'stage':18}{'GB':>6}{'workers':>14}{measured}  output")
     ways = [(count, engine) for engine in engines for count in workers]
     for size in gigabytes:
         with tempfile.TemporaryDirectory(dir=parent) as scratch:
             folder = Path(scratch)
-            (folder / "params.yaml").write_text(PARAMS)
+            (folder / "params.yaml").write_text(PARAMS.format(near=str(near).lower()))
             (folder / "none").mkdir()
             write_chats(int(1e9 * size), folder / "chats.jsonl.zst")
             raw = int((folder / "bytes").read_text())
@@ -131,14 +135,13 @@ def run_stage(stage: str, folder: Path, size: float, raw: int, ways: list[tuple[
         for name in WRITTEN[stage]:
             shutil.rmtree(folder / name, ignore_errors=True)
         command = [str(ROOT / "stages" / f"{stage}.py"), *COMMANDS[stage].split()]
-        clock, processor, peak = measure(command, folder, CHATMILL_WORKERS=str(count), CHATMILL_ENGINE=engine)
+        took = measure(command, folder, CHATMILL_WORKERS=str(count), CHATMILL_ENGINE=engine)
         written = digest(folder, WRITTEN[stage])
-        first, seconds = first or written, seconds or clock
+        first, seconds = first or written, seconds or took.clock
         same = "the same" if written == first else "ANOTHER"
-        speeds = f"{read / 1e6 / clock:8.1f}{read / 1e6 / processor:13.1f}"
-        print(
-            f"{stage:18}{size:6g}{f'{count} {engine}':>14}{speeds}{peak:9.0f}{seconds / clock:7.2f}  {same}", flush=True
-        )
+        speeds = f"{read / 1e6 / took.clock:8.1f}{read / 1e6 / took.processor:13.1f}"
+        others = f"{took.peak:9.0f}{took.first:9.1f}{seconds / took.clock:7.2f}  {same}"
+        print(f"{stage:18}{size:6g}{f'{count} {engine}':>14}{speeds}{others}", flush=True)
 
 
 if __name__ == "__main__":
@@ -146,6 +149,7 @@ if __name__ == "__main__":
     parser.add_argument("--gb", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["local"])
+    parser.add_argument("--near-duplicates", action="store_true")
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
-    main(arguments.gb, arguments.workers, arguments.engine, arguments.folder)
+    main(arguments.gb, arguments.workers, arguments.engine, arguments.folder, near=arguments.near_duplicates)

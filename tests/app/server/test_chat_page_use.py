@@ -417,6 +417,7 @@ def test_a_page_without_its_server_says_so_and_tries_again(browser, address):
         page.route("**/v1/models", lambda route: route.abort())
         page.reload()
         expect(page.get_by_role("alert")).to_contain_text("The models cannot be listed. The server does not answer")
+        expect(page.get_by_role("alert").locator("code")).to_have_text("chatmill serve")
         page.unroute("**/v1/models")
         press(page, "Try again")
         expect(page.locator("#model option")).to_have_count(1)
