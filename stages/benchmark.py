@@ -29,17 +29,15 @@ from chatmill.benchmarking.latency import (
     Repetition,
     latencies,
     make_cases,
+    peak_memory_mb,
     percentiles,
     time_cases,
 )
-from chatmill.benchmarking.peak_memory import peak_memory_mb
 from chatmill.benchmarking.roofline import LimitsProbe, Workload, weight_bytes
-from chatmill.conversation.chatml import is_document, parse, read_records, unescape
-from chatmill.conversation.template import record_segments
+from chatmill.conversation import is_document, parse, read_records, record_segments, unescape
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
-from chatmill.inference.detokenizer import IncrementalDetokenizer
-from chatmill.inference.generation import generate
+from chatmill.inference.generation import IncrementalDetokenizer, generate
 from chatmill.inference.model_loading import engine_names, load_engine
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.pipeline.params_file import PositiveInt

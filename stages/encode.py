@@ -3,8 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from chatmill.conversation.chatml import CALCULATOR
-from chatmill.conversation.template import TemplateName
+from chatmill.conversation import CALCULATOR, TemplateName
 from chatmill.encoded.file_encoding import encode_shard, encode_shards
 from chatmill.encoded.token_files import (
     SPLITS,

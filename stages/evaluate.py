@@ -15,21 +15,18 @@ import torch
 from pydantic import PositiveInt
 
 from chatmill.checkpoints.weights import read_weights, weight_files
-from chatmill.conversation.chatml import Conversation, read_records
-from chatmill.conversation.template import TemplateName, record_segments
+from chatmill.conversation import Conversation, TemplateName, read_records, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.answer_lengths import measure_lengths
 from chatmill.evaluation.answering import accuracies, answer_prompts, answer_questions, answer_talk, wrong_answers
-from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, default_stride
+from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, default_stride, rounded
 from chatmill.evaluation.calibration import calibration
-from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSet, sample_test_set
 from chatmill.evaluation.hits import hits_at_1, make_rankings
 from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, share, values_of
 from chatmill.evaluation.ngram import NgramScore, read_counted_text, score_with_ngrams
-from chatmill.evaluation.rounding import rounded
 from chatmill.evaluation.scoring import make_prefix_scorer, make_scorer
 from chatmill.evaluation.sense import measure_sense
 from chatmill.evaluation.verbatim import measure_copying
@@ -43,6 +40,7 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.talk.persona import read_persona
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer

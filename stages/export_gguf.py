@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from chatmill.gguf_export.file_types import Quantization
+from chatmill.gguf_export.fields import Quantization, UnsupportedModel
 from chatmill.gguf_export.gguf_files import export_gguf, finish_folder
-from chatmill.gguf_export.unsupported import UnsupportedModel
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage

@@ -11,9 +11,9 @@ from onnx import ModelProto
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from chatmill.checkpoints.architectures import OWN_MODEL_TYPE
+from chatmill.checkpoints.configuration import OWN_MODEL_TYPE
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.onnx_export import genai, graphs
+from chatmill.onnx_export import graphs
 from chatmill.onnx_export.decoder_graph import NumpyWeights
 from chatmill.pipeline import manifest
 from chatmill.pipeline.signatures import Output
@@ -69,11 +69,11 @@ def skip_export(export: Path, config: dict[str, Any]) -> None:
 
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `shared` one."""
-    graphs.write(genai.graph(folder / ONNX_FILES["onnx"]), folder / genai.GRAPH_FILE)
+    graphs.write(graphs.graph(folder / ONNX_FILES["onnx"]), folder / graphs.GRAPH_FILE)
     generation = folder / "generation_config.json"  # it has the ends of answers and of calls
     ends = json.loads(generation.read_text(encoding="utf-8")) if generation.exists() else {}
-    settings = genai.settings(config | ends)
-    (folder / genai.CONFIG_FILE).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    settings = graphs.settings(config | ends)
+    (folder / graphs.CONFIG_FILE).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 @stage

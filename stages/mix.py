@@ -19,8 +19,21 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from chatmill.datasets.near_duplicates.search import KeyBatches, RecordFiles, mark_near_duplicates
-from chatmill.datasets.split import SplitName, assign_split, fixed_side, is_by_column, is_generated, question_of
-from chatmill.datasets.states import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, STATES, TRAIN
+from chatmill.datasets.split import (
+    DUPLICATE,
+    LEAKED,
+    NEAR_DUPLICATE,
+    NEAR_LEAKED,
+    SPLITS,
+    STATES,
+    TRAIN,
+    SplitName,
+    assign_split,
+    fixed_side,
+    is_by_column,
+    is_generated,
+    question_of,
+)
 from chatmill.pipeline.manifest import MAX_BYTES, check_file, read_json, write_file_manifest
 from chatmill.pipeline.params_file import PositiveInt
 from chatmill.pipeline.parts import begin_parts, finish_parts, part_file

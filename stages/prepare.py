@@ -4,8 +4,8 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from chatmill.conversation.chatml import CALCULATOR
-from chatmill.datasets.conversation_files import Written, write_conversations
+from chatmill.conversation import CALCULATOR
+from chatmill.datasets.records import Written, write_conversations
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.outputs import SCRATCH

@@ -5,10 +5,8 @@ import json
 import math
 from pathlib import Path
 
-from chatmill.conversation.chatml import Message, Part, Record
-from chatmill.data_card.card import Card, make_card
-from chatmill.data_card.lengths import Count, token_counter
-from chatmill.data_card.sampling import sample_records
+from chatmill.conversation import Message, Part, Record
+from chatmill.data_card import Card, Count, make_card, sample_records, token_counter
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 from chatmill.report import answers, sections

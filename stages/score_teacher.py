@@ -11,8 +11,14 @@ from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.teacher.ngram_teacher import NgramTeacher
-from chatmill.teacher.predictions import conversation_blocks, predict_all
-from chatmill.teacher.teacher_files import complete, num_kept, write_formats, write_predictions
+from chatmill.teacher.predictions import (
+    complete,
+    conversation_blocks,
+    num_kept,
+    predict_all,
+    write_formats,
+    write_predictions,
+)
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

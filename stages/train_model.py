@@ -13,27 +13,24 @@ from torch import Tensor
 
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.encoded.token_files import Meta, read_inputs, read_sources, read_split, token_byte_lengths
-from chatmill.model.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import duration, log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import on_success, stage
-from chatmill.teacher.predictions import Predictions
-from chatmill.teacher.teacher_files import read_predictions
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.bigram_start import can_start_from_bigrams, count_bigrams, start_from_bigrams
-from chatmill.training.byte_encoder import (
+from chatmill.soft_tokenizer.byte_embedding import (
     ByteEmbedding,
     ByteEncoder,
     ByteEncoderShape,
     use_byte_embedding,
     use_embedding_table,
 )
+from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
+from chatmill.teacher.predictions import Predictions, read_predictions
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.checkpoint import PARTS, Checkpoint, changed_parts, run_fingerprint
-from chatmill.training.compiling import choose_compile, set_up_compiler
-from chatmill.training.curve_file import CurveFile
+from chatmill.training.display import describe_run
 from chatmill.training.distributed import (
     DeviceKind,
     Group,
@@ -46,19 +43,22 @@ from chatmill.training.distributed import (
     shard,
 )
 from chatmill.training.estimate import available_memory, check_memory, memory_needed, report_out_of_memory
-from chatmill.training.initial_model import initial_files, load_initial
-from chatmill.training.kept_weights import KeptWeights
-from chatmill.training.model_folder import write_model
+from chatmill.training.hardware import NUMBER_FORMATS, choose_compile, choose_precision, set_up_compiler
+from chatmill.training.model_folder import sample_answers, write_model
+from chatmill.training.new_model import (
+    can_start_from_bigrams,
+    count_bigrams,
+    initial_files,
+    load_initial,
+    start_from_bigrams,
+)
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.precision import NUMBER_FORMATS, choose_precision
 from chatmill.training.remote_states import check_remote
-from chatmill.training.run_length import describe_run
-from chatmill.training.samples import sample_answers
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import Trainer, keep_freed_memory
 from chatmill.training.training_loop import STAGE, Plan, plan_steps, train
-from chatmill.training.validation import pooled_validation, weighted_batches
+from chatmill.training.validation import CurveFile, KeptWeights, pooled_validation, weighted_batches
 
 ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams only: with a layer, steps took a third longer, for less
 CHAINED = 0.5  # of the conversations; without chains, answers after 300 tokens of other talk were 40 % right, not 98 %

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chatmill.conversation.template import LossKind, TemplateName
+from chatmill.conversation import LossKind, TemplateName
 from chatmill.encoded.file_encoding import encode_file
 from chatmill.encoded.token_files import EncodedSplit, read_meta, read_split
+from chatmill.evaluation.bits_per_byte import rounded
 from chatmill.evaluation.held_out_set import read_test_set
-from chatmill.evaluation.rounding import rounded
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.pipeline.params_file import check_external
@@ -29,25 +29,23 @@ from chatmill.pipeline.parts import open_parts, size_of
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
 from chatmill.soft_tokenizer.embedding_evaluation import (
     EmbeddingEvaluator,
+    embedding_table,
+    make_byte_embedding,
     measure_noisy,
     measure_plugged,
     transferred_embedding,
-)
-from chatmill.soft_tokenizer.embedding_table import (
-    embedding_table,
-    make_byte_embedding,
     unsupported_reason,
     with_embedding_table,
 )
-from chatmill.soft_tokenizer.encoders import TrainedEncoder, collapsed, train_encoders
+from chatmill.soft_tokenizer.encoder_training import TrainedEncoder, collapsed, train_encoders
 from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_model
 from chatmill.training.trainer import keep_freed_memory
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chatmill.conversation.chatml import CONTROL_TOKENS, Record, read_records
+from chatmill.conversation import CONTROL_TOKENS, Record, read_records
 from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.parts import size_of
 from chatmill.pipeline.progress import log, progress

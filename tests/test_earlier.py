@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chatmill.app.terminal.saved_chats import read_chat
-from chatmill.conversation.chatml import Message, Part
+from chatmill.conversation import Message, Part
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.pipeline.manifest import check_manifest

@@ -18,11 +18,10 @@ from dvc.repo import Repo
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from chatmill.pipeline.command_line import MAX_POSITIONAL
 from chatmill.pipeline.params_file import read_params
-from chatmill.pipeline.signatures import read_signature, signature_of
+from chatmill.pipeline.signatures import MAX_POSITIONAL, read_signature, signature_of
 from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
-from chatmill.training.curve_file import HEADER
+from chatmill.training.validation import HEADER
 from support.paths import ROOT, SOURCE
 
 PARAMS = read_params(ROOT / "params.yaml")

@@ -14,7 +14,7 @@ from dvc.repo import Repo
 from dvc.utils import strictyaml
 from dvc.utils.serialize import _yaml
 
-from chatmill.training.curve_file import HEADER
+from chatmill.training.validation import HEADER
 from support.project import TINY
 
 PREPARE = [f"prepare@{source}" for source in ("talk", "persona", "skills", "smalltalk", "letters", "visits")]
@@ -78,24 +78,24 @@ CODE_ROWS = [
     ("stages/score_teacher.py", AFTER_ENCODE),
     ("stages/chatmill/teacher/ngram_teacher.py", AFTER_ENCODE),
     ("stages/chatmill/teacher/model_teacher.py", AFTER_ENCODE),
-    ("stages/chatmill/training/bigram_start.py", AFTER_TEACHER),
+    ("stages/chatmill/training/new_model.py", AFTER_TEACHER),
     ("stages/train_model.py", AFTER_TEACHER),
     ("stages/chatmill/training/packing.py", AFTER_TEACHER),
-    ("stages/chatmill/training/initial_model.py", AFTER_TEACHER),
+    ("stages/chatmill/training/new_model.py", AFTER_TEACHER),
     ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/chatmill/soft_tokenizer/encoder_training.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/export_onnx.py", AFTER_EXPORT),
     ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
     ("stages/export_gguf.py", ["export_gguf"]),
-    ("stages/chatmill/gguf_export/tensors.py", ["export_gguf"]),
+    ("stages/chatmill/gguf_export/fields.py", ["export_gguf"]),
     ("stages/evaluate.py", ["evaluate", *REPORT]),
-    ("stages/chatmill/evaluation/skill_scoring.py", ["evaluate", *REPORT]),
+    ("stages/chatmill/evaluation/answering.py", ["evaluate", *REPORT]),
     ("stages/chatmill/evaluation/ngram.py", ["evaluate", *REPORT]),
     ("stages/chatmill/talk/persona.py", [*PREPARE, "mix", *AFTER_MIX]),
     ("stages/chatmill/evaluation/corpus.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
     ("stages/benchmark.py", ["benchmark", *REPORT]),
     ("stages/report.py", REPORT),
-    ("stages/chatmill/data_card/oddities.py", REPORT),
+    ("stages/chatmill/data_card.py", REPORT),
     ("stages/chatmill/app/cli.py", []),
     ("stages/chatmill/training/README.md", []),
 ]

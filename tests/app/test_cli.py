@@ -10,7 +10,7 @@ import pytest
 import export_onnx
 from chatmill.app import commands
 from chatmill.app.cli import COMMANDS, main
-from chatmill.conversation.chatml import IM_START
+from chatmill.conversation import IM_START
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.pipeline.user_errors import error_line
 from support.paths import ROOT

@@ -3,7 +3,7 @@
 import pytest
 
 from chatmill.app.introduction import CARD, MAX_LENGTH, Introduction, introduce
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 
 
 def question(text, *more, source="a", **skill):

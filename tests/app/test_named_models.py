@@ -8,8 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from chatmill.app.cli import main
-from chatmill.app.experiments import find_or_fetch
-from chatmill.app.named_models import load_named, named_errors
+from chatmill.app.named_models import find_or_fetch, load_named, named_errors
 from support.tiny import byte_tokenizer, write_model
 
 
@@ -90,5 +89,5 @@ def test_a_run_is_named_where_its_files_are_read(monkeypatch):
     def fetch(name, outputs, folder):
         return find_or_fetch(str(shutil.copytree("damaged", folder)), outputs, folder)
 
-    monkeypatch.setattr("chatmill.app.experiments.find_or_fetch", fetch)
+    monkeypatch.setattr("chatmill.app.named_models.find_or_fetch", fetch)
     assert message_of("HEAD").startswith("HEAD/config.json")

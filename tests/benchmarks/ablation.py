@@ -28,8 +28,8 @@ from learning import BATCH, Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel
+from chatmill.model.layers import conversation_mask
 from chatmill.training import optimizer
 from chatmill.training import trainer as training
 from chatmill.training.optimizer import MuonAdamW

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.layers import rotate
-from chatmill.training.compiling import choose_compile, set_up_compiler
+from chatmill.training.hardware import choose_compile, set_up_compiler
 from chatmill.training.optimizer import Muon
 
 ASPECT_RATIO, HEAD_SIZE = 64, 128  # channels for each layer, and of a head

@@ -69,7 +69,7 @@ def write_container(lines: Path, out: Path) -> None:
 
 
 ONE_PROCESS = """
-import runpy, sys; from chatmill.datasets import conversation_files
+import runpy, sys; from chatmill.datasets import records as conversation_files
 conversation_files.LARGE_BYTES = 1 << 60; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")
 """
 READ_ROWS = """

@@ -36,7 +36,7 @@ import numpy as np
 from peer_files import QUANTIZED, SHAPES, write_random_model
 
 import export_onnx
-from chatmill.conversation.template import LossKind, conversation_segments
+from chatmill.conversation import LossKind, conversation_segments
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import Engine, default_threads
@@ -44,8 +44,7 @@ from chatmill.engines.onnx import shared_caches
 from chatmill.engines.onnx.onnx_engine import SharedCacheEngine
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.inference.chat_session import ChatSession, common_prefix_length
-from chatmill.inference.detokenizer import IncrementalDetokenizer
-from chatmill.inference.generation import generate
+from chatmill.inference.generation import IncrementalDetokenizer, generate
 from chatmill.inference.model_loading import ONNX_FILES, LoadedModel, load_model
 from chatmill.inference.sampler import Sampler, Sampling
 from chatmill.pipeline.progress import progress

@@ -22,7 +22,7 @@ import numpy as np
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 import export_gguf
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation import Conversation
 from chatmill.engines.engine import Engine
 from chatmill.evaluation.bits_per_byte import token_nats
 from chatmill.evaluation.corpus import Corpus

@@ -32,20 +32,18 @@ import mix
 import prepare
 import score_teacher
 import train_tokenizer
-from chatmill.benchmarking.peak_memory import peak_bytes
+from chatmill.benchmarking.latency import peak_bytes
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.template import LossKind
+from chatmill.conversation import LossKind
 from chatmill.encoded.token_files import read_meta, read_sources, read_split, token_byte_lengths
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.teacher.predictions import Predictions
-from chatmill.teacher.teacher_files import read_predictions
+from chatmill.teacher.predictions import Predictions, read_predictions
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
-from chatmill.training.bigram_start import count_bigrams, start_from_bigrams
-from chatmill.training.compiling import choose_compile, set_up_compiler
+from chatmill.training.hardware import choose_compile, choose_precision, set_up_compiler
+from chatmill.training.new_model import count_bigrams, start_from_bigrams
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.precision import choose_precision
 from chatmill.training.trainer import Trainer, keep_freed_memory
 from chatmill.training.training_loop import rows_at_once, short_rows
 

@@ -19,11 +19,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "stages"))
 
-from chatmill.conversation.chatml import Conversation, Message, declare_tools, declared_tools  # noqa: E402
+from chatmill.conversation import Conversation, Message, declare_tools, declared_tools  # noqa: E402
 from chatmill.engines.engine import default_threads  # noqa: E402
+from chatmill.evaluation.answering import is_correct  # noqa: E402
 from chatmill.evaluation.held_out_set import TestSet, read_test_set  # noqa: E402
 from chatmill.evaluation.intervals import wilson  # noqa: E402
-from chatmill.evaluation.skill_scoring import is_correct  # noqa: E402
 from chatmill.inference.chat_session import ChatSession  # noqa: E402
 from chatmill.inference.model_loading import load_model  # noqa: E402
 

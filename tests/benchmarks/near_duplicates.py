@@ -22,11 +22,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import mix
-from chatmill.conversation.chatml import Message, Record, parse, read_records, render
+from chatmill.conversation import Message, Record, parse, read_records, render
 from chatmill.datasets.records import records
+from chatmill.datasets.repair import Tally
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.split import on_side, question_group
-from chatmill.datasets.tally import Tally
 
 SOURCES = {
     "dailydialog/dialogues_text.txt": "dailydialog",

@@ -25,8 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "stages"))
 
-from chatmill.conversation.chatml import BOS, IM_END, Conversation, Message  # noqa: E402
-from chatmill.conversation.template import conversation_segments, header_segments  # noqa: E402
+from chatmill.conversation import BOS, IM_END, Conversation, Message, conversation_segments, header_segments  # noqa: E402  # noqa: E402
 from chatmill.encoded.token_files import read_split  # noqa: E402
 from chatmill.evaluation.intervals import wilson  # noqa: E402
 from chatmill.inference.chat_session import ChatSession  # noqa: E402

@@ -28,13 +28,11 @@ from safetensors.torch import save_file
 
 from chatmill.app.page.builder import build_page
 from chatmill.app.page.content import PageContent, read_content, tokenizer_content
-from chatmill.checkpoints.architectures import to_hugging_face
-from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.chatml import Conversation, is_document, parse, read_records
+from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
+from chatmill.conversation import Conversation, is_document, parse, read_records
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
-from chatmill.inference.chat_session import ChatSession, common_prefix_length
+from chatmill.inference.chat_session import ChatSession, PromptBuilder, common_prefix_length
 from chatmill.inference.model_loading import load_model
-from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.model.chat_model import ChatModel
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer

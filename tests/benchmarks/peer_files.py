@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import export_gguf
 import export_onnx
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.chatml import IM_END
+from chatmill.conversation import IM_END
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder

@@ -17,9 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from chatmill.app.qwen3c.export import MODEL, export_qwen3c
-from chatmill.conversation.chatml import Message, parse
-from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.app.commands.qwen3c import MODEL, export_qwen3c
+from chatmill.conversation import Message, conversation_segments, header_segments, parse
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from support.q8_engine import answers_in_c, build_engine, greedy_ids

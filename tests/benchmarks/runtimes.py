@@ -26,10 +26,10 @@ from typing import Any, NamedTuple, Protocol
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
-from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.calculator import calculate
+from chatmill.conversation import conversation_segments, header_segments
 from chatmill.datasets.formats import messages as messages_format
 from chatmill.inference.model_loading import LoadedModel, load_model
-from chatmill.tools.calculator import calculate
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ROOT / "data/raw/prompts/free.txt"

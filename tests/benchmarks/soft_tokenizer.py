@@ -29,28 +29,27 @@ from learning import BATCH, planned, run
 
 import encode
 import train_model
-from chatmill.conversation.chatml import read_records
+from chatmill.conversation import read_records
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.corpus import Corpus
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.params_file import read_params
-from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
-from chatmill.soft_tokenizer.embedding_table import (
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoderShape, use_byte_embedding, use_embedding_table
+from chatmill.soft_tokenizer.embedding_evaluation import (
     embedding_table,
     make_byte_embedding,
     measure_bits_per_byte,
     with_embedding_table,
 )
-from chatmill.soft_tokenizer.encoder_training import RIDGE_ALL, fit_encoder
+from chatmill.soft_tokenizer.encoder_training import RIDGE_ALL, EmbeddingDataset, fit_encoder
 from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder
-from chatmill.training.byte_encoder import ByteEncoderShape, use_byte_embedding, use_embedding_table
+from chatmill.training.hardware import choose_precision
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.precision import choose_precision
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import Trainer, keep_freed_memory
 from chatmill.training.training_loop import rows_at_once

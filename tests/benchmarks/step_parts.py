@@ -27,14 +27,13 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.template import LossKind
+from chatmill.conversation import LossKind
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.training.compiling import set_up_compiler
+from chatmill.processor import own_processor
 from chatmill.training.estimate import peak_flops
+from chatmill.training.hardware import NUMBER_FORMATS, choose_precision, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
-from chatmill.training.precision import NUMBER_FORMATS, choose_precision
-from chatmill.training.processor import own_processor
 from chatmill.training.trainer import Trainer, keep_freed_memory
 
 CONVERSATION = 128  # tokens

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT / "stages"))
 
 import transformers  # noqa: E402
 
+from chatmill.calculator import calculate  # noqa: E402
 from chatmill.evaluation.intervals import wilson  # noqa: E402
-from chatmill.tools.calculator import calculate  # noqa: E402
 
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "description": "", "parameters": {}}}
 QUESTIONS = ("What is {}?", "what's {}", "Calculate {}.", "{}", "How much is {}?", "Can you work out {}?", "{} = ?")

@@ -21,8 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chatmill.conversation.chatml import BOS, Message
-from chatmill.conversation.template import TemplateName
+from chatmill.conversation import BOS, Message, TemplateName
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer

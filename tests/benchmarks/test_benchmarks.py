@@ -9,7 +9,7 @@ import export_onnx
 from chatmill.benchmarking.roofline import MachineLimits, Workload
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.inference.model_loading import load_engine
-from chatmill.training.precision import choose_precision
+from chatmill.training.hardware import choose_precision
 from support.tiny import CONFIG, write_model
 from support.training_runs import write_tokens
 

@@ -26,8 +26,7 @@ import tokenizers
 
 import export_tokenizer
 import train_tokenizer
-from chatmill.conversation.chatml import Message, Record, escape, render
-from chatmill.conversation.template import conversation_segments
+from chatmill.conversation import Message, Record, conversation_segments, escape, render
 from chatmill.tokenizer.formats.binary import open_binary, read_binary
 from chatmill.tokenizer.formats.tokenizer_loading import load
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 import rustbpe
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from chatmill.benchmarking.peak_memory import peak_bytes
+from chatmill.benchmarking.latency import peak_bytes
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 

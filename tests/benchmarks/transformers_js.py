@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 import numpy as np
 
 import export_onnx
-from chatmill.conversation.chatml import IM_END
+from chatmill.conversation import IM_END
 from chatmill.engines.engine import Engine
 from chatmill.engines.onnx.onnx_engine import open_onnx_engine
 from chatmill.evaluation.held_out_set import read_test_set

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.checkpoints.architectures import UnsupportedArchitecture, read_config
+from chatmill.checkpoints.configuration import UnsupportedArchitecture, read_config
 from support.external_models import LLAMA3, SMALL, transformers
 
 FIELDS = (

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 import prepare
-from chatmill.conversation.chatml import parse, read_records
+from chatmill.conversation import parse, read_records
 from support.texts import FRACTION
 
 ROLES = ("system", "user", "assistant", "human", "gpt", "robot", "tool")

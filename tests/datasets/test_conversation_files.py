@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chatmill.datasets import conversation_files
-from chatmill.datasets.conversation_files import Share, write_conversations
+from chatmill.datasets import records as conversation_files
 from chatmill.datasets.formats.mapping import Columns
+from chatmill.datasets.records import Share, write_conversations
 from chatmill.datasets.source_parameters import SourceParameters
 
 

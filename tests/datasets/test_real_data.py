@@ -7,11 +7,11 @@ import pytest
 
 import mix
 import prepare
-from chatmill.conversation.chatml import check_turns, parse
+from chatmill.conversation import check_turns, parse
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
+from chatmill.datasets.repair import Tally
 from chatmill.datasets.source_parameters import SourceParameters
-from chatmill.datasets.tally import Tally
 from support.paths import SHARED
 
 DATA = SHARED / "chat"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import prepare
-from chatmill.conversation.chatml import check_turns, parse, read_records
+from chatmill.conversation import check_turns, parse, read_records
 from support.paths import SHARED
 
 DATA = SHARED / "chat"

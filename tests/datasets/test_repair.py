@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, check_turns
+from chatmill.conversation import Message, Part, check_turns
 from chatmill.datasets.formats.example import Turn, as_turns, extent_of, total_extent
 from chatmill.datasets.repair import RepairRules, repair
 

@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.conversation.chatml import Message, escape, render
+from chatmill.conversation import Message, escape, render
 from chatmill.datasets.split import document_group, is_generated, on_side, question_group, question_of
 
 

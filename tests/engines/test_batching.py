@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Variant
-from chatmill.engines.batching import make_chat_batch
+from chatmill.engines.engine import make_chat_batch
 from chatmill.engines.onnx import shared_caches
 from chatmill.engines.torch.caches import INITIAL_CACHE_LENGTH
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine

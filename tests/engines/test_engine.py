@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.benchmarking.peak_memory import peak_memory_mb
+from chatmill.benchmarking.latency import peak_memory_mb
 from chatmill.engines.engine import default_threads
 from chatmill.inference.model_loading import ONNX_FILES, engine_names, load_engine, load_model, threads_for_chat
 from chatmill.onnx_export import decoder_graph

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from chatmill.conversation.chatml import Message
+from chatmill.conversation import Message
 from chatmill.evaluation.calibration import calibration, likeliest
 from chatmill.evaluation.corpus import Corpus
 from support.tiny import byte_tokenizer

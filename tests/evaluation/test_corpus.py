@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, Record, escape, render
-from chatmill.conversation.template import LossKind, Segment, conversation_segments
+from chatmill.conversation import LossKind, Message, Part, Record, Segment, conversation_segments, escape, render
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens

@@ -3,7 +3,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.evaluation import held_out_set
 from chatmill.evaluation.held_out_set import read_test_set, sample_test_set, select_questions
 

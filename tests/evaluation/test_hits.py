@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from chatmill.conversation.chatml import Message, Part
+from chatmill.conversation import Message, Part
 from chatmill.evaluation.hits import MAX_PROMPT_BYTES, NUM_CANDIDATES, hits_at_1, make_rankings
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES, ExternalTemplate
 from support.tiny import byte_tokenizer

@@ -1,4 +1,4 @@
-from chatmill.evaluation.rounding import rounded
+from chatmill.evaluation.bits_per_byte import rounded
 
 
 def test_numbers_are_rounded_at_any_depth_and_all_else_stays():

@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.datasets.formats.talk import generate
 from chatmill.evaluation.held_out_set import TALK_SKILLS, sample_test_set
 from chatmill.evaluation.intervals import share

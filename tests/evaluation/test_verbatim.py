@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, Record, escape, render
+from chatmill.conversation import Message, Part, Record, escape, render
 from chatmill.evaluation.intervals import values_of
 from chatmill.evaluation.verbatim import Stretches, find_copies, measure_copying, sampled_answers, sampled_share, words
 from chatmill.pipeline.parts import PartsWriter

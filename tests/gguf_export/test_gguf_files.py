@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from chatmill.gguf_export.fields import UnsupportedModel
 from chatmill.gguf_export.gguf_files import export_gguf
-from chatmill.gguf_export.unsupported import UnsupportedModel
 from support.external_folder import IDS, write_external
 from support.external_models import LLAMA3, logits_of, make, rewrite, transformers
 from support.gguf_reading import logits_in_llama_cpp, open_in_llama_cpp, read

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from chatmill.conversation.chatml import CONTROL_TOKENS, Message
-from chatmill.gguf_export.modelfile import go_template, modelfile
+from chatmill.conversation import CONTROL_TOKENS, Message
+from chatmill.gguf_export.gguf_files import go_template, modelfile
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES, LAYOUTS, select_template
 
 CHATML = """<|bos|>{{ range .Messages }}{{ if eq .Role "system" }}<|im_start|>system

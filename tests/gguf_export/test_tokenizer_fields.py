@@ -4,8 +4,7 @@ import pytest
 import tokenizers
 from gguf import GGUFWriter
 
-from chatmill.gguf_export.tokenizer_fields import add_tokenizer, algorithm
-from chatmill.gguf_export.unsupported import UnsupportedModel
+from chatmill.gguf_export.fields import UnsupportedModel, add_tokenizer, algorithm
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece

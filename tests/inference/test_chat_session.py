@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import (
+from chatmill.conversation import (
     CALL_END,
     CALL_START,
     CONTROL_TOKENS,
@@ -14,15 +14,16 @@ from chatmill.conversation.chatml import (
     IM_START,
     Message,
     Part,
+    conversation_segments,
     declare_tools,
     escape,
+    header_segments,
     render,
     unescape,
 )
-from chatmill.conversation.template import conversation_segments, header_segments
 from chatmill.inference.chat_session import ChatSession, common_prefix_length
 from chatmill.inference.chat_template import ChatmillTemplate
-from chatmill.inference.detokenizer import IncrementalDetokenizer, StopSequences, Utf8StreamDecoder
+from chatmill.inference.generation import IncrementalDetokenizer, StopSequences, Utf8StreamDecoder
 from chatmill.inference.model_loading import load_engine
 from chatmill.inference.sampler import Sampling
 from export_onnx import main as export

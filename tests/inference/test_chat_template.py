@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import BOS, CONTROL_TOKENS, IM_END, IM_START, Message
+from chatmill.conversation import BOS, CONTROL_TOKENS, IM_END, IM_START, Message
 from chatmill.inference.chat_template import (
     LAYOUTS,
     ChatmillTemplate,

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from chatmill.conversation.chatml import IM_END, parse, read_records
+from chatmill.conversation import IM_END, parse, read_records
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import find_model, load_model

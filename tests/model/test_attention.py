@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from chatmill.model.attention import attend, conversation_mask, find_segments
+from chatmill.model.layers import attend, conversation_mask, find_segments
 from support.paths import SOURCE
 from support.segments import attend_to_each
 

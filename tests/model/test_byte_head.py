@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.model.byte_head import FIRST_END_MARK, NO_SYMBOL, ByteHead, byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.soft_tokenizer.byte_head import FIRST_END_MARK, NO_SYMBOL, ByteHead, byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from support.tiny import CONFIG
 

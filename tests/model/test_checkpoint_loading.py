@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from chatmill.checkpoints.architectures import read_config
+from chatmill.checkpoints.configuration import read_config
 from chatmill.checkpoints.weights import read_weights
 from chatmill.engines.torch.pytorch_engine import available_devices, describe_device, resolve_device
 from chatmill.model.checkpoint_loading import model_from_weights

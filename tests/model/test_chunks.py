@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Chunking
-from chatmill.model.attention import conversation_mask
-from chatmill.model.chunk_cache import NO_TOKEN
-from chatmill.model.chunks import ChunkedDecoder, moving_average, start_indices
+from chatmill.model.layers import conversation_mask
+from chatmill.soft_tokenizer.chunks import NO_TOKEN, ChunkedDecoder, moving_average, start_indices
 from support.tiny import CONFIG
 
 SMALL = Chunking(rate=3.0, width=48, layers=2, window=8)
@@ -118,7 +117,7 @@ def test_blocks_of_a_window_give_what_the_window_gives(decoder):
 def test_in_compiled_code_a_row_has_room_for_a_fixed_number_of_chunks(decoder, room, chunks, monkeypatch):
     ids, rotary = random_tokens(1), rotary_at(torch.arange(TIME)[None])
     expected, starts = read(decoder, ids), boundaries(decoder, ids, rotary)
-    monkeypatch.setattr("chatmill.model.chunks._CAPACITY_FACTOR", room)
+    monkeypatch.setattr("chatmill.soft_tokenizer.chunks._CAPACITY_FACTOR", room)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     fitting = int((starts.cumsum(1) <= chunks).sum())
     near(read(decoder, ids)[:, :fitting], expected[:, :fitting])

@@ -1,6 +1,6 @@
 import torch
 
-from chatmill.model.ngrams import hash_token_ngrams
+from chatmill.soft_tokenizer.routing import hash_token_ngrams
 
 IDS = torch.tensor([[5, 6, 7, 5, 6, 7, 8]])
 PLACES = torch.arange(7)[None]

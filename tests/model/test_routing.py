@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from chatmill.checkpoints.configuration import Chunking
-from chatmill.model import routing
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.model.routing import Autoencoder, RouterOutput, ratio_loss, surprise_loss
+from chatmill.soft_tokenizer import routing
+from chatmill.soft_tokenizer.routing import Autoencoder, RouterOutput, ratio_loss, surprise_loss
 from chatmill.training.optimizer import MuonAdamW
 from support.tiny import CONFIG
 

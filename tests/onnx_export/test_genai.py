@@ -5,10 +5,10 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.conversation.chatml import IM_END, Message
+from chatmill.conversation import IM_END, Message
 from chatmill.inference.chat_template import CHATML
 from chatmill.inference.model_loading import load_engine
-from chatmill.onnx_export.genai import CONFIG_FILE, GRAPH_FILE
+from chatmill.onnx_export.graphs import CONFIG_FILE, GRAPH_FILE
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.training.model_folder import write_model as write_new

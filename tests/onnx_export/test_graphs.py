@@ -9,11 +9,10 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.checkpoints.architectures import to_hugging_face
-from chatmill.checkpoints.configuration import RopeScaling, Variant
+from chatmill.checkpoints.configuration import RopeScaling, Variant, to_hugging_face
 from chatmill.onnx_export import decoder_graph
 from chatmill.onnx_export import graphs as onnx_graph
-from chatmill.onnx_export.quantization import BLOCK, quantize
+from chatmill.onnx_export.decoder_graph import BLOCK, quantize
 from support.dequantized import dequantize
 from support.tiny import CONFIG, random_model
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from chatmill.onnx_export.quantization import quantize, quantize_outputs
+from chatmill.onnx_export.decoder_graph import quantize, quantize_outputs
 from support.dequantized import dequantize
 
 MATRICES = arrays(np.float32, (3, 40), elements=st.floats(-4, 4, width=32))

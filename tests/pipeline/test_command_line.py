@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from chatmill.pipeline.command_line import parse_files
-from chatmill.pipeline.signatures import Output, signature_of
+from chatmill.pipeline.signatures import Output, parse_files, signature_of
 
 
 def few(a: Path, b: Path, out: Output) -> None:

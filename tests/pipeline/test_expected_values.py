@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from chatmill.pipeline.expected_values import expected_value, in_yaml
+from chatmill.pipeline.signatures import expected_value, in_yaml
 
 
 class Inner(BaseModel):

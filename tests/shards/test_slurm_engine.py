@@ -13,7 +13,7 @@ import yaml
 
 import encode
 import mix
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.shards.file_ranges import shards_of
 from chatmill.shards.workers import worker_pool
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder

@@ -5,35 +5,38 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset, is_held_out
+from chatmill.soft_tokenizer.byte_embedding import START, ByteEncoder, ByteEncoderShape
 from chatmill.soft_tokenizer.embedding_evaluation import (
     EmbeddingEvaluator,
-    measure_noisy,
-    measure_plugged,
-    transferred_embedding,
-)
-from chatmill.soft_tokenizer.embedding_metrics import (
-    compute_metrics,
-    explained_variance,
-    has_collapsed,
-    nearest_neighbor_accuracy,
-)
-from chatmill.soft_tokenizer.embedding_table import (
     embedding_table,
     make_byte_embedding,
+    measure_noisy,
+    measure_plugged,
     plug_in,
     rows_for,
+    transferred_embedding,
     with_embedding_table,
 )
-from chatmill.soft_tokenizer.encoder_training import RIDGE_HELD_OUT, best_ridge, fit_encoder, fit_last_layer, predict
+from chatmill.soft_tokenizer.encoder_training import (
+    RIDGE_HELD_OUT,
+    EmbeddingDataset,
+    best_ridge,
+    compute_metrics,
+    explained_variance,
+    fit_encoder,
+    fit_last_layer,
+    has_collapsed,
+    is_held_out,
+    nearest_neighbor_accuracy,
+    predict,
+)
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, byte_level_vocabulary
-from chatmill.training.byte_encoder import START, ByteEncoder, ByteEncoderShape
 from support.tiny import CONFIG, random_model
 
 SHAPE = ByteEncoderShape(width=32, layers=1, longest=8, ngrams=0, features=128)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Part, Record, escape, parse, render, unescape
+from chatmill.conversation import Message, Part, Record, escape, parse, render, unescape
 from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 
 LETTER = [

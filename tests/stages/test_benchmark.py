@@ -5,7 +5,7 @@ from time import sleep
 import pytest
 
 from benchmark import TURN_TOKENS, fitting_lengths, main, measure_streaming, median_seconds
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.formats.binary import write_binary
 from export_onnx import main as export
 from support.scripted import ScriptedEngine

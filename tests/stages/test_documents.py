@@ -14,7 +14,7 @@ import prepare
 import report
 import train_soft_tokenizer
 import train_tokenizer
-from chatmill.conversation.chatml import IM_END, is_document, read_records, unescape
+from chatmill.conversation import IM_END, is_document, read_records, unescape
 from chatmill.datasets.formats import documents
 from chatmill.encoded.token_files import read_split
 from chatmill.inference.model_loading import load_engine

@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import encode
-from chatmill.conversation.chatml import IM_END, IM_START, Message, Part, Record, escape, render, unescape
-from chatmill.conversation.template import LossKind, conversation_segments, record_segments
+from chatmill.conversation import (
+    IM_END,
+    IM_START,
+    LossKind,
+    Message,
+    Part,
+    Record,
+    conversation_segments,
+    escape,
+    record_segments,
+    render,
+    unescape,
+)
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import (
     EncodedRecords,

@@ -7,13 +7,21 @@ import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.conversation.chatml import Message, Part, Record, declare_tools, parse, read_records, render, unescape
-from chatmill.conversation.template import conversation_segments
+from chatmill.conversation import (
+    Message,
+    Part,
+    Record,
+    conversation_segments,
+    declare_tools,
+    parse,
+    read_records,
+    render,
+    unescape,
+)
 from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
 from chatmill.evaluation.answering import accuracies, answer_prompts, answer_talk
-from chatmill.evaluation.batch_scoring import group_by_size
-from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
+from chatmill.evaluation.bits_per_byte import group_by_size, nats_of_logits, token_nats
 from chatmill.evaluation.held_out_set import read_test_set, select_questions
 from chatmill.evaluation.intervals import values_of, wilson
 from chatmill.evaluation.scoring import make_scorer

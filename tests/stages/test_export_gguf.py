@@ -6,7 +6,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from chatmill.checkpoints.configuration import Chunking
-from chatmill.conversation.chatml import BOS, CALL_END, IM_END, PAD
+from chatmill.conversation import BOS, CALL_END, IM_END, PAD
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.types import bpe, wordpiece
 from chatmill.tokenizer.vocabulary.huggingface import chat_template

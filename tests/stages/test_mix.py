@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mix
-from chatmill.conversation.chatml import Message, Record, read_records, render
+from chatmill.conversation import Message, Record, read_records, render
 from chatmill.datasets.near_duplicates import search
 from chatmill.datasets.split import assign_split, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest

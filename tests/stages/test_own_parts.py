@@ -10,15 +10,14 @@ import torch
 import benchmark
 import evaluate
 import export_onnx
-from chatmill.app.experiments import default_model
-from chatmill.checkpoints.architectures import read_config, to_hugging_face
-from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.app.named_models import default_model
+from chatmill.checkpoints.configuration import ByteHeadShape, Chunking, read_config, to_hugging_face
+from chatmill.conversation import Message, Record, render
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.model.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
+from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from support.paths import ANY_FOLDER
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
 from support.training_runs import write_tokens

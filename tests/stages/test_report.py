@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.report import sections, speed
 from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis, scaled_charts, smoothed
 from chatmill.report.markup import Html, table, tag, to_html

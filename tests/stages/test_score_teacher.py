@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from chatmill.encoded.token_files import read_meta, read_split, token_byte_lengths
-from chatmill.teacher.teacher_files import read_predictions
+from chatmill.teacher.predictions import read_predictions
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.trainer import Trainer

@@ -9,16 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 import encode
-from chatmill.conversation.chatml import Message, Record, render
-from chatmill.conversation.template import LossKind
+from chatmill.conversation import LossKind, Message, Record, render
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import distance
 from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
 from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.training.byte_encoder import use_byte_embedding
 from chatmill.training.chains import Row
 from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.model_folder import read_byte_encoder

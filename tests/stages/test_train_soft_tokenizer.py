@@ -11,14 +11,14 @@ import yaml
 
 import train_soft_tokenizer
 from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
-from chatmill.conversation.chatml import Message
+from chatmill.conversation import Message
 from chatmill.encoded.token_files import read_meta, write_meta
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.soft_tokenizer.embedding_table import embedding_table, make_byte_embedding
+from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding
 from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
 from chatmill.tokenizer.types.bpe import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder

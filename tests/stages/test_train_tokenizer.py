@@ -15,7 +15,7 @@ import tokenizers
 import yaml
 
 import train_tokenizer
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.pipeline.parts import PartsWriter
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS

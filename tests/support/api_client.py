@@ -11,7 +11,7 @@ from chatmill.app.server import scheduler
 from chatmill.app.server.app import create_app
 from chatmill.app.server.models import Models, ServingOptions
 from chatmill.app.server.runs import Runs
-from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END, escape
+from chatmill.conversation import CALL_END, CALL_START, IM_END, escape
 from chatmill.inference.chat_template import CHATML
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.inference.sampler import Sampling

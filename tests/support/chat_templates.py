@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from functools import cache
 
-from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.conversation import conversation_segments, header_segments
 from chatmill.datasets.formats import messages as messages_format
 
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
+from chatmill.conversation import CONTROL_TOKENS, Message, Part
 
 HOSTILE = st.lists(st.sampled_from(["<", "|", "\\", ">", "im_end", *CONTROL_TOKENS, "\n", "user\n", "a"])).map("".join)
 TEXT = st.one_of(st.text(), HOSTILE)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from chatmill.onnx_export.quantization import BLOCK
+from chatmill.onnx_export.decoder_graph import BLOCK
 
 
 def dequantize(values, scales, columns):

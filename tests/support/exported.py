@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import export_tokenizer
 import train_tokenizer
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from support.paths import ANY_FOLDER
 from support.texts import WORDS

@@ -2,7 +2,7 @@
 
 import tokenizers
 
-from chatmill.conversation.chatml import IM_END
+from chatmill.conversation import IM_END
 from support.external_models import make
 
 SPECIAL = ["<s>", "</s>", IM_END]  # after the letters, in the tokenizer of the models below

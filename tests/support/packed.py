@@ -1,7 +1,6 @@
 """Short conversations, encoded by bytes and packed into rows."""
 
-from chatmill.conversation.chatml import Message, Record
-from chatmill.conversation.template import conversation_segments, record_segments
+from chatmill.conversation import Message, Record, conversation_segments, record_segments
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import byte_tokenizer

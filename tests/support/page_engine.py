@@ -5,8 +5,7 @@ import json
 
 import torch
 
-from chatmill.app.page.builder import PAGE
-from chatmill.app.page.bundle import bundle
+from chatmill.app.page.builder import PAGE, bundle
 
 EXPOSED = ("answering", "backend", "calculator", "detokenizer", "model", "products", "sampler", "template", "tokenizer")
 START = "globalThis.ready = $load('page/backend.js').then((backend) => (globalThis.backend = backend));"

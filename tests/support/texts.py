@@ -5,7 +5,7 @@ import random
 
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.conversation import CONTROL_TOKENS
 from support.paths import SHARED
 
 REAL = SHARED / "text"

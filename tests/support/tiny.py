@@ -5,9 +5,8 @@ import json
 import torch
 from safetensors.torch import save_file
 
-from chatmill.checkpoints.architectures import to_hugging_face
-from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation.chatml import BOS, IM_END, PAD
+from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
+from chatmill.conversation import BOS, IM_END, PAD
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from chatmill.conversation.chatml import Message, Part
+from chatmill.conversation import Message, Part
 from chatmill.pipeline.manifest import write_manifest
 from support.tiny import CONFIG, VOCABULARY, byte_tokenizer, random_model, write_model
 

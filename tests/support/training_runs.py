@@ -9,7 +9,7 @@ import yaml
 import encode
 import score_teacher
 import train_model
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.training.checkpoint import Checkpoint
 from support.paths import ANY_FOLDER

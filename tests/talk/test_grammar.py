@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.talk.grammar import Speaker, count_expansions, needed_slots, parse
-from chatmill.talk.matching import Matcher, fold, may_be_empty
+from chatmill.talk.grammar import Matcher, Speaker, count_expansions, fold, may_be_empty, needed_slots, parse
 
 WORDS = {
     "pet": [{"word": "dog", "many": "dogs"}, {"word": "guinea pig", "many": "guinea pigs"}],

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from chatmill.conversation.chatml import BOS, CONTROL_TOKENS, IM_END
-from chatmill.teacher.alignment import Alignment, find_places
+from chatmill.conversation import BOS, CONTROL_TOKENS, IM_END
+from chatmill.teacher.model_teacher import Alignment, find_places
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, wordpiece
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens

@@ -1,7 +1,6 @@
 import numpy as np
 
-from chatmill.teacher.alignment import Candidates
-from chatmill.teacher.likeliest import likeliest_of_each
+from chatmill.teacher.model_teacher import Candidates, likeliest_of_each
 
 NOTHING = np.zeros(0, np.int64)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import encode
-from chatmill.conversation.chatml import BOS, PAD, Message, Record, render
+from chatmill import processor
+from chatmill.conversation import BOS, PAD, Message, Record, render
 from chatmill.encoded.token_files import read_split
 from chatmill.teacher import predictions
 from chatmill.teacher.model_teacher import ModelTeacher
@@ -17,7 +18,6 @@ from chatmill.teacher.predictions import conversation_blocks, predict_all
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import bpe, byte, sentencepiece
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.training import processor
 from chatmill.training.model_folder import write_model
 from support import training_runs
 from support.external_folder import write_external

@@ -5,7 +5,7 @@ import pytest
 
 from chatmill.encoded.token_files import read_meta, read_split
 from chatmill.teacher.ngram_teacher import NgramTeacher
-from chatmill.teacher.teacher_files import BYTES, read_predictions
+from chatmill.teacher.predictions import BYTES, read_predictions
 from support.training_runs import write_teacher, write_tokens
 
 

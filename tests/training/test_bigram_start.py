@@ -8,8 +8,8 @@ import torch
 
 from chatmill.encoded.token_files import read_meta, read_sources, read_split
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.training import bigram_start
-from chatmill.training.bigram_start import Bigrams, count_bigrams, start_from_bigrams
+from chatmill.training import new_model as bigram_start
+from chatmill.training.new_model import Bigrams, count_bigrams, start_from_bigrams
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import CONFIG, VOCABULARY
 from support.training_runs import SOURCES, read_curve, run_training, write_tokens

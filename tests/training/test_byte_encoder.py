@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.model.chat_model import initialise
-from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
-from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from chatmill.training.byte_encoder import (
+from chatmill.soft_tokenizer.byte_embedding import (
     PAD_SYMBOL,
     START,
     TOKEN_END,
@@ -19,6 +17,8 @@ from chatmill.training.byte_encoder import (
     use_byte_embedding,
     use_embedding_table,
 )
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from chatmill.training.model_folder import read_byte_encoder, write_model
 from support.tiny import CONFIG, VOCABULARY, random_model
 

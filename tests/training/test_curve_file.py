@@ -2,8 +2,8 @@ import csv
 import math
 import os
 
-from chatmill.training.curve_file import HEADER, CurveFile, curve_line
 from chatmill.training.trainer import LossTotals
+from chatmill.training.validation import HEADER, CurveFile, curve_line
 
 LINES = [f"{step}\t4.5\t3.5\t\t0.01\n" for step in range(1, 4)]
 

@@ -11,17 +11,17 @@ from torch.nn.functional import cross_entropy
 
 import encode
 import export_onnx
-from chatmill.checkpoints.architectures import read_config, to_hugging_face
-from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
+from chatmill.checkpoints.configuration import read_config, to_hugging_face
+from chatmill.conversation import BOS, IM_END, IM_START, PAD
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import initialise
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape, spell_tokens
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape, spell_tokens
-from chatmill.training.initial_model import initial_files, load_initial, matching_rows, remap_embedding
 from chatmill.training.model_folder import write_model as write_model_folder
+from chatmill.training.new_model import initial_files, load_initial, matching_rows, remap_embedding
 from chatmill.training.optimizer import MuonAdamW
 from support.external_folder import IDS, write_external, write_tokenizer
 from support.external_models import LLAMA3, logits_of, make, rewrite, transformers

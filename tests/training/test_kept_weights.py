@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.training.checkpoint import Checkpoint
-from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.trainer import Trainer
+from chatmill.training.validation import KeptWeights
 from support.packed import pack
 from support.tiny import CONFIG, VOCABULARY, random_model
 from support.training_runs import read_curve, run_training, write_tokens

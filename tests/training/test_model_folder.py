@@ -2,8 +2,8 @@ import os
 
 import pytest
 
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
-from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_copy, write_model
 from support.tiny import CONFIG, VOCABULARY, random_model
 

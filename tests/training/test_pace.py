@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.training.pace import Pace
+from chatmill.training.display import Pace
 
 
 def pace_after(phases, seconds, completed=0):

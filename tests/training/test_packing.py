@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD, Message, Record, render
-from chatmill.conversation.template import LossKind
+from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, Message, Record, render
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.pipeline.part_arrays import ArrayWriter, open_array
 from chatmill.training import packing
-from chatmill.training.best_fit import best_fit
-from chatmill.training.chains import Row
+from chatmill.training.chains import Row, best_fit
 from support.packed import SPECIAL, TOKENIZER, encode, pack
 
 CHAINED = st.sampled_from([0.0, 0.5, 1.0])

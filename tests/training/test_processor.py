@@ -1,9 +1,8 @@
 import pytest
 
-from chatmill.training import processor
-from chatmill.training.compiling import choose_compile
-from chatmill.training.precision import choose_precision
-from chatmill.training.processor import Processor, own_processor, parse_cpuinfo
+from chatmill import processor
+from chatmill.processor import Processor, own_processor, parse_cpuinfo
+from chatmill.training.hardware import choose_compile, choose_precision
 
 AVX512 = "avx512f avx512dq avx512cd avx512bw avx512vl"
 X86 = """processor	: 0
@@ -60,7 +59,7 @@ def test_a_precision_that_is_set_is_taken_on_every_processor():
 
 
 def test_the_precision_and_the_processor_decide_together_about_compiling(monkeypatch):
-    monkeypatch.setattr("chatmill.training.compiling._has_compiler", lambda device: True)
+    monkeypatch.setattr("chatmill.training.hardware._has_compiler", lambda device: True)
 
     def compiled(name, precision, device="cpu"):
         return choose_compile("auto", precision, 1e30, 2, device, parse_cpuinfo(KINDS[name]))

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from chatmill.pipeline.params_file import read_params
-from chatmill.training.run_length import RunLength, count_steps, length_warning
+from chatmill.training.display import RunLength, count_steps, length_warning
 from chatmill.training.train_parameters import TrainParameters
 from support.paths import ROOT
 

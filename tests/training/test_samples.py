@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from chatmill.conversation.chatml import Message, Record, render
-from chatmill.training.samples import sample_answers
+from chatmill.conversation import Message, Record, render
+from chatmill.training.model_folder import sample_answers
 from support.packed import encode
 from support.tiny import CONFIG, VOCABULARY, random_model
 

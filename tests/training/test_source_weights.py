@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.encoded.token_files import Sources
-from chatmill.training.source_weights import describe_shares, draw_epoch, source_factors
+from chatmill.training.chains import describe_shares, draw_epoch, source_factors
 from support.packed import pack
 
 NAMES = ["letters", "skills", "talk"]

@@ -6,14 +6,13 @@ import torch
 from torch._dynamo.utils import counters
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model.attention import conversation_mask
 from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.training.compiling import choose_compile, set_up_compiler
+from chatmill.model.layers import conversation_mask
+from chatmill.processor import Processor
 from chatmill.training.distributed import choose_device_kind, choose_processes
+from chatmill.training.hardware import choose_compile, choose_precision, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch
-from chatmill.training.precision import choose_precision
-from chatmill.training.processor import Processor
 from chatmill.training.trainer import Trainer, takes_segments
 from support.segments import attend_to_each
 

@@ -6,10 +6,15 @@ import torch
 
 from chatmill.encoded.token_files import Sources, token_byte_lengths
 from chatmill.training.distributed import SINGLE_PROCESS
-from chatmill.training.kept_weights import KeptWeights
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.trainer import Trainer
-from chatmill.training.validation import TOKENS, pooled_validation, weighted_batches, weighted_bits_per_byte
+from chatmill.training.validation import (
+    TOKENS,
+    KeptWeights,
+    pooled_validation,
+    weighted_batches,
+    weighted_bits_per_byte,
+)
 from support.packed import pack
 from support.tiny import CONFIG, VOCABULARY, random_model
 

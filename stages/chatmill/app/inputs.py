@@ -7,16 +7,16 @@ record says which messages are trained remains a Record, and so does a document 
 
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chatmill.conversation.chatml import BOS, IM_END, IM_START, Conversation, Record, is_document, parse, unescape
+from chatmill.conversation import BOS, IM_END, IM_START, Conversation, Record, is_document, parse, unescape
 from chatmill.datasets.formats import messages
-from chatmill.datasets.formats.compression import open_decompressed
 from chatmill.datasets.formats.json_document import values
-from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
+from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES, open_decompressed
 
 TextOrConversation = str | Conversation | Record
 MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
@@ -122,3 +122,30 @@ def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS)
     if not 0 < len(content) <= (max_characters or len(content)):
         raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
     return content
+
+
+# Prompts in files, as the options of several commands name them.
+
+STDIN = "-"
+PROMPT_FILE_HELP = "append the text of a file, or with - of stdin, to each prompt; alone it is the prompt"
+
+
+def join_prompt(prompt: str | None, appended: str | None) -> str:
+    """A prompt, and on the lines after it the text of a file; each may be missing."""
+    parts = [part for part in (prompt, appended) if part is not None]
+    return "\n".join(part.strip("\n").rstrip() for part in parts).strip("\n")
+
+
+def read_text(file: str) -> str:
+    """The text of a UTF-8 file, or with - of standard input. Raises ValueError with the place of an invalid byte."""
+    if file == STDIN:
+        content, name = sys.stdin.buffer.read(MAX_ROW_BYTES + 1), "standard input"
+    else:
+        with Path(file).open("rb") as stream:
+            content, name = stream.read(MAX_ROW_BYTES + 1), file
+    if len(content) > MAX_ROW_BYTES:
+        raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: shorten it")
+    try:
+        return content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from chatmill.conversation.chatml import Record, is_document, parse, read_records
+from chatmill.conversation import Record, is_document, parse, read_records
 
 CARD = "README.md"
 TEST_SET = Path("chat/test.jsonl")  # in the folder of the pipeline's outputs, above that of a model

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 _LONGEST_NGRAM = 32  # tokens
 
 
@@ -159,3 +161,204 @@ class ModelConfig:
             "attention_bias": False,
             **shape,
         }
+
+
+# The Hugging Face architectures that are variants of our model: from config.json to the shape, and back.
+
+REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, for fields that a config.json leaves out
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {"max_position_embeddings": 4096 * 32, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
+    "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+}
+OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with parts that no other library supports: chunks of tokens, a head that spells
+PARTS: dict[str, TypeAdapter[Chunking] | TypeAdapter[ByteHeadShape]] = {
+    "chunking": TypeAdapter(Chunking),
+    "byte_head": TypeAdapter(ByteHeadShape),
+}
+DEFAULTS[OWN_MODEL_TYPE] = DEFAULTS["qwen3"]
+COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
+CLASS_PREFIXES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    OWN_MODEL_TYPE: "Chatmill",
+}
+CLASSES = {f"{name}{kind}" for name in CLASS_PREFIXES.values() for kind in ("ForCausalLM", "Model")}
+LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+MOST = (1 << 31) - 1  # the largest size that a config.json may have
+
+
+class UnsupportedArchitecture(ValueError):
+    """A model that ours cannot represent, but another library may."""
+
+
+def read_config(content: dict[str, Any]) -> ModelConfig:
+    """The shape that a config.json describes.
+
+    Raises UnsupportedArchitecture, which names field and value, for a model that ours cannot represent, and ValueError
+    for an invalid config.json.
+    """
+    family = content.get("model_type")
+    if not isinstance(family, str) or family not in DEFAULTS:
+        raise UnsupportedArchitecture(f"model_type {family!r:.80}: expected one of {', '.join(DEFAULTS)}")
+    values = COMMON | DEFAULTS[family] | content
+    _check_supported(values)
+    if missing := [name for name in REQUIRED if values.get(name) is None]:
+        raise ValueError(f"missing {', '.join(missing)}")
+    heads = _positive_int(values, "num_attention_heads")
+    rope = _rope(values)
+    return ModelConfig(
+        vocab_size=_positive_int(values, "vocab_size"),
+        hidden_size=_positive_int(values, "hidden_size"),
+        intermediate_size=_positive_int(values, "intermediate_size"),
+        num_hidden_layers=_positive_int(values, "num_hidden_layers"),
+        num_attention_heads=heads,
+        max_position_embeddings=_positive_int(values, "max_position_embeddings"),
+        num_key_value_heads=_positive_int(values, "num_key_value_heads", heads),
+        head_dim=_positive_int(values, "head_dim", _positive_int(values, "hidden_size") // heads),
+        rope_theta=_positive_float(rope, "rope_theta"),
+        rms_norm_eps=_positive_float(values, "rms_norm_eps"),
+        tie_word_embeddings=bool(values["tie_word_embeddings"]),
+        variant=_variant(family, values, rope),
+        **(_parts(content) if family == OWN_MODEL_TYPE else {}),
+    )
+
+
+def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
+    """How a model of a family differs from Qwen3."""
+    return Variant(
+        qk_norm=family in ("qwen3", OWN_MODEL_TYPE),
+        qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
+        output_bias=family in ("llama", "qwen3", OWN_MODEL_TYPE) and bool(values.get("attention_bias")),
+        mlp_bias=family == "llama" and bool(values.get("mlp_bias")),
+        rope_scaling=_scaling(values, rope),
+        sliding_window=_window(family, values),
+    )
+
+
+def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
+    """The config.json of the family that a shape belongs to; `read_config` inverts it.
+
+    A Mistral without a sliding window is a Llama.
+    """
+    parts = {name: asdict(part) for name in PARTS if (part := getattr(config, name)) is not None}
+    variant, family = config.variant, OWN_MODEL_TYPE if parts else _family(config.variant)
+    content = replace(config, variant=Variant(), chunking=None, byte_head=None).to_json() | parts
+    content |= {"architectures": [f"{CLASS_PREFIXES[family]}ForCausalLM"], "model_type": family}
+    content["attention_bias"] = variant.output_bias
+    if variant.mlp_bias:
+        content["mlp_bias"] = True
+    if variant.sliding_window:
+        content["sliding_window"] = variant.sliding_window
+        content |= {} if family == "mistral" else {"use_sliding_window": True, "max_window_layers": 0}
+    if scaling := variant.rope_scaling:
+        llama3 = {"rope_type": "llama3", **asdict(scaling)}
+        plain = {"rope_type": "linear", "factor": scaling.factor}
+        content["rope_scaling"] = llama3 if scaling.original_max_position_embeddings else plain
+    return content
+
+
+def _parts(content: dict[str, Any]) -> dict[str, Any]:
+    """The parts of our own architecture that Qwen3 lacks. Raises ValueError where they are invalid."""
+    try:
+        return {name: adapter.validate_python(content[name]) for name, adapter in PARTS.items() if name in content}
+    except ValidationError as error:
+        raise ValueError(f"{error.title}: {error.errors()[0]['msg']}") from error
+
+
+def _family(variant: Variant) -> str:
+    if variant.qk_norm:
+        return "qwen3"
+    if variant.qkv_bias and not variant.output_bias:
+        return "qwen2"
+    return "mistral" if variant.sliding_window else "llama"
+
+
+def _check_supported(values: dict[str, Any]) -> None:
+    """Raise UnsupportedArchitecture for features that none of the families has, and for quantized weights."""
+    if values["hidden_act"] not in ("silu", "swish"):
+        raise UnsupportedArchitecture(f"hidden_act {values['hidden_act']!r:.80}: only silu is supported")
+    classes = values.get("architectures") or []
+    if not isinstance(classes, list) or any(name not in CLASSES for name in map(str, classes)):
+        raise UnsupportedArchitecture(f"architectures {classes!r:.80}: not supported")
+    for name in ("quantization_config", "num_local_experts", "num_experts"):
+        if values.get(name):
+            raise UnsupportedArchitecture(f"{name} {values[name]!r:.80}: not supported")
+
+
+def _rope(values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of rotary positions, under older or newer names, with `rope_theta` and `rope_type`."""
+    given = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
+        raise UnsupportedArchitecture(f"rope_parameters {given!r:.80}: only the same for all layers are supported")
+    rope = {"rope_theta": values["rope_theta"], "rope_type": given.get("type", "default"), **given}
+    factor = rope.get("partial_rotary_factor", values.get("partial_rotary_factor"))
+    if factor not in (None, 1):
+        raise UnsupportedArchitecture(f"partial_rotary_factor {factor!r:.80}: only 1 is supported")
+    if rope["rope_type"] not in ("default", "linear", "llama3"):
+        kind = f"rope_type {rope['rope_type']!r:.80}"
+        raise UnsupportedArchitecture(f"{kind}: only default, linear and llama3 are supported")
+    return rope
+
+
+def _scaling(values: dict[str, Any], rope: dict[str, Any]) -> RopeScaling | None:
+    if rope["rope_type"] == "default":
+        return None
+    factor = _positive_float(rope, "factor")
+    if rope["rope_type"] == "linear":
+        return RopeScaling(factor=factor)
+    outer = values.get(LLAMA3[2]) or rope.get(LLAMA3[2]) or values["max_position_embeddings"]
+    rope = rope | {LLAMA3[2]: outer}
+    low, high, context = (
+        _positive_float(rope, LLAMA3[0]),
+        _positive_float(rope, LLAMA3[1]),
+        _positive_int(rope, LLAMA3[2]),
+    )
+    if low >= high:
+        raise ValueError(f"low_freq_factor {low} is not less than high_freq_factor {high}")
+    return RopeScaling(
+        factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_position_embeddings=context
+    )
+
+
+def _window(family: str, values: dict[str, Any]) -> int | None:
+    """The sliding window of all layers; None where there is none, or it is no shorter than the context."""
+    windowed = family == "mistral" or (family != "llama" and values.get("use_sliding_window"))
+    if not windowed or values.get("sliding_window") is None:
+        return None
+    window = _positive_int(values, "sliding_window")
+    sliding = _sliding_layers(family, values)
+    if not sliding or window >= _positive_int(values, "max_position_embeddings"):
+        return None
+    if sliding != _positive_int(values, "num_hidden_layers"):
+        raise UnsupportedArchitecture(f"sliding_window {window} in {sliding} layers: only all layers are supported")
+    return window
+
+
+def _sliding_layers(family: str, values: dict[str, Any]) -> int:
+    """The number of layers with the window; in Qwen the last ones, unless `layer_types` lists them."""
+    layers = _positive_int(values, "num_hidden_layers")
+    if family == "mistral":
+        return layers
+    if isinstance(types := values.get("layer_types"), list):
+        return types.count("sliding_attention")
+    if type(full := values.get("max_window_layers", 28)) is not int:
+        raise ValueError(f"max_window_layers {full!r:.40}: expected a whole number")
+    return min(max(0, layers - full), layers)
+
+
+def _positive_int(values: dict[str, Any], name: str, default: int | None = None) -> int:
+    value: Any = default if values.get(name) is None else values[name]
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise ValueError(f"{name} {value!r:.40}: expected a whole number from 1 to {MOST}")
+    return value
+
+
+def _positive_float(values: dict[str, Any], name: str) -> float:
+    value: Any = values.get(name)
+    if type(value) not in (int, float) or not 0 < value < 1e30:
+        raise ValueError(f"{name} {value!r:.40}: expected a number above 0")
+    return float(value)

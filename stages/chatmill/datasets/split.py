@@ -112,3 +112,10 @@ def assign_split(group: str, *, validation_share: float, test_share: float) -> S
     if point < test_share:
         return "test"
     return "validation" if point < test_share + validation_share else "train"
+
+
+# The states of the records that mix reads: one byte each in a file.
+
+SPLITS: tuple[SplitName, ...] = ("test", "validation", "train")
+TRAIN, DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED = 2, 3, 4, 5, 6
+STATES = NEAR_LEAKED + 1

@@ -9,25 +9,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation.chatml import (
+from chatmill.conversation import (
     IM_END,
     IM_START,
     ROLES,
+    LossKind,
     Message,
+    Segment,
+    TemplateName,
     check_records,
+    conversation_segments,
     declare_tools,
+    document_segments,
     is_document,
+    message_segments,
     parse,
     parse_record,
     render,
-)
-from chatmill.conversation.template import (
-    LossKind,
-    Segment,
-    TemplateName,
-    conversation_segments,
-    document_segments,
-    message_segments,
 )
 from chatmill.encoded.token_files import EncodedRecords, EncodedShard, SourceNumbers, Sources, token_byte_lengths
 from chatmill.pipeline.parts import open_parts

@@ -3,7 +3,7 @@
 A folder with, for each split,
 
     train_ids.npy      uint16 or uint32   all conversations, one after another
-    train_loss.npy     uint8              chatmill.conversation.template.LossKind of each token
+    train_loss.npy     uint8              chatmill.conversation.LossKind of each token
     train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
     train_sources.npy  uint16             the source of each conversation, an index of `sources` in meta.json
 
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation.template import LossKind, TemplateName
+from chatmill.conversation import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
 from chatmill.pipeline.part_arrays import ArrayWriter, LongArray, open_array
 from chatmill.pipeline.parts import Part

@@ -1,16 +1,39 @@
-"""The answers of a model to what evaluation asks, all of them greedy."""
+"""Decides whether an answer to a question of a skill is correct."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation, Message, declare_tools
+from chatmill.conversation import Conversation, Message, declare_tools
 from chatmill.evaluation.held_out_set import Question
 from chatmill.evaluation.intervals import Estimate, mean_of_shares, share
-from chatmill.evaluation.skill_scoring import is_correct
 from chatmill.inference.chat_session import ChatSession
 from chatmill.pipeline.progress import progress
+
+MAX_SENTENCES = 8
+
+
+def is_correct(skill: dict[str, Any], reply: str) -> bool:
+    """Whether a reply is correct according to the `skill` of its record.
+
+    With `answers`, only these replies are correct, apart from surrounding white space. With `contains`, a reply is
+    correct if it contains these words and consists of one to MAX_SENTENCES complete sentences.
+    """
+    reply = reply.strip()
+    if "answers" in skill:
+        return reply in skill["answers"]
+    has_words = all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", reply) for word in skill["contains"])
+    return has_words and _is_sentences(reply)
+
+
+def _is_sentences(text: str) -> bool:
+    ends = [match.end() for match in re.finditer(r"[.!?](?=\s|$)", text)]
+    return 1 <= len(ends) <= MAX_SENTENCES and ends[-1] == len(text)
+
+
+# The answers of a model to what evaluation asks, all of them greedy.
 
 MAX_WRONG = 3
 

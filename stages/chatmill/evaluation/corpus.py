@@ -10,14 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import IM_END, Conversation, Record, is_document, unescape
-from chatmill.conversation.template import (
+from chatmill.conversation import (
+    IM_END,
+    Conversation,
     LossKind,
+    Record,
     Segment,
     TemplateName,
     conversation_segments,
+    is_document,
     record_segments,
     spans,
+    unescape,
 )
 from chatmill.evaluation.bits_per_byte import WindowScorer, bits_per_byte, token_nats
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -73,7 +77,7 @@ class Corpus:
     ) -> "Corpus":
         """Documents as segments, of which those with a kind of loss in `scored` are scored.
 
-        `escaped` says whether their text is (chatmill.conversation.chatml.escape). The first token of a document is not
+        `escaped` says whether their text is (chatmill.conversation.escape). The first token of a document is not
         scored, since it has no context. `has_roles` is by default true for each.
         """
         encoded = tokenizer.encode_conversations(documents, threads=threads)

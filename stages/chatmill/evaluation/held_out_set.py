@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation, Record, is_document, parse, read_records
+from chatmill.conversation import Conversation, Record, is_document, parse, read_records
 
 MIN_OF_SOURCE = 200  # conversations of each source in a sample, if it has as many
 TALK_SKILLS = ("talk", "recall")  # of generated conversations that are measured otherwise than exercises
@@ -140,7 +140,7 @@ def ends_with_true_answer(record: Record) -> bool:
 
 
 def is_exercise(skill: dict[str, Any]) -> bool:
-    """Whether the last answer is scored as an exercise (chatmill.evaluation.skill_scoring)."""
+    """Whether the last answer is scored as an exercise (chatmill.evaluation.answering)."""
     return skill["name"] not in TALK_SKILLS and ("answers" in skill or "contains" in skill)
 
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import Conversation, Message
-from chatmill.conversation.template import LossKind, Segment
+from chatmill.conversation import Conversation, LossKind, Message, Segment
 from chatmill.evaluation.bits_per_byte import WindowScorer
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 

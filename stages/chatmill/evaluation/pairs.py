@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import Conversation, Message
-from chatmill.conversation.template import LossKind, Segment
+from chatmill.conversation import Conversation, LossKind, Message, Segment
 from chatmill.evaluation.bits_per_byte import Ids
 from chatmill.evaluation.intervals import Estimate, mean_of_shares, share
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, check_text

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from chatmill.engines.batching import make_chat_batch
-from chatmill.engines.engine import Engine
+from chatmill.engines.engine import Engine, make_chat_batch
 from chatmill.evaluation.bits_per_byte import Ids, WindowScorer, nats_of_logits
 from chatmill.pipeline.progress import progress
 
@@ -36,7 +35,7 @@ class OwnNetwork(Protocol):
 def make_scorer(engine: ScoringEngine) -> WindowScorer:
     """A scorer in batches for the project's own network, or of one window at a time for other engines."""
     if isinstance(engine, OwnNetwork):
-        from chatmill.evaluation.batch_scoring import make_batch_scorer
+        from chatmill.evaluation.bits_per_byte import make_batch_scorer
 
         return make_batch_scorer(engine.model)
 

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from chatmill.conversation.chatml import Conversation, Record, parse
+from chatmill.conversation import Conversation, Record, parse
 from chatmill.evaluation.held_out_set import Question
 from chatmill.evaluation.intervals import Estimate, share
 from chatmill.pipeline.progress import progress
-from chatmill.talk.grammar import Word
-from chatmill.talk.matching import fold
+from chatmill.talk.grammar import Word, fold
 from chatmill.talk.persona import Persona
 
 KINDS = ("first", "later", "noisy", "recall")

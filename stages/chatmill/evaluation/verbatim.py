@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import Conversation, is_document, parse, read_records, unescape
+from chatmill.conversation import Conversation, is_document, parse, read_records, unescape
 from chatmill.evaluation.intervals import share
 from chatmill.pipeline.parts import size_of
 

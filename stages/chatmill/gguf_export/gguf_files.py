@@ -1,28 +1,28 @@
-"""A model as GGUF files, one for each type of its weights, and the Modelfile with which ollama runs it.
-
-`formats.json` lists the files, and whether llama.cpp gives the same ids; or it has the reason why there are none:
-
-    {"gguf": {"reason": "llama.cpp's WordPiece is BERT's, which drops blanks", "example": "a  b"}}
-"""
+"""The types of weights in a GGUF file; a module that imports little, as all stages check the parameters of each."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from gguf import MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
 
-from chatmill.checkpoints.architectures import OWN_MODEL_TYPE, read_config
-from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.configuration import OWN_MODEL_TYPE, ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
-from chatmill.gguf_export.file_types import FileType, Quantization
-from chatmill.gguf_export.hyperparameters import add_hyperparameters, architecture
-from chatmill.gguf_export.modelfile import modelfile
-from chatmill.gguf_export.tensors import gguf_tensors, write_tensors
-from chatmill.gguf_export.tokenizer_fields import REMEDY, add_tokenizer
-from chatmill.gguf_export.unsupported import UnsupportedModel
-from chatmill.gguf_import.vocabulary import TOKENIZER_TYPE
+from chatmill.conversation import ROLES, Message, Segment
+from chatmill.gguf_export.fields import (
+    REMEDY,
+    FileType,
+    Quantization,
+    UnsupportedModel,
+    add_hyperparameters,
+    add_tokenizer,
+    architecture,
+    gguf_tensors,
+    write_tensors,
+)
+from chatmill.gguf_import import TOKENIZER_TYPE
 from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
 from chatmill.model.checkpoint_loading import CONFIG, load_chat_model
@@ -31,6 +31,51 @@ from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import METASPACE_REASON
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+
+# The Modelfile of ollama: the weights, the chat template in Go's syntax, and where answers end.
+
+SYSTEM, CONTENT = "SYSTEM", "CONTENT"  # stand for the texts of messages
+NOTE = "# Go's templates cannot escape text: a control token's name in a message is taken for the token.\n"
+
+
+def modelfile(weights: str, template: ChatTemplate | None, stop: Iterable[str]) -> str:
+    """The file's content; without a template, ollama takes the one of the GGUF file."""
+    lines = f"FROM ./{weights}\n"
+    if template is not None:
+        lines += f'{NOTE}TEMPLATE """{go_template(template)}"""\n'
+    lines += "".join(f"PARAMETER stop {json.dumps(text, ensure_ascii=False)}\n" for text in stop)
+    return f"{lines}PARAMETER temperature 0\n"
+
+
+def go_template(template: ChatTemplate) -> str:
+    """The chat template in the syntax of Go, with the variables of ollama."""
+    bos = _text(template.full_conversation([]))
+    header = _text(template.prompt([])).removeprefix(bos)
+    system, user = Message.from_text("system", SYSTEM), Message.from_text("user", CONTENT)
+    texts = {role: _rendered(template, Message.from_text(role, CONTENT)) for role in ROLES}
+    declared = ""
+    if CONTENT not in texts["system"]:  # it is the beginning of the first user message
+        declared = "{{ $system := .System }}"
+        before, _, after = texts["user"].partition(CONTENT)
+        first = _rendered(template, system, user).removeprefix(before).removesuffix(f"{CONTENT}{after}")
+        shown = f'{{{{ if $system }}}}{first.replace(SYSTEM, "{{ $system }}")}{{{{ $system = "" }}}}{{{{ end }}}}'
+        texts["user"] = f"{before}{shown}{CONTENT}{after}"
+    cases = [f'if eq .Role "{role}" }}}}{text}' for role, text in texts.items() if CONTENT in text]
+    body = "{{ " + "{{ else ".join(cases).replace(CONTENT, "{{ .Content }}") + "{{ end }}"
+    return f"{declared}{bos}{{{{ range .Messages }}}}{body}{{{{ end }}}}{header}"
+
+
+def _rendered(template: ChatTemplate, *conversation: Message) -> str:
+    """A conversation without the token that begins it."""
+    bos = _text(template.full_conversation([]))
+    return _text(template.full_conversation(list(conversation))).removeprefix(bos)
+
+
+def _text(segments: Iterable[Segment]) -> str:
+    return "".join(segment.text for segment in segments)
+
+
+# A model as GGUF files, one for each type of its weights, and the Modelfile with which ollama runs it.
 
 FILE_TYPES = {
     "f32": LlamaFileType.ALL_F32,

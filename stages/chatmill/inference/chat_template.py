@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Protocol
 
-from chatmill.conversation.chatml import IM_END, Conversation, Message, escape
-from chatmill.conversation.template import (
+from chatmill.conversation import (
+    IM_END,
+    Conversation,
     LossKind,
+    Message,
     Segment,
     TemplateName,
     conversation_segments,
+    escape,
     header_segments,
     message_segments,
 )
@@ -34,7 +37,7 @@ class ChatTemplate(Protocol):
 
     @property
     def escapes(self) -> bool:
-        """Whether text is escaped (chatmill.conversation.chatml.escape)."""
+        """Whether text is escaped (chatmill.conversation.escape)."""
 
     @property
     def is_chat(self) -> bool:
@@ -78,7 +81,7 @@ class ChatTemplate(Protocol):
 
 @dataclass(frozen=True)
 class ChatmillTemplate:
-    """A template of chatmill.conversation.template, with which the pipeline trains its models."""
+    """A template of chatmill.conversation, with which the pipeline trains its models."""
 
     name: TemplateName = "chatml"
     escapes: ClassVar[bool] = True

@@ -13,12 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig, RopeScaling
-from chatmill.model.attention import Segments
-from chatmill.model.byte_head import ByteHead
-from chatmill.model.chunk_cache import ChunkCache
-from chatmill.model.chunks import ChunkedDecoder
-from chatmill.model.layers import EmbeddingTable, KVCache, Layer, SequenceCache
-from chatmill.model.routing import RouterOutput
+from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache
+from chatmill.soft_tokenizer.byte_head import ByteHead
+from chatmill.soft_tokenizer.chunks import ChunkCache, ChunkedDecoder
+from chatmill.soft_tokenizer.routing import RouterOutput
 
 INITIAL_ROTARY_POSITIONS = 1 << 15  # at first; the tables grow up to the context
 

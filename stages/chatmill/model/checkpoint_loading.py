@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chatmill.checkpoints.architectures import UnsupportedArchitecture, read_config
-from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig, UnsupportedArchitecture, read_config
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
-from chatmill.conversation.chatml import BOS, IM_END, PAD
+from chatmill.conversation import BOS, IM_END, PAD
 from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
 from chatmill.pipeline.manifest import read_json
 

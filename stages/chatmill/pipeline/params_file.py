@@ -17,9 +17,8 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from chatmill.pipeline.expected_values import expected_value, in_yaml
 from chatmill.pipeline.outputs import SCRATCH
-from chatmill.pipeline.signatures import Signature, read_signature
+from chatmill.pipeline.signatures import Signature, expected_value, in_yaml, read_signature
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]

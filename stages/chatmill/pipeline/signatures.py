@@ -1,24 +1,66 @@
-"""The parameters of a stage script: files on its command line, and a section of params.yaml.
+"""What a parameter accepts, in words: `an integer above 0`."""
 
-    @stage
-    def main(chat: Path, tokens: Output, *, template: TemplateName) -> None:
-
-Positional parameters are files and folders; those annotated `Output` are written, and a `GrowingOutput` is a file that
-can be read while it is written. Keyword-only ones are the keys of the section that is named after the script. One
-annotated `Section` is another section, complete; one called `parameters` is a model of the script's own section. A
-script with `@stage(foreach="out")` runs once for each entry of its section: the one whose name is the stem of the file
-`out`. The files that it reads are keys of that entry, not on the command line: the shell would interpret some names.
-"""
-
+import argparse
 import ast
 import importlib
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
+
+_NOUNS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a string"}
+_NOUNS |= {"null": "null", "object": "keys and values"}
+_BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
+
+Schema = dict[str, Any]
+
+
+def expected_value(model: type[BaseModel], keys: Sequence[str]) -> str:
+    """The values that a model accepts under a path of keys; an index of a list is a key, too."""
+    root = model.model_json_schema()
+    schemas = _alternatives(root, root)
+    for key in keys:
+        schemas = [found for schema in schemas if (part := _part(schema, key)) for found in _alternatives(part, root)]
+    return ", or ".join(dict.fromkeys(_describe(schema, root) for schema in schemas))
+
+
+def _alternatives(schema: Schema, root: Schema) -> list[Schema]:
+    """The schemas of which one must hold, with references resolved."""
+    if "$ref" in schema:
+        return _alternatives(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    return [found for option in schema.get("anyOf", ()) for found in _alternatives(option, root)] or [schema]
+
+
+def _part(schema: Schema, key: str) -> Schema | None:
+    part = schema.get("properties", {}).get(key) or schema.get("items") or schema.get("additionalProperties")
+    return part if isinstance(part, dict) else None
+
+
+def _describe(schema: Schema, root: Schema) -> str:
+    if choices := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+    if schema.get("type") == "array":
+        entries = ", or ".join(_describe(entry, root) for entry in _alternatives(schema.get("items", {}), root))
+        return f"a list, each entry {entries}"
+    if schema.get("examples"):
+        return f"{_NOUNS[schema['type']]} such as {in_yaml(schema['examples'][0])}"
+    noun = "a path" if schema.get("format") == "path" else _NOUNS.get(schema.get("type", ""), "any value")
+    if "multipleOf" in schema:
+        noun = f"a multiple of {schema['multipleOf']}"
+    bounds = " and ".join(f"{words} {schema[bound]}" for bound, words in _BOUNDS.items() if bound in schema)
+    return f"{noun} of {bounds}" if bounds.startswith("at ") else f"{noun} {bounds}".rstrip()
+
+
+def in_yaml(value: Any) -> str:
+    """A value as it can stand in params.yaml."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# The parameters of a stage script: files on its command line, and a section of params.yaml.
 
 Output = Annotated[Path, "output"]
 GrowingOutput = Annotated[Path, "output", "grows"]
@@ -88,3 +130,29 @@ def read_signature(script: Path) -> Signature:
 
 def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+# The command line of a stage: its files, as positional arguments or, if there are many, as named options.
+
+MAX_POSITIONAL = 3  # files; more are named, as positions are easily confused
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}: see --help")
+
+
+def parse_files(
+    main: Callable[..., None], signature: Signature, name: str, arguments: Sequence[str]
+) -> dict[str, Path]:
+    """The path of each file that `main` takes. Raises ValueError where one is missing or unknown."""
+    parser = _Parser(prog=name, description=inspect.getdoc(main), allow_abbrev=False)
+    positional = len(signature.files) <= MAX_POSITIONAL
+    for file, is_output in signature.files.items():
+        option, metavar = f"--{file.replace('_', '-')}", file.upper()
+        purpose = "output file or folder" if is_output else "input file or folder"
+        if positional:
+            parser.add_argument(file, metavar=metavar, type=Path, help=purpose)
+        else:
+            parser.add_argument(option, dest=file, metavar=metavar, type=Path, required=True, help=purpose)
+    return vars(parser.parse_args(arguments))

@@ -15,11 +15,10 @@ from typing import overload
 
 from pydantic import ConfigDict, validate_call
 
-from chatmill.pipeline.command_line import parse_files
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk, stage_lock
 from chatmill.pipeline.params_file import check_params, read_params, section_of
 from chatmill.pipeline.processes import die_with_parent, hide_scripts
-from chatmill.pipeline.signatures import MODEL_KEYWORD, signature_of
+from chatmill.pipeline.signatures import MODEL_KEYWORD, parse_files, signature_of
 from chatmill.pipeline.user_errors import error_line
 
 Main = Callable[..., None]

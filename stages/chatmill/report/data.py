@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from chatmill.data_card.card import Card, Spread
+from chatmill.data_card import Card, Spread
 from chatmill.report.markup import Html, section, table, tag, words
 from chatmill.report.metrics import Metrics, get_nested, number, percent
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from chatmill.conversation.chatml import Conversation
-from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments
+from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments
 from chatmill.report.markup import Html, join, table, tag
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 

@@ -1,10 +1,15 @@
-"""Training of the network from bytes to embeddings on the rows of a trained model.
+"""The training data of the soft tokenizer: the bytes of each text token, and its row in a trained model.
 
-Shapes: N tokens, L positions in a token, F features with a constant one, C channels of a row.
+Shapes: V vocabulary, N text tokens, L positions in a token, C channels of a row.
 """
 
+import hashlib
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,9 +17,134 @@ from torch import Tensor, nn
 from chatmill.model.chat_model import initialise
 from chatmill.model.layers import Layer
 from chatmill.pipeline.progress import progress
-from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
-from chatmill.training.byte_encoder import PAD_SYMBOL, ByteEncoder, ByteEncoderShape
+from chatmill.soft_tokenizer.byte_embedding import PAD_SYMBOL, ByteEncoder, ByteEncoderShape, spell_tokens
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.optimizer import Muon, learning_rate_factor
+
+_PRIOR = 3000  # added to the count of each token; with 10, held-out rows were predicted worse
+
+
+@dataclass(frozen=True)
+class EmbeddingDataset:
+    """The text tokens, without control and unused ones: their bytes, and their rows in a model."""
+
+    ids: Tensor  # (N,) int64
+    byte_ids: Tensor  # (N, L) int64
+    rows: Tensor  # (N, C) float32
+    counts: Tensor  # (N,) float32, how often each occurs in the model's training data
+    held_out: Tensor  # (N,) bool
+    num_truncated: int  # tokens of which only the beginning is read
+
+    @classmethod
+    def from_table(
+        cls, vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, *, longest: int, held_out: float, seed: int
+    ) -> "EmbeddingDataset":
+        """The dataset of a model's table (V, C), whose tokens occur `counts` (V,) times in its training data.
+
+        Raises ValueError for empty tokens, and if no token or every token is held out.
+        """
+        ids = [*vocabulary.text_ids]
+        tokens, kinds = [vocabulary.tokens[i] for i in ids], [vocabulary.kinds[i] for i in ids]
+        chosen = torch.tensor([is_held_out(*entry, held_out, seed) for entry in zip(tokens, kinds, strict=True)])
+        if not 0 < int(chosen.sum()) < len(ids):
+            raise ValueError(
+                f"held_out = {held_out}: {int(chosen.sum())} of {len(ids)} text tokens are held out: expected at least "
+                f"one, and not all: change held_out or the seed"
+            )
+        return cls(
+            ids=torch.tensor(ids),
+            byte_ids=spell_tokens(tokens, kinds, longest),
+            rows=table[ids],
+            counts=torch.from_numpy(counts[ids]).float(),
+            held_out=chosen,
+            num_truncated=sum(len(token) > longest for token in tokens),
+        )
+
+    @property
+    def weights(self) -> Tensor:
+        """(N,) float32: the weight of each row in training. Rows of rare tokens are mostly noise."""
+        weights = (self.counts + _PRIOR).sqrt()
+        return weights / weights.mean()
+
+
+def is_held_out(token: bytes, kind: Kind, share: float, seed: int) -> bool:
+    """Whether a token is held out: its hash decides, independent of all other tokens."""
+    digest = hashlib.blake2b(token, digest_size=8, key=b"%d %d" % (seed, kind)).digest()
+    return int.from_bytes(digest, "big") / 2**64 < share
+
+
+# Metrics of predicted rows, which distinguish learning from collapse.
+
+MIN_EXPLAINED_VARIANCE = 0.01  # share for the training rows; with less, the network counts as constant
+MAX_MEASURED_TOKENS = 4096  # tokens whose nearest row is searched
+
+
+def compute_metrics(
+    predicted: Tensor, dataset: EmbeddingDataset, train_mask: Tensor, eval_mask: Tensor
+) -> dict[str, Any]:
+    """Metrics of `predicted` (N, C) on the tokens of `eval_mask` (N,), for a network trained on `train_mask` (N,).
+
+    The nearest row is searched among all tokens and, by its direction from the mean, among the measured tokens alone,
+    where no training row competes. `chance` is the accuracy of a random guess.
+    """
+    numbers = eval_mask.nonzero()[:, 0]
+    predictions, rows, mean = predicted[numbers], dataset.rows[numbers], dataset.rows[train_mask].mean(dim=0)
+    return {
+        "tokens": len(numbers),
+        "nearest": nearest_neighbor_accuracy(predicted, dataset.rows, numbers) | {"chance": 1 / len(dataset.rows)},
+        "nearest_of_these": nearest_neighbor_accuracy_among(predictions - mean, rows - mean),
+        "mean_cosine": float(F.cosine_similarity(predictions, rows).mean()),
+        "variance_explained": {
+            "plain": explained_variance(predicted, dataset.rows, torch.ones(len(rows)), train_mask, numbers),
+            "by_use": explained_variance(predicted, dataset.rows, dataset.counts[numbers], train_mask, numbers),
+        },
+        "norm_ratio": float(predictions.norm(dim=1).mean() / rows.norm(dim=1).mean()),
+    }
+
+
+def explained_variance(
+    predicted: Tensor, rows: Tensor, weights: Tensor, train_mask: Tensor, numbers: Tensor
+) -> float | None:
+    """The share of the variance of rows that predictions explain: 1 for all of it, 0 for the mean of the training rows.
+
+    It is negative if they are worse than that mean, and None if all rows equal that mean or all weights are 0.
+    `weights` (M,) are those of the measured tokens, `numbers`.
+    """
+    errors = (predicted[numbers] - rows[numbers]).square().sum(dim=1)
+    mean_errors = (rows[train_mask].mean(dim=0) - rows[numbers]).square().sum(dim=1)
+    variance = float((weights * mean_errors).sum())
+    return 1 - float((weights * errors).sum()) / variance if variance else None
+
+
+def nearest_neighbor_accuracy(predicted: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, float]:
+    """How often the row that is nearest to a prediction is the token's own, by cosine and by dot product.
+
+    At most MAX_MEASURED_TOKENS tokens are measured, evenly spread.
+    """
+    sampled = numbers[:: -(-len(numbers) // MAX_MEASURED_TOKENS)]
+    directions = F.normalize(rows, dim=1)
+    right = {"cosine": 0, "dot": 0}
+    for part in sampled.split(256):
+        right["cosine"] += int(((predicted[part] @ directions.T).argmax(dim=1) == part).sum())
+        right["dot"] += int(((predicted[part] @ rows.T).argmax(dim=1) == part).sum())
+    return {name: count / len(sampled) for name, count in right.items()}
+
+
+def nearest_neighbor_accuracy_among(predictions: Tensor, rows: Tensor) -> dict[str, float]:
+    """How often, of (M, C), the row nearest by cosine is the token's own; at most MAX_MEASURED_TOKENS are measured."""
+    every = -(-len(rows) // MAX_MEASURED_TOKENS)
+    similarity = F.normalize(predictions[::every], dim=1) @ F.normalize(rows[::every], dim=1).T
+    right = similarity.argmax(dim=1) == torch.arange(len(similarity))
+    return {"cosine": float(right.float().mean()), "chance": 1 / len(right)}
+
+
+def has_collapsed(measures: dict[str, Any]) -> bool:
+    """Whether a network is no better than a constant, by its metrics on the tokens that it was trained on."""
+    share = measures["variance_explained"]["plain"]
+    return share is None or not share >= MIN_EXPLAINED_VARIANCE
+
+
+# Training of the network from bytes to embeddings on the rows of a trained model.
 
 BATCH_SIZE = 256  # tokens of a step
 TEMPERATURE = 0.1  # of the contrastive loss
@@ -160,3 +290,58 @@ def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[T
 def _trim_padding(spelled: Tensor) -> Tensor:
     """The tokens without the columns that are padding in all of them."""
     return spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())]
+
+
+# Training and metrics of a soft tokenizer's network, without the held-out tokens and with all of them.
+
+
+@dataclass(frozen=True)
+class TrainedEncoder:
+    """The dataset, the trained network, and its predictions."""
+
+    dataset: EmbeddingDataset
+    predicted: Tensor  # (N, R), by the network fitted without the held-out tokens
+    encoder: ByteEncoder  # its last layer is fitted to all tokens
+    predicted_with_all: Tensor  # (N, R), by `encoder`
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The metrics of the training tokens, of the held-out ones, and of all with the network fitted to all."""
+        trained, everything = ~self.dataset.held_out, torch.ones_like(self.dataset.held_out)
+        return {
+            "kept": compute_metrics(self.predicted, self.dataset, trained, trained),
+            "held_out": compute_metrics(self.predicted, self.dataset, trained, self.dataset.held_out),
+            "all": compute_metrics(self.predicted_with_all, self.dataset, everything, everything),
+        }
+
+
+def train_encoders(
+    vocabulary: Vocabulary,
+    table: Tensor,
+    counts: np.ndarray,
+    shape: ByteEncoderShape,
+    *,
+    held_out: float,
+    steps: int,
+    contrast: float,
+    seed: int,
+) -> TrainedEncoder:
+    """Train a network on a model's table (V, R), whose tokens occur `counts` (V,) times in its training data.
+
+    Raises ValueError for empty tokens, and if no token or every token is held out.
+    """
+    dataset = EmbeddingDataset.from_table(
+        vocabulary, table, counts, longest=shape.longest, held_out=held_out, seed=seed
+    )
+    held_out_encoder = fit_encoder(
+        shape, dataset, ~dataset.held_out, ridge=RIDGE_HELD_OUT, steps=steps, contrast=contrast, seed=seed
+    )
+    encoder = deepcopy(held_out_encoder)
+    fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), RIDGE_ALL)
+    return TrainedEncoder(
+        dataset, predict(held_out_encoder, dataset.byte_ids), encoder, predict(encoder, dataset.byte_ids)
+    )
+
+
+def collapsed(measures: dict[str, dict[str, Any]]) -> bool:
+    """Whether the network gives every token nearly the same row."""
+    return has_collapsed(measures["kept"]) or has_collapsed(measures["all"])

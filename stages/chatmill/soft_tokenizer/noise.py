@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, get_args
 
-from chatmill.conversation.chatml import Message, Part, Record, escape, is_document, parse, render, unescape
+from chatmill.conversation import Message, Part, Record, escape, is_document, parse, render, unescape
 
 Noise = Literal["typos", "case", "rare_words"]
 NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)

@@ -11,8 +11,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from chatmill.talk.grammar import Choice, FirstSaid, Node, Parts, Slot, Text, Words
-from chatmill.talk.matching import fold
+from chatmill.talk.grammar import Choice, FirstSaid, Node, Parts, Slot, Text, Words, fold
 
 MAX_STEPS = 2_000_000  # states that are looked at; coincidences of a larger file may stay unfound
 

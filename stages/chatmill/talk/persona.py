@@ -19,8 +19,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from chatmill.talk.collisions import Owner, coincidences
-from chatmill.talk.grammar import Node, Word, Words, needed_slots, parse
-from chatmill.talk.matching import Matcher, fold, may_be_empty
+from chatmill.talk.grammar import Matcher, Node, Word, Words, fold, may_be_empty, needed_slots, parse
 from chatmill.talk.yaml_file import StrictModel, read_yaml
 
 Texts = Annotated[list[str], Field(min_length=1)]

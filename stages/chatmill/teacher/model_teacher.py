@@ -1,11 +1,20 @@
-"""A teacher that is a model: it reads each conversation of the training set and predicts all of its tokens.
+"""What a teacher with a tokenizer of its own says of the tokens of a student.
 
-A model with the student's tokenizer predicts its tokens; one with another reads the same bytes, see `alignment`.
+Both write the same bytes. A place is where a token of the student begins, in the teacher's token there:
 
-Shapes: N tokens of the student, R of the teacher, V the teacher's vocabulary, K tokens of a prediction.
+    teacher   |I| know|ing|.|
+    student   |I| |know|i|ng|.|      the third begins in " know", after one byte
+
+At a place, those of the teacher's tokens remain that begin with the bytes read, here with a space; each stands for the
+first token by which the student writes its other bytes: " known" for "know", and " old" perhaps for "ol".
+
+Shapes: N places, M of the teacher's tokens that stand for some token, U different ones of these.
 """
 
-from collections.abc import Iterator
+import warnings
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,28 +22,194 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from chatmill.conversation.chatml import BOS, PAD
-from chatmill.conversation.template import LossKind, Segment
+from chatmill.conversation import BOS, PAD, LossKind, Segment
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.batch_scoring import group_by_size
-from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, sliding_windows
+from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, group_by_size, sliding_windows
 from chatmill.model.checkpoint_loading import load_chat_model, stand_ins
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.teacher.alignment import Alignment, Places, find_places, may_go_on
-from chatmill.teacher.likeliest import likeliest, likeliest_of_each
+from chatmill.processor import own_processor
 from chatmill.teacher.predictions import Predictions
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.processor import own_processor
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+Integers = NDArray[np.integer[Any]]
+
+
+class Places(NamedTuple):
+    """Where the N tokens of the student begin."""
+
+    indices: Integers  # (N,) which of the teacher's tokens that is in
+    read: Integers  # (N,) bytes of this token before the place
+    crosses: NDArray[np.bool]  # (N,) whether the student's token ends behind this one
+
+
+class Candidates(NamedTuple):
+    """The teacher's tokens that may stand at a place, sorted by the token of the student that each stands for."""
+
+    ids: Integers  # (M,)
+    starts: Integers  # (U,) where those that stand for the same token begin
+    tokens: Integers  # (U,) that token
+    others: Integers  # ids that share the probability but stand for none
+
+
+def find_places(student_lengths: Integers, teacher_lengths: Integers) -> Places:
+    """The places of a text, given the bytes of its tokens by both tokenizers; a control token counts as one byte."""
+    ends, teacher_ends = student_lengths.cumsum(), teacher_lengths.cumsum()
+    assert np.array_equal(ends[-1:], teacher_ends[-1:]), "the tokens do not cover the same bytes"
+    starts = ends - student_lengths
+    indices = teacher_ends.searchsorted(starts, side="right")
+    return Places(indices, starts - (teacher_ends - teacher_lengths)[indices], ends > teacher_ends[indices])
+
+
+class Alignment:
+    """What the tokens of a teacher stand for among those of a student; `controls` says it of its control tokens.
+
+    A word piece is looked for as a tokenizer of that type does it: the longest that fits, inside of a word or not.
+    """
+
+    def __init__(self, student: ChatTokenizer, teacher: ChatTokenizer, controls: Mapping[int, int]) -> None:
+        self.student, self.vocab_size, self.controls = student, teacher.vocab_size, controls
+        self.is_identity = student.fingerprint == teacher.fingerprint
+        of_text = sorted((token, i) for i, token in enumerate(teacher.token_bytes) if teacher.is_text[i])
+        self.sorted_tokens, self.sorted_ids = [token for token, _ in of_text], [i for _, i in of_text]
+        self.longest = max(map(len, student.token_bytes))
+        self.has_word_pieces = student.vocabulary.algorithm == "wordpiece"
+        self.by_bytes: dict[tuple[bytes, bool], int] = {}
+        for i, (token, kind) in enumerate(zip(student.vocabulary.tokens, student.vocabulary.kinds, strict=True)):
+            if student.is_text[i]:
+                self.by_bytes.setdefault((token, kind == Kind.CONTINUATION), i)
+        self.is_of_bytes = all(len(token) == 1 for token, _ in self.by_bytes)
+        self.candidates = cache(self._candidates)
+
+    def _candidates(self, read: bytes, inside: bool) -> Candidates:
+        """The candidates after these bytes of a token, which end inside of a word or not."""
+        if self.is_identity:
+            everything = np.arange(self.vocab_size)
+            return Candidates(everything, everything, everything, everything[:0])
+        first, last = bisect_left(self.sorted_tokens, read), self._end_of(read)
+        ids, rests = self.sorted_ids[first:last], [token[len(read) :] for token in self.sorted_tokens[first:last]]
+        ended = sum(not rest for rest in rests)
+        tokens = [-1] * ended + self._first_tokens(rests[ended:], inside)
+        if not read:
+            ids, tokens = [*ids, *self.controls.keys()], [*tokens, *self.controls.values()]
+        pairs = np.array(sorted(zip(tokens, ids, strict=True)), np.int64).reshape(-1, 2)
+        others, known = (pairs[chosen] for chosen in (pairs[:, 0] < 0, pairs[:, 0] >= 0))
+        different, starts = np.unique(known[:, 0], return_index=True)
+        return Candidates(known[:, 1], starts, different, others[:, 1])
+
+    def _end_of(self, read: bytes) -> int:
+        """The end of the tokens that begin with these bytes."""
+        if not (begin := read.rstrip(b"\xff")):
+            return len(self.sorted_tokens)
+        return bisect_left(self.sorted_tokens, begin[:-1] + bytes([begin[-1] + 1]))
+
+    def _first_tokens(self, rests: list[bytes], inside: bool) -> list[int]:
+        """The first of the student's tokens for each text; -1 where the text begins with a part of a character."""
+        if self.is_of_bytes:
+            return [self.by_bytes.get((rest[:1], False), -1) for rest in rests]
+        texts = [_whole_characters(rest) for rest in rests]
+        if self.has_word_pieces:
+            return [self._longest_piece(text.encode(), inside) for text in texts]
+        encoded = self.student.encode_flat([text or " " for text in texts])
+        firsts = encoded.ids[encoded.offsets[:-1]].tolist()
+        return [first if text else -1 for text, first in zip(texts, firsts, strict=True)]
+
+    def _longest_piece(self, text: bytes, inside: bool) -> int:
+        continues = inside and _is_letter(text[0]) if text else False
+        ends = range(min(len(text), self.longest), 0, -1)
+        return next((self.by_bytes[key] for end in ends if (key := (text[:end], continues)) in self.by_bytes), -1)
+
+
+def may_go_on(byte: int) -> bool:
+    """Whether letters after a byte are mostly in the same word as it: a word has the space before it."""
+    return byte == ord(" ") or _is_letter(byte)
+
+
+def _is_letter(byte: int) -> bool:
+    """Whether a byte is an ASCII letter, or of another character."""
+    return byte >= 128 or chr(byte).isalpha()
+
+
+def _whole_characters(text: bytes) -> str:
+    """The characters before the first that is not whole."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        return text[: error.start].decode()
+
+
+# The likeliest tokens of a student at some places, by a teacher's probabilities there.
+
+Integers2 = NDArray[np.integer]
+Floats = NDArray[np.floating]
+
+
+def likeliest(
+    rows: Floats, places: Integers2, candidates: Candidates, left_out: Integers2, num_kept: int
+) -> tuple[Integers2, Floats]:
+    """(N, K) the likeliest tokens at places with the same candidates, given their rows of (R, V); and their chances.
+
+    `left_out` (N,) is a candidate that stands for no token there, or -1.
+    """
+    of_places = torch.from_numpy(rows)[places]
+    crossing = np.flatnonzero(left_out >= 0)
+    of_places[crossing, left_out[crossing]] = 0
+    kept = min(num_kept, len(candidates.tokens))
+    values, indices = (found.numpy() for found in (_sums(candidates, rows.shape[1]) @ of_places.T).T.topk(kept, dim=1))
+    padding = (0, 0), (0, num_kept - kept)
+    return np.pad(candidates.tokens[indices], padding), np.pad(values, padding)
+
+
+def likeliest_of_each(
+    rows: Floats, places: Integers2, candidates: Sequence[Candidates], left_out: Integers2, num_kept: int
+) -> tuple[Integers2, Floats]:
+    """The same for places with few candidates of their own; a chance is a share of all that may stand there."""
+    number = len(places)
+    tokens, chances = np.zeros((number, num_kept), np.int64), np.zeros((number, num_kept), np.float32)
+    if not any(len(each.tokens) for each in candidates):
+        return tokens, chances
+    place, ids = _flat([each.ids for each in candidates])
+    other_place, others = _flat([each.others for each in candidates])
+    shares = rows[places[place], ids]
+    totals = np.bincount(place, shares, number) + np.bincount(other_place, rows[places[other_place], others], number)
+    shares = np.where(ids == left_out[place], 0, shares / np.maximum(totals, np.finfo(np.float32).tiny)[place])
+    begins = np.cumsum([0, *(len(each.ids) for each in candidates[:-1])])
+    token_place, starts = _flat([each.starts for each in candidates])
+    of_tokens = np.add.reduceat(shares, starts + begins[token_place])
+    order = np.lexsort((-of_tokens, token_place))
+    rank = np.arange(len(order)) - token_place.searchsorted(token_place)
+    kept = rank < num_kept
+    where = token_place[kept], rank[kept]
+    tokens[where] = np.concatenate([each.tokens for each in candidates])[order[kept]]
+    chances[where] = of_tokens[order[kept]]
+    return tokens, chances
+
+
+def _sums(candidates: Candidates, vocab_size: int) -> Tensor:
+    """(U, V) sparse: what adds up the probabilities of the ids that stand for the same token."""
+    borders, ones = np.append(candidates.starts, len(candidates.ids)), np.ones(len(candidates.ids), np.float32)
+    rows, columns, values = (torch.from_numpy(array) for array in (borders, candidates.ids, ones))
+    size = len(candidates.tokens), vocab_size
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # that PyTorch may change this class
+        return torch.sparse_csr_tensor(rows, columns, values, size=size, check_invariants=False)
+
+
+def _flat(arrays: Sequence[Integers2]) -> tuple[Integers2, Integers2]:
+    """Which array each value is of, and the values one after another."""
+    return np.repeat(np.arange(len(arrays)), list(map(len, arrays))), np.concatenate(arrays)
+
+
+# A teacher that is a model: it reads each conversation of the training set and predicts all of its tokens.
 
 _BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 27}  # 32 MB on a CPU: half and twice as many take longer
 _LONGEST_WINDOW = 1024  # tokens that are read at once, whatever the model's context: each has V logits
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.floating[Any]]
+Integers3 = NDArray[np.integer[Any]]
+Floats2 = NDArray[np.floating[Any]]
 
 
 class Window(NamedTuple):
@@ -128,7 +303,7 @@ class ModelTeacher:
             tokens[some], chances[some] = found
         return Predictions(tokens, chances)
 
-    def _encode(self, ids: Integers, offsets: Integers) -> tuple[Integers, Integers]:
+    def _encode(self, ids: Integers3, offsets: Integers3) -> tuple[Integers3, Integers3]:
         """The teacher's tokens of the same conversations, and where each begins and ends."""
         names = {i: self.tokenizer.token_bytes[own].decode() for i, own in self.controls.items()}
         conversations = []
@@ -145,8 +320,8 @@ class ModelTeacher:
         return encoded.ids.astype(np.int64), encoded.offsets
 
     def _what_was_read(
-        self, ids: Integers, own_ids: Integers, places: Places
-    ) -> tuple[Integers, list[tuple[bytes, bool]]]:
+        self, ids: Integers3, own_ids: Integers3, places: Places
+    ) -> tuple[Integers3, list[tuple[bytes, bool]]]:
         """(N,) numbers of different arguments of `Alignment.candidates`, and these."""
         inside = np.zeros(len(ids), np.bool)
         if self.alignment.has_word_pieces:
@@ -159,7 +334,7 @@ class ModelTeacher:
         number_of = {key: number for number, key in enumerate(keys)}
         return np.array([number_of[key] for key in arguments])[inverse.ravel()], keys
 
-    def _batches(self, offsets: Integers) -> Iterator[list[Window]]:
+    def _batches(self, offsets: Integers3) -> Iterator[list[Window]]:
         """The windows of the conversations, in batches of similar length."""
         windows = [
             Window(*(int(begin) + place for place in window))
@@ -171,7 +346,7 @@ class ModelTeacher:
             yield [windows[i] for i in group]
 
     @torch.inference_mode()
-    def _probabilities(self, ids: Integers, batch: list[Window]) -> Floats:
+    def _probabilities(self, ids: Integers3, batch: list[Window]) -> Floats2:
         """(R, V) float32 of the tokens that the windows predict, one after another."""
         read = [torch.from_numpy(ids[window.start : window.end - 1]) for window in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
@@ -180,7 +355,7 @@ class ModelTeacher:
             row[window.scored - window.start - 1 : window.end - window.start - 1]
             for row, window in zip(logits, batch, strict=True)
         ]
-        chances: Floats = torch.cat(parts).float().softmax(-1).cpu().numpy()
+        chances: Floats2 = torch.cat(parts).float().softmax(-1).cpu().numpy()
         targets = np.concatenate([ids[window.scored : window.end] for window in batch])
         is_text = self.tokenizer.is_text[targets]
         own = np.maximum(chances[is_text, targets[is_text]], np.finfo(np.float32).tiny)
@@ -189,6 +364,6 @@ class ModelTeacher:
         return chances
 
 
-def _lengths(tokenizer: ChatTokenizer) -> Integers:
+def _lengths(tokenizer: ChatTokenizer) -> Integers3:
     """(V,) the bytes of each token; one for a control token."""
     return np.where(tokenizer.is_text, [len(token) for token in tokenizer.token_bytes], 1)

@@ -1,13 +1,16 @@
 """What teachers predict: the likeliest tokens in the place of each token, of one teacher or of several together."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.encoded.token_files import EncodedSplit
+from chatmill.encoded.token_files import EncodedSplit, Meta
+from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
 
 _BLOCK = 1 << 16  # tokens, at least, that are predicted at once
 
@@ -59,3 +62,58 @@ def keep_likeliest(tokens: NDArray[np.integer[Any]], chances: NDArray[np.floatin
     likeliest = np.argsort(-of_token, axis=1, kind="stable")[:, :num_kept]
     kept, kept_chances = (np.take_along_axis(array, likeliest, 1) for array in (sorted_tokens, of_token))
     return Predictions(np.maximum(kept, 0), kept_chances)
+
+
+# Predictions of a teacher on disk: what `score_teacher` writes and `train_model` reads.
+
+BYTES = 20  # of a prediction, at most
+FORMATS_NAME = "formats.json"
+TOKENS_NAME, CHANCES_NAME = "train_tokens.npy", "train_chances.npy"
+_CHANCE = np.dtype(np.float16)
+
+
+def num_kept(split: EncodedSplit) -> int:
+    """K, the number of tokens that a prediction has on disk."""
+    return BYTES // (split.ids.dtype.itemsize + _CHANCE.itemsize)
+
+
+def write_predictions(folder: Path, split: EncodedSplit, blocks: Iterable[Predictions]) -> None:
+    """Write the predictions of all tokens of a split, given in blocks."""
+    shape = len(split.ids), num_kept(split)
+    tokens, chances = (
+        np.lib.format.open_memmap(folder / name, "w+", dtype, shape)
+        for name, dtype in ((TOKENS_NAME, split.ids.dtype), (CHANCES_NAME, _CHANCE))
+    )
+    start = 0
+    for block in blocks:
+        rows = slice(start, start := start + len(block.tokens))
+        tokens[rows], chances[rows] = block
+    for array in (tokens, chances):
+        array.flush()
+
+
+def write_formats(folder: Path, content: dict[str, Any]) -> None:
+    """Write formats.json: how the predictions were made, or why there are none."""
+    (folder / FORMATS_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def complete(folder: Path, meta: Meta) -> None:
+    """Write the manifest, which completes the folder."""
+    write_manifest(folder, kind="teacher", fingerprint=meta.fingerprint)
+
+
+def read_predictions(folder: Path, meta: Meta) -> tuple[Predictions | None, dict[str, Any]]:
+    """The predictions for the tokens of train, mapped from disk, if there are any; and what formats.json says.
+
+    Raises ValueError where they are of other tokens.
+    """
+    fingerprint = check_manifest(folder)
+    if fingerprint is None:
+        raise ValueError(f"{folder}: no {MANIFEST_NAME}: not written by score_teacher: run that stage anew")
+    formats = json.loads((folder / FORMATS_NAME).read_text(encoding="utf-8"))
+    if not (folder / TOKENS_NAME).exists():
+        return None, formats
+    found = Predictions(*(np.load(folder / name, mmap_mode="r") for name in (TOKENS_NAME, CHANCES_NAME)))
+    if fingerprint != meta.fingerprint or len(found.tokens) != meta.tokens["train"]:
+        raise ValueError(f"{folder} has predictions for other tokens: run the stage score_teacher anew")
+    return found, formats

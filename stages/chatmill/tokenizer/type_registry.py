@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, cast
 
 from pydantic import BaseModel, create_model, model_validator
 
-from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.conversation import CONTROL_TOKENS
 from chatmill.pipeline.params_file import PositiveInt, section_errors, suggest
 from chatmill.tokenizer import types
 from chatmill.tokenizer.vocabulary.vocabulary import VOCAB_SIZE_MULTIPLE, Vocabulary

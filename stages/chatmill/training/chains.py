@@ -4,15 +4,39 @@ The system message of a chat stands at its beginning alone. So conversations wit
 only the first keeps it; those whose system message is too rare make chains in which each keeps its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from chatmill.conversation.chatml import IM_START
-from chatmill.conversation.template import LossKind, TemplateName
+from chatmill.conversation import IM_START, LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.training.best_fit import best_fit
+from chatmill.training.train_parameters import Weight, share_of
+
+
+def best_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+    """Assign items to rows: longest first, each to the fullest row that still has room for it.
+
+    `best_fit([5, 3, 2, 6], 8)` is `[[3, 2], [0, 1]]`.
+    """
+    rows: list[list[int]] = []
+    by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # rows by the number of tokens that still fit
+    rooms = 0  # bit r is set where by_room[r] has rows
+    for item in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        length = lengths[item]
+        if fitting := rooms >> length:
+            room = length + (fitting & -fitting).bit_length() - 1
+            row = by_room[room].pop()
+            if not by_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = row_length, len(rows)
+            rows.append([])
+        rows[row].append(item)
+        by_room[room - length].append(row)
+        rooms |= 1 << (room - length)
+    return rows
 
 
 class Heads(NamedTuple):
@@ -82,3 +106,58 @@ def _chains_of(
     for chain in best_fit((lengths[members] - skipped).tolist(), row_length - skipped):
         conversations = members[random.permutation(chain)]
         yield Row(conversations, np.where(np.arange(len(conversations)), skipped, 0))
+
+
+# How often each conversation is read in an epoch, by train_model.source_weights.
+
+_MAX_GROWTH = 100  # an epoch has at most so many times the tokens of the data: its order is in memory
+
+
+def source_factors(
+    weights: Mapping[str, Weight], names: Sequence[str], tokens: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """(S,): how often a conversation of each source is read in an epoch, on average.
+
+    `tokens` (S,) are those of its conversations. If every source has a share, or else the factor 0, an epoch has as
+    many tokens as they. Raises ValueError if nothing would be read, or if the shares leave nothing for other sources.
+    """
+    given = [weights.get(name, 1.0) if count else 0.0 for name, count in zip(names, tokens, strict=True)]
+    shares = np.array([share_of(weight) or 0.0 for weight in given])
+    factors = np.array([0.0 if isinstance(weight, str) else float(weight) for weight in given])
+    others, total = float((factors * tokens).sum()), round(float(shares.sum()), 9)
+    if not others and not total:
+        raise ValueError(f"nothing is left to train on: expected a weight above 0 for one of {', '.join(names)}")
+    if others and total >= 1:
+        rest = ", ".join(name for name, factor in zip(names, factors, strict=True) if factor)
+        raise ValueError(f"the shares sum to {total:.0%}, which leaves nothing for {rest}: lower them, or set 0 there")
+    size = others / (1 - total) if others else float(tokens[shares > 0].sum())
+    factors += shares / (1 if others else total) * size / np.maximum(tokens, 1)
+    return np.asarray(factors * min(1, _MAX_GROWTH * tokens.sum() / size))
+
+
+def draw_epoch(
+    sources: NDArray[np.integer], factors: NDArray[np.float64], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """The conversations of an epoch in random order; each occurs as often as the factor (S,) of its source says.
+
+    `sources` (N,) are indices of factors. What a factor leaves over after whole times is a random choice. The copies of
+    a conversation are spread over the epoch.
+    """
+    numbers = np.bincount(sources, minlength=len(factors))
+    ends = np.floor(np.cumsum(factors * numbers) + random.random()).astype(np.int64)
+    times = np.zeros(len(sources), np.int64)
+    for source, total in enumerate(np.diff(ends, prepend=0)):
+        if total:
+            members = random.permutation(np.flatnonzero(sources == source))
+            times[members] = total // len(members)
+            times[members[: total % len(members)]] += 1
+    copies = np.repeat(np.arange(len(sources)), times)
+    number = np.arange(len(copies)) - np.repeat(np.cumsum(times) - times, times)
+    place = (number + random.random(len(copies))) / times[copies]
+    return copies[np.argsort(place, kind="stable")]
+
+
+def describe_shares(names: Sequence[str], shares: NDArray[np.float64], factors: NDArray[np.float64]) -> str:
+    """The share of each source that is read, and in parentheses its factor."""
+    parts = zip(names, shares, factors, strict=True)
+    return ", ".join(f"{name} {share:.1%} ({factor:.3g})" for name, share, factor in parts if share)

@@ -1,9 +1,9 @@
-"""Checkpoints from which a killed run resumes: the same parameters, inputs, code and machine give the same folder.
+"""A file with the state of a run: its name tells the order of states, and whether the content is whole.
 
-    .cache/resume/<parameters>-<data>-<code>-<machine>/<number>-<sha256 of the file>.safetensors
+    <number>-<sha256 of the file>.safetensors
 
-The last two states remain on disk, so that a damaged one costs only the steps between them. With $CHATMILL_CHECKPOINTS
-they are also in a storage, from which a machine that has none, or only older ones, fetches the last.
+Its tensors are written one by one and mapped when they are read, so that no process holds all of them. What else is in
+the state, with an empty tensor in place of each, is in the metadata.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
-from chatmill.training.processor import machine_properties
+from chatmill.processor import machine_properties
 from chatmill.training.remote_states import RemoteStates, remote_address
 from chatmill.training.state_file import (
     SUFFIX,
@@ -36,6 +36,8 @@ from chatmill.training.state_file import (
     tensors_of,
     write_state,
 )
+
+# Checkpoints from which a killed run resumes: the same parameters, inputs, code and machine give the same folder.
 
 PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped

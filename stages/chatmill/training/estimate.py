@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.training.precision import NUMBER_FORMATS
+from chatmill.training.hardware import NUMBER_FORMATS
 from chatmill.training.train_parameters import Precision
 
 _GPU_PEAK_TFLOPS = {  # 1e12 operations a second, by the makers' data for dense products: in bfloat16, in float32

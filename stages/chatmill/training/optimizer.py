@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from chatmill.model.byte_head import ByteHead
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
-from chatmill.model.routing import Projection
-from chatmill.training.byte_encoder import ByteEncoder
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoder
+from chatmill.soft_tokenizer.byte_head import ByteHead
+from chatmill.soft_tokenizer.routing import Projection
 from chatmill.training.distributed import Group, shard_like
 
 _MOMENTUM = 0.85  # 0.9 gave the same bits per byte after a million tokens; 0.95, with other rates, a tenth more

@@ -1,7 +1,4 @@
-"""Complete conversations, by themselves or in chains, packed into rows of equal length.
-
-Shapes: N conversations, B rows of a batch, T tokens of a row.
-"""
+"""Bin packing of items into rows of equal length."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,15 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.conversation.chatml import BOS, IM_END, IM_START, PAD
-from chatmill.conversation.template import LossKind, TemplateName
+from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit, Sources
 from chatmill.pipeline.part_arrays import PartedArray
 from chatmill.teacher.predictions import Predictions
-from chatmill.training.best_fit import best_fit
-from chatmill.training.chains import Heads, Row, find_heads, make_chains
-from chatmill.training.source_weights import draw_epoch, source_factors
+from chatmill.training.chains import Heads, Row, best_fit, draw_epoch, find_heads, make_chains, source_factors
 from chatmill.training.train_parameters import Weight
+
+# Complete conversations, by themselves or in chains, packed into rows of equal length.
 
 _BLOCK = 1 << 24  # tokens that are looked through at once
 _PARTS_AT_ONCE = 16  # of a large dataset, from which the conversations of some steps are
@@ -76,7 +72,7 @@ class Batch(NamedTuple):
     positions: np.ndarray  # int64, from 0 in each conversation or chain
     conversation_ids: np.ndarray  # int64, which of the row's conversations or chains a token belongs to
     targets: np.ndarray  # int64, the next token of the same conversation or chain
-    loss: np.ndarray  # int64, the target's chatmill.conversation.template.LossKind; IGNORED where there is none
+    loss: np.ndarray  # int64, the target's chatmill.conversation.LossKind; IGNORED where there is none
     teacher: Predictions | None = None  # (B, T, K) in the place of each target, int64 and float32
     sources: np.ndarray | None = None  # int64, the number of the source that the target is of; -1 where there is none
 

@@ -1,11 +1,3 @@
-"""A file with the state of a run: its name tells the order of states, and whether the content is whole.
-
-    <number>-<sha256 of the file>.safetensors
-
-Its tensors are written one by one and mapped when they are read, so that no process holds all of them. What else is in
-the state, with an empty tensor in place of each, is in the metadata.
-"""
-
 import hashlib
 import json
 import os
@@ -22,7 +14,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 SUFFIX = ".safetensors"
+
+
 _NAME = re.compile(rf"(\d+)-([0-9a-f]{{64}}){re.escape(SUFFIX)}")
+
+
 _TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -35,6 +31,8 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+
+
 _OUTLINE = "state"  # of the metadata
 
 

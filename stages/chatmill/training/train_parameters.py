@@ -5,13 +5,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from chatmill.pipeline.expected_values import in_yaml
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
+from chatmill.pipeline.signatures import in_yaml
 
-Precision = Literal["float32", "bfloat16"]  # training/precision.py has their properties
+Precision = Literal["float32", "bfloat16"]  # training/hardware.py has their properties
 Keep = Literal["last", "best"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = (  # of a source: a factor, or a share of the tokens; training/source_weights.py says what they mean
+Weight = (  # of a source: a factor, or a share of the tokens; training/chains.py says what they mean
     Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
     | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?%$", examples=["30%"])]
 )

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chatmill.conversation.template import LossKind
-from chatmill.model.attention import Segments, conversation_mask, find_segments
+from chatmill.conversation import LossKind
 from chatmill.model.chat_model import ChatModel, Decoder, SoftTargets
+from chatmill.model.layers import Segments, conversation_mask, find_segments
 from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict
+from chatmill.training.hardware import autocast
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
-from chatmill.training.precision import autocast
 from chatmill.training.train_parameters import Precision
 
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0

@@ -15,22 +15,16 @@ import numpy as np
 
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.chains import Row
+from chatmill.training.chains import Row, describe_shares
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm
-from chatmill.training.curve_file import CurveFile, curve_line
-from chatmill.training.display import Display
+from chatmill.training.display import Display, LossWatch, PhaseLength, RunLength, count_steps, describe_conversations
 from chatmill.training.distributed import Group
 from chatmill.training.estimate import flops_per_token
-from chatmill.training.kept_weights import KeptWeights
-from chatmill.training.loss_watch import LossWatch, describe_conversations
-from chatmill.training.pace import PhaseLength
 from chatmill.training.packing import PackedDataset
-from chatmill.training.run_length import RunLength, count_steps
-from chatmill.training.source_weights import describe_shares
 from chatmill.training.state_file import tensors_of
 from chatmill.training.train_parameters import TrainParameters, Weight
 from chatmill.training.trainer import LossTotals, Trainer
-from chatmill.training.validation import Validation
+from chatmill.training.validation import CurveFile, KeptWeights, Validation, curve_line
 
 STAGE = "train_model"
 MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up

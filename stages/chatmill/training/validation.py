@@ -1,15 +1,20 @@
 """The part of the validation set on which a run is measured: of all sources together, or weighted as training ends."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from chatmill.training.chains import Row
 from chatmill.training.distributed import Group
 from chatmill.training.packing import Batch, PackedDataset
-from chatmill.training.trainer import Trainer
+from chatmill.training.train_parameters import Keep
+from chatmill.training.trainer import LossTotals, Trainer
 
 TOKENS = 16384  # per validation
 
@@ -63,3 +68,113 @@ def _batches(dataset: PackedDataset, tokens: float, rows_per_batch: int, group: 
 
 def _rows(dataset: PackedDataset, tokens: float) -> Iterator[Row]:
     return islice(dataset.epoch(0, 0), max(1, -(-int(tokens) // dataset.row_length)))
+
+
+# The learning curve of a run, train.tsv, which grows by a line at a time while the run goes on.
+
+HEADER = "step\tloss\tbits_per_byte\tvalidation_bits_per_byte\tlearning_rate\tgradient_norm\n"
+OF_SOURCE = "\tvalidation_bits_per_byte/"  # and its name
+
+
+class CurveFile:
+    """The curve so far, and the file in which others may read it; without a file, the curve alone.
+
+    It has a column for each of the sources that validation tells apart.
+    """
+
+    def __init__(self, file: Path | None, sources: Iterable[str] = ()) -> None:
+        self._file = file
+        columns = (OF_SOURCE + " ".join(name.split()) for name in sources)  # no tab or end of a line
+        self.restart(HEADER.removesuffix("\n") + "".join(columns) + "\n")
+
+    def restart(self, text: str) -> None:
+        """Replace the curve by an earlier one, from which the run resumes."""
+        self.text = text
+        self._write("w", text)
+
+    def append(self, line: str) -> None:
+        """Add a complete line."""
+        self.text += line
+        self._write("a", line)
+
+    def complete(self) -> None:
+        """Make sure that the file has the whole curve. Raises OSError where it cannot be written."""
+        if self._file and not (self._file.exists() and self._file.read_text(encoding="utf-8") == self.text):
+            self._file.write_text(self.text, encoding="utf-8")
+
+    def _write(self, mode: str, text: str) -> None:
+        if self._file:
+            with suppress(OSError), self._file.open(mode, encoding="utf-8") as file:  # a full disk ends no run
+                file.write(text)
+
+
+def curve_line(
+    step: int,
+    sums: LossTotals,
+    held_out: LossTotals,
+    learning_rate: float,
+    gradient_norm: float | None,
+    by_source: Sequence[LossTotals] = (),
+) -> str:
+    """One line of train.tsv; values that were not measured are empty."""
+    numbers = [sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate, gradient_norm]
+    numbers += [of_source.bits_per_byte for of_source in by_source]
+    return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
+
+
+# The weights that a run ends with: those of its last step, or of the step that was best on validation.
+
+
+class KeptWeights:
+    """Keeps one copy of the best weights so far, on the CPU of the main process; for `last`, none.
+
+    Where the sources have weights, `validation` has the batches of each of them, on which the best are chosen.
+    """
+
+    def __init__(self, keep: Keep, validation: WeightedBatches = ()) -> None:
+        self._keep, self._validation = keep, validation
+        self.step, self.bits_per_byte = 0, math.inf
+        self._weights: dict[str, Tensor] = {}
+
+    def compare(self, trainer: Trainer, bits_per_byte: float | None) -> None:
+        """Keep the trainer's weights if they have fewer bits per byte on validation than those kept.
+
+        `bits_per_byte` are those of all sources together; None where nothing was measured.
+        """
+        if self._keep == "last" or bits_per_byte is None:
+            return
+        if self._validation:
+            bits_per_byte = weighted_bits_per_byte(trainer, self._validation)
+        if bits_per_byte is None or bits_per_byte >= self.bits_per_byte:
+            return
+        self.step, self.bits_per_byte = trainer.completed_steps, bits_per_byte
+        for name, weight in trainer.model.state_dict().items():
+            full = trainer.group.gather_full(weight)
+            if full is None:
+                continue
+            if name in self._weights:
+                self._weights[name].copy_(full)
+            else:
+                self._weights[name] = full.clone()
+
+    def final(self, trainer: Trainer) -> dict[str, Tensor]:
+        """The full weights to write, in the main process; where nothing was measured, those of the last step."""
+        if self.step:
+            return self._weights
+        self.step = trainer.completed_steps
+        weights: dict[str, Tensor] = trainer.group.gather_full(trainer.model.state_dict())
+        return weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that `load_state_dict` restores."""
+        return {"step": self.step, "bits_per_byte": self.bits_per_byte, "weights": self._weights}
+
+    def load_state_dict(self, state: dict[str, Any], *, is_main_process: bool) -> None:
+        """Restore the state of `state_dict`."""
+        self.step, self.bits_per_byte = state["step"], state["bits_per_byte"]
+        self._weights = {name: weight.clone() for name, weight in state["weights"].items()} if is_main_process else {}
+
+    def describe(self) -> str:
+        """The step whose weights were best, and how good they were."""
+        place = "validation, weighted as the sources are at the end" if self._validation else "validation"
+        return f"kept the weights of step {self.step:,}: {self.bits_per_byte:.4f} bits per byte on {place}"

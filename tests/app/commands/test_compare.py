@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from wcwidth import width
 
 from chatmill.app.cli import main
-from chatmill.app.commands.compare import looks_listed, notes
-from chatmill.app.comparison import (
+from chatmill.app.commands.compare import (
     Comparison,
     ModelAnswer,
     Speed,
     answer_nats,
     compare_answers,
+    looks_listed,
+    notes,
     pooled_bits_per_byte,
     speeds,
 )
-from chatmill.app.experiments import find_or_fetch
-from chatmill.app.terminal.side_by_side import columns, wrap_text
-from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END, Message, Part
+from chatmill.app.named_models import find_or_fetch
+from chatmill.app.terminal.text import columns, wrap_text
+from chatmill.conversation import CALL_END, CALL_START, IM_END, Message, Part
 from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
 from chatmill.inference.model_loading import load_model

@@ -8,7 +8,7 @@ import pytest
 
 from chatmill.app.cli import main
 from chatmill.app.measurement import ScoredDocument, measure, measure_pairs, read_documents
-from chatmill.conversation.chatml import Message, Part, Record, escape, render
+from chatmill.conversation import Message, Part, Record, escape, render
 from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.pairs import Pair
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate

@@ -15,9 +15,8 @@ from chatmill.app.cli import main
 from chatmill.app.commands.show import unique_names
 from chatmill.app.fairness import language_costs, read_parallel
 from chatmill.app.inputs import parse_input, read_input_file
-from chatmill.app.terminal.token_grid import grid
-from chatmill.conversation.chatml import BOS, Message, Part, Record, escape, render
-from chatmill.conversation.template import conversation_segments
+from chatmill.app.terminal.tokens import grid
+from chatmill.conversation import BOS, Message, Part, Record, conversation_segments, escape, render
 from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS

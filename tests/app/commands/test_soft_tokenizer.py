@@ -6,16 +6,16 @@ import torch
 
 from chatmill.app.cli import main
 from chatmill.checkpoints.configuration import Chunking
-from chatmill.conversation.chatml import Message
+from chatmill.conversation import Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
+from chatmill.soft_tokenizer.byte_embedding import START, TOKEN_END
+from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.types import bpe, sentencepiece
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from chatmill.training.byte_encoder import START, TOKEN_END
 from chatmill.training.model_folder import read_byte_encoder
 from support.external_folder import IDS, write_external
 from support.external_models import logits_of, make, transformers

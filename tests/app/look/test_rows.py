@@ -6,7 +6,7 @@ from chatmill.app.look.guess import NoGuessError
 from chatmill.app.look.proposal import propose
 from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import take_sample
-from chatmill.conversation.chatml import parse
+from chatmill.conversation import parse
 from support.paths import SHARED
 
 REAL = SHARED / "chat"

@@ -13,19 +13,24 @@ import torch
 from playwright.sync_api import expect
 
 from chatmill.app import cli
-from chatmill.app.page.builder import build_page, program
-from chatmill.app.page.bundle import bundle
-from chatmill.app.page.content import quantize_rows, read_content, template_content, tokenizer_content
-from chatmill.app.page.split_patterns import UntranslatedPatternError, to_javascript
+from chatmill.app.page.builder import build_page, bundle, program
+from chatmill.app.page.content import (
+    UntranslatedPatternError,
+    quantize_rows,
+    read_content,
+    template_content,
+    to_javascript,
+    tokenizer_content,
+)
+from chatmill.calculator import calculate
 from chatmill.checkpoints.configuration import Variant
-from chatmill.conversation.chatml import CONTROL_TOKENS, Message
+from chatmill.conversation import CONTROL_TOKENS, Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import LAYOUTS, ExternalTemplate
 from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types.byte import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
-from chatmill.tools.calculator import calculate
 from support.chat_page import ask
 from support.chromium import chromium, visit
 from support.exported import TYPES, export

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from chatmill.app.cli import main
-from chatmill.app.qwen3c.export import export_qwen3c
-from chatmill.app.qwen3c.model_file import write_model_file
+from chatmill.app.commands.qwen3c import export_qwen3c, write_model_file
 from chatmill.checkpoints.configuration import RopeScaling, Variant
 from chatmill.tokenizer.formats.binary import read_binary
 from support.q8_engine import answers_in_c, build_engine, greedy_ids

@@ -10,10 +10,10 @@ import openai
 import pytest
 
 from chatmill.app.server.models import Models
-from chatmill.conversation.chatml import IM_END, Message
+from chatmill.calculator import calculate
+from chatmill.conversation import IM_END, Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.tools.calculator import calculate
 from export_onnx import main as export
 from support.api_client import (
     HELLO,

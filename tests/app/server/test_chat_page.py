@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from chatmill.conversation.chatml import Part
+from chatmill.conversation import Part
 from support.chat_page import answer_text, ask, captured_request, last, press, send, setting, titles
 from support.chromium import chromium, visit
 from support.serving import serving

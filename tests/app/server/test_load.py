@@ -18,10 +18,9 @@ import openai
 import psutil
 import pytest
 
-from chatmill.conversation.chatml import Message
-from chatmill.inference.chat_session import ChatSession
+from chatmill.conversation import Message
+from chatmill.inference.chat_session import ChatSession, PromptBuilder
 from chatmill.inference.model_loading import load_model
-from chatmill.inference.prompt_builder import PromptBuilder
 from support.raw_http import CHAT, Connection, ask, request
 from support.serving import process, serving
 

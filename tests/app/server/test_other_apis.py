@@ -8,7 +8,7 @@ import openai
 import pytest
 import torch
 
-from chatmill.app.server.ignored_parameters import HEADER
+from chatmill.app.server.api_errors import HEADER
 from chatmill.app.server.models import Models
 from chatmill.inference.model_loading import load_model
 from support.api_client import HELLO, OPTIONS, answer_ids, client_of, refused, scripted

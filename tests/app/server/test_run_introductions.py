@@ -10,7 +10,7 @@ from chatmill.app import cli
 from chatmill.app.introduction import Introduction
 from chatmill.app.server.models import Models
 from chatmill.app.server.runs import Runs
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from support.api_client import OPTIONS
 from support.run_repository import RunRepository
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from support.chromium import chromium, visit
 from support.run_repository import PARAMS, RunRepository
 from support.serving import serving

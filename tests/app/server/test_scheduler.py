@@ -5,16 +5,15 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from chatmill.app.logprobs import token_logprob
 from chatmill.app.server import scheduler as scheduler_module
 from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob
 from chatmill.app.server.scheduler import ChunkSize, Scheduler
-from chatmill.engines.batching import make_chat_batch
+from chatmill.engines.engine import make_chat_batch
+from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import load_model
-from chatmill.inference.prompt_builder import PromptBuilder
-from chatmill.inference.sampler import Sampling
+from chatmill.inference.sampler import Sampling, token_logprob
 from export_onnx import main as export
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG, byte_tokenizer, write_model

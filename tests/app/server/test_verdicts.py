@@ -9,7 +9,7 @@ from chatmill.app.server import verdicts as verdicts_module
 from chatmill.app.server.api_errors import ApiError, handle_api_error
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.verdicts import Verdicts, routes
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.conversation import Message, Record, render
 from support.run_repository import RunRepository
 
 TALK = [Message.from_text("user", "Who are you?"), Message.from_text("assistant", "I am a mill.")]

@@ -5,7 +5,7 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.layout.controls import BufferControl
 from prompt_toolkit.layout.processors import TransformationInput
 
-from chatmill.app.terminal.pasted_texts import FIRST, LAST, MAX_CHARACTERS, MAX_LINES, PastedTexts
+from chatmill.app.terminal.editor import FIRST, LAST, MAX_CHARACTERS, MAX_LINES, PastedTexts
 
 LONG = st.text(min_size=1).map(lambda text: text * (MAX_CHARACTERS + 1))
 NOTE = "[pasted text, 1,001 characters, 1 line]"

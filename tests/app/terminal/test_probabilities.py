@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from wcwidth import wcswidth
 
-from chatmill.app.terminal.probabilities import answer_probabilities, percent, show_likeliest, show_probabilities
-from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END, OUTPUT_END
+from chatmill.app.terminal.tokens import answer_probabilities, percent, show_likeliest, show_probabilities
+from chatmill.conversation import CALL_END, CALL_START, IM_END, OUTPUT_END
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from support.tiny import byte_tokenizer, write_model

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.app.terminal.saved_chats import Transcript, create_file, read_chat, save_chat
-from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
+from chatmill.conversation import CONTROL_TOKENS, Message, Part
 from chatmill.datasets.formats.registry import read_dataset
 
 TEXT = st.one_of(st.text(), st.sampled_from(CONTROL_TOKENS)).filter(str.strip)

@@ -23,7 +23,7 @@ from chatmill.app.terminal.editor import chat_loop
 from chatmill.app.terminal.saved_chats import Transcript, read_chat
 from chatmill.app.terminal.slash_commands import SLASH_COMMANDS
 from chatmill.app.terminal.terminal_chat import TerminalChat
-from chatmill.conversation.chatml import CALL_END, CALL_START, IM_END
+from chatmill.conversation import CALL_END, CALL_START, IM_END
 from chatmill.inference.chat_session import ChatSession
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG, byte_tokenizer, write_model

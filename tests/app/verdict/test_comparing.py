@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.verdict.comparing import runs_of
-from chatmill.conversation.chatml import Message, Record, render
+from chatmill.app.verdict.views import runs_of
+from chatmill.conversation import Message, Record, render
 from support.tiny import CONFIG, write_model
 
 NUM_TALKS = 25

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.app.verdict.differing_words import ScoredText, word_differences
+from chatmill.app.verdict.views import ScoredText, word_differences
 
 
 def scored(text, nats, breaks=()):

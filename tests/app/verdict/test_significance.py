@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.app.verdict.significance import (
+from chatmill.app.verdict.verdict import (
     SEED_FREEDOM,
     SEED_NOISE,
     bits_difference,

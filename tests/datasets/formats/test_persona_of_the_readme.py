@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from chatmill.conversation.chatml import check_turns, render
+from chatmill.conversation import check_turns, render
 from chatmill.datasets.formats.talk import generate
 from chatmill.talk.persona import read_persona
 from support.paths import ROOT

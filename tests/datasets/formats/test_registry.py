@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from chatmill.conversation.chatml import Conversation, render
-from chatmill.datasets.formats import compression, json_document, row_readers, trees
+from chatmill.conversation import Conversation, render
+from chatmill.datasets.formats import json_document, row_readers, trees
 from chatmill.datasets.formats.example import Example, Reject
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 
@@ -350,7 +350,7 @@ def test_a_small_piece_of_a_packed_file_is_unpacked_at_a_time(tmp_path):
     """In 1,000 bytes of zstd there are up to 32 MB; reading them took the square of the time."""
     file, text = tmp_path / "a.zst", random.Random(1).randbytes(100_000) + bytes(20 << 20) + b"end"
     file.write_bytes(zstandard.compress(text))
-    with compression.open_decompressed(file) as stream:
+    with row_readers.open_decompressed(file) as stream:
         assert stream.read(100_000) == text[:100_000]
         assert stream.read() == text[100_000:]
 

@@ -8,11 +8,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import check_turns, declared_tools, render
-from chatmill.datasets.formats.skill_problems import PROBLEM_GENERATORS
-from chatmill.datasets.formats.skills import generate
+from chatmill.conversation import check_turns, declared_tools, render
+from chatmill.datasets.formats.skills import PROBLEM_GENERATORS, generate
 from chatmill.datasets.split import assign_split
-from chatmill.evaluation.skill_scoring import is_correct
+from chatmill.evaluation.answering import is_correct
 from support.paths import ROOT
 
 FILE = ROOT / "data/raw/skills.yaml"

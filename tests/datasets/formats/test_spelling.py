@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.datasets.formats.spelling import add_typos, capitalize, vary_spelling
-from chatmill.talk.matching import fold
+from chatmill.datasets.formats.talk_conversation import add_typos, capitalize, vary_spelling
+from chatmill.talk.grammar import fold
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
-from chatmill.conversation.chatml import render
+from chatmill.conversation import render
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Example, Reject, extent_of
 from chatmill.datasets.formats.mapping import TableMapping

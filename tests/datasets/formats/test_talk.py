@@ -3,9 +3,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from chatmill.conversation.chatml import check_turns, declared_tools, render
+from chatmill.conversation import check_turns, declared_tools, render
 from chatmill.datasets.formats.talk import generate
-from chatmill.talk.matching import Matcher, fold
+from chatmill.talk.grammar import Matcher, fold
 from chatmill.talk.persona import read_persona
 from support.talk import write_persona
 

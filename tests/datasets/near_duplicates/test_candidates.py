@@ -3,7 +3,7 @@ from itertools import combinations
 
 import numpy as np
 
-from chatmill.conversation.chatml import Message, render
+from chatmill.conversation import Message, render
 from chatmill.datasets.near_duplicates.candidates import (
     ALL_PAIRS,
     IS_PART,
@@ -14,7 +14,7 @@ from chatmill.datasets.near_duplicates.candidates import (
     candidate_pairs,
 )
 from chatmill.datasets.near_duplicates.search import KeyBatches
-from chatmill.datasets.states import DUPLICATE, TRAIN
+from chatmill.datasets.split import DUPLICATE, TRAIN
 
 
 def keys_of(pairs, flags=WITHIN):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, render
+from chatmill.conversation import Message, render
 from chatmill.datasets.near_duplicates.comparison import ComparedText, Relation, relation
 
 OTHER, SAME, PART, WHOLE = Relation

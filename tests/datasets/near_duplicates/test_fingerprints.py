@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import Message, render
+from chatmill.conversation import Message, render
 from chatmill.datasets.near_duplicates import fingerprints as module
 from chatmill.datasets.near_duplicates.fingerprints import BANDS, LONG, ROWS, fingerprints
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from chatmill.checkpoints.architectures import to_hugging_face
-from chatmill.checkpoints.configuration import Variant
+from chatmill.checkpoints.configuration import Variant, to_hugging_face
 from chatmill.engines.onnx import graph_probe, own_graph
 from chatmill.engines.onnx.graph_engine import GraphEngine
 from chatmill.engines.onnx.onnx_engine import SharedCacheEngine, open_onnx_engine

@@ -8,12 +8,11 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import CONTROL_TOKENS, Message, Part
-from chatmill.conversation.template import LossKind, Segment, conversation_segments
+from chatmill.conversation import CONTROL_TOKENS, LossKind, Message, Part, Segment, conversation_segments
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.tokenizer.encoding import backends
+from chatmill.tokenizer.encoding.backends import from_ranks, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.encoding.tiktoken_ranks import from_ranks, to_tiktoken_encoding
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece

@@ -16,7 +16,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 import export_tokenizer
-from chatmill.conversation.chatml import CONTROL_TOKENS, escape
+from chatmill.conversation import CONTROL_TOKENS, escape
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.reference_encoder import METASPACE_OR_REST

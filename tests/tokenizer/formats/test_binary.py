@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.formats.binary import BLOCK, NO_ID, open_binary, read_binary, write_binary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 

@@ -7,8 +7,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
 from chatmill.app.cli import main
-from chatmill.tokenizer.exporting.original import open_original
-from chatmill.tokenizer.exporting.parity import load_encoders, names_found
+from chatmill.tokenizer.exporting.parity import load_encoders, names_found, open_original
 from chatmill.tokenizer.formats.tokenizer_loading import load, make_lossless, read_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder

@@ -20,8 +20,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from chatmill.tokenizer.formats.binary import MAGIC, write_binary
 from chatmill.tokenizer.formats.llama2c import write_llama2c
-from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
-from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
+from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS, bounded
 from chatmill.tokenizer.vocabulary.preprocessing import from_tokenizers_json

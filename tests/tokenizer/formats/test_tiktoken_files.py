@@ -12,10 +12,15 @@ import tiktoken.load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation.chatml import CONTROL_TOKENS
-from chatmill.tokenizer.encoding.tiktoken_ranks import tiktoken_unsupported_reason, to_tiktoken_encoding
-from chatmill.tokenizer.formats.tiktoken_files import description_file, read_tiktoken, write_tiktoken
-from chatmill.tokenizer.formats.tiktoken_pickle import read_tiktoken_pickle, write_tiktoken_pickle
+from chatmill.conversation import CONTROL_TOKENS
+from chatmill.tokenizer.encoding.backends import tiktoken_unsupported_reason, to_tiktoken_encoding
+from chatmill.tokenizer.formats.tiktoken_files import (
+    description_file,
+    read_tiktoken,
+    read_tiktoken_pickle,
+    write_tiktoken,
+    write_tiktoken_pickle,
+)
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, merges_by_rank, rank_scores
 from support.paths import SHARED

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from chatmill.app.cli import main
 from chatmill.app.commands import export_tokenizer
-from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.exporting.exports import export_all, make_rank_encoder
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder

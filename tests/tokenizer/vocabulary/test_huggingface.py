@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import train_tokenizer
-from chatmill.conversation.chatml import declare_tools, escape
-from chatmill.conversation.template import conversation_segments, header_segments
+from chatmill.conversation import conversation_segments, declare_tools, escape, header_segments
 from chatmill.datasets.formats import messages as messages_format
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece

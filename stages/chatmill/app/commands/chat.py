@@ -11,11 +11,17 @@ from io import UnsupportedOperation
 from pathlib import Path
 from select import select
 
-from chatmill.app.experiments import MODEL_FOLDERS, default_model, fetch_model
-from chatmill.app.prompt_files import PROMPT_FILE_HELP, STDIN, join_prompt, read_text
+from chatmill.app.inputs import PROMPT_FILE_HELP, STDIN, join_prompt, read_text
+from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
 from chatmill.app.terminal.saved_chats import Transcript, read_numbered_chat
-from chatmill.app.terminal.settings import MAX_THREADS, check_positive, unescaped
-from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, notify
+from chatmill.app.terminal.terminal_chat import (
+    MAX_THREADS,
+    TerminalChat,
+    check_positive,
+    describe_session,
+    notify,
+    unescaped,
+)
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling

@@ -19,10 +19,9 @@ from chatmill.app.measurement import (
     read_documents,
 )
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.app.terminal.formatting import plural
-from chatmill.app.terminal.settings import check_positive
-from chatmill.app.terminal.terminal_chat import device_name, notify
-from chatmill.app.terminal.token_grid import StyledLine, aligned, print_lines
+from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
+from chatmill.app.terminal.text import StyledLine, plural
+from chatmill.app.terminal.tokens import aligned, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.evaluation.intervals import Estimate
 from chatmill.evaluation.ngram import read_counted_text

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from chatmill.gguf_export.file_types import Quantization
+from chatmill.gguf_export.fields import Quantization
 from chatmill.gguf_export.gguf_files import export_gguf
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 

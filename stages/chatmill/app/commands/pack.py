@@ -1,10 +1,274 @@
-"""Pack a model for others: one folder for all runtimes, with a model card and checksums."""
+"""The model card: what the model is, what it was trained on, how good it is, and how each runtime runs it."""
 
 import argparse
+import hashlib
+import json
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import yaml
+
+from chatmill.app.commands.qwen3c import export_qwen3c
+from chatmill.app.introduction import TEST_SET, data_prompts
+from chatmill.app.page.builder import build_page
+from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+from chatmill.tokenizer.formats.tokenizer_loading import load
+
+LICENSES = "raw/licenses.yaml"  # of the sources, by their names
+NOT_STATED = "not stated"
+RUN = {  # title and code for each part; OUT is the folder
+    "transformers": (
+        "transformers",
+        "python",
+        "import transformers\n"
+        "chat = transformers.pipeline('text-generation', 'OUT', max_new_tokens=64, do_sample=False)\n"
+        "print(chat([{'role': 'user', 'content': 'Hello!'}])[0]['generated_text'][-1]['content'])",
+    ),
+    "chatmill": ("chatmill", "sh", "chatmill chat --model OUT -p 'Hello!'"),
+    "onnx": (
+        "transformers.js",
+        "js",
+        "import { pipeline } from '@huggingface/transformers';\n"
+        "const chat = await pipeline('text-generation', 'OUT', { dtype: 'fp32' });\n"
+        "console.log((await chat([{ role: 'user', content: 'Hello!' }]))[0].generated_text.at(-1).content);",
+    ),
+    "genai": (
+        "ONNX Runtime GenAI",
+        "python",
+        "import onnxruntime_genai as genai\n"
+        "model = genai.Model('OUT/genai')\n"
+        "tokenizer, generator = genai.Tokenizer(model), genai.Generator(model, genai.GeneratorParams(model))\n"
+        'messages = \'[{"role": "user", "content": "Hello!"}]\'\n'
+        "prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)\n"
+        "ids = tokenizer.encode(prompt)\n"
+        "generator.append_tokens(ids)\n"
+        "while not generator.is_done():\n"
+        "    generator.generate_next_token()\n"
+        "print(tokenizer.decode(generator.get_sequence(0)[len(ids) :]))",
+    ),
+    "gguf": (
+        "llama.cpp, ollama",
+        "sh",
+        "llama-server -m OUT/gguf/model-f32.gguf --jinja\nollama create NAME -f OUT/gguf/Modelfile && ollama run NAME",
+    ),
+    "qwen3c": ("qwen3.c", "sh", "runq OUT/qwen3c/model.bin -t 0"),
+    "page": ("a browser, without a server or a network", "sh", "xdg-open OUT/chat.html"),
+}
+FIGURES = {  # of evaluate.json, by their places
+    "bits per byte, all text": "bits_per_byte.all",
+    "bits per byte, answers": "bits_per_byte.assistant",
+    "right answers to exercises": "skills.macro",
+    "right answers, phrasings never trained": "skills.held_back.macro",
+    "sensible first answers": "sense.first",
+    "sensible answers in turns 2 to 4": "sense.later",
+    "facts recalled": "recall",
+    "answers that end by themselves": "stops_rate",
+    "answers that stand verbatim in the training data": "verbatim.share",
+}
+
+
+def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str, str]) -> str:
+    """The card of a model in `data`, in Markdown after the fields that model hubs read."""
+    config = json.loads((data / "model/config.json").read_text(encoding="utf-8"))
+    fields = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    tags = ["chatmill", *(tag for part, tag in {"gguf": "gguf", "onnx": "onnx"}.items() if part in parts)]
+    lines = ["---", *(f"{key}: {value}" for key, value in fields.items()), "tags:", *(f"- {tag}" for tag in tags)]
+    prompts = data_prompts(data / TEST_SET, generated_only=True)
+    lines += ["widget:", *(f"- text: {json.dumps(prompt)}" for prompt in prompts)] if prompts else []
+    lines += ["---", "", f"# {name}", "", *_description(data, config), "", "## Run it", ""]
+    for part, (title, language, code) in RUN.items():
+        if part in ("transformers", "chatmill", *parts):
+            lines += [f"{title}:", "", f"```{language}", *code.replace("OUT", ".").splitlines(), "```", ""]
+    for part, reason in missing.items():
+        lines += [f"There is nothing for {RUN[part][0] if part in RUN else part}: {reason}.", ""]
+    figures = _figures(data, config["chatmill"]["fingerprint"])
+    for title, section in {"Data": _sources(data), "Figures": figures, "Limits": _limits(config)}.items():
+        lines += [f"## {title}", "", *section, ""]
+    return "\n".join(lines)
+
+
+def _description(data: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    tokenizer, own = load(data / "model"), config["chatmill"]
+    size = (data / "model/model.safetensors").stat().st_size
+    yield (
+        f"A chat model with {config['num_hidden_layers']} layers of {config['hidden_size']} channels "
+        f"({size / 1e6:,.1f} MB), a context of {config['max_position_embeddings']:,} tokens and "
+        f"{tokenizer.vocab_size:,} tokens of the type {tokenizer.vocabulary.type}, trained for {own['steps']:,} steps "
+        f"by chatmill. Its architecture is `{config['architectures'][0]}`, its chat template `{own['template']}`."
+    )
+    if tools := own.get("tools"):
+        yield (
+            f"It calls {', '.join(tools)} where the template's `tools` declare it: the program that runs the model "
+            "has to run the call and give the result back; `chatmill chat` and chat.html do."
+        )
+
+
+def _sources(data: Path) -> Iterator[str]:
+    mix = json.loads((data / "metrics/mix.json").read_text(encoding="utf-8"))
+    licenses: dict[str, str] = {}
+    if (file := data / LICENSES).is_file():
+        licenses = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    yield from ("| source | messages | bytes | licence |", "|---|---|---|---|")
+    for source, counts in mix["read"].items():
+        kept, size = counts["messages"]["kept"], counts["bytes"]["kept"]
+        yield f"| {_cell(source)} | {kept:,} | {size:,} | {_cell(licenses.get(source, NOT_STATED))} |"
+
+
+def _figures(data: Path, fingerprint: str) -> Iterator[str]:
+    file = data / "metrics/evaluate.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if _at(found, "tokenizer.fingerprint") != fingerprint:
+        raise ValueError(f"{file}: of another tokenizer than the model's: run `dvc repro`")
+    yield "On the test set, which is not trained on; intervals of 95 %:"
+    yield from ("", "| | | interval | cases |", "|---|---|---|---|")
+    for title, place in FIGURES.items():
+        value, interval, count = (_at(part, place) for part in (found, found["intervals"], found["counts"]))
+        if isinstance(value, float):
+            shown = f"{interval[0]:.3f} to {interval[1]:.3f}" if isinstance(interval, list) else ""
+            yield f"| {title} | {value:.3f} | {shown} | {count if isinstance(count, int) else ''} |"
+    for title, place in {"counted n-grams": "ngram", "xz": "xz"}.items():
+        if isinstance(value := _at(found, f"bits_per_byte.baselines.{place}"), float):
+            yield f"| bits per byte of {title}, beside it | {value:.3f} | | |"
+
+
+def _limits(config: Mapping[str, Any]) -> Iterator[str]:
+    yield "- A model of this size does what its data shows it, and knows nothing else. It may repeat its training data."
+    yield "- No text is filtered, and nothing was done to make answers harmless."
+    if config["chatmill"].get("tools"):
+        yield "- Without its tool, results of sums are guesses."
+
+
+def _at(content: Any, place: str) -> Any:
+    for key in place.split("."):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+# One folder with all forms of a model, as one uploads it: what the pipeline wrote, a model card and checksums.
+
+CARD, SUMS, PAGE = "README.md", "SHA256SUMS", "chat.html"
+FORMATS = "formats.json"  # in which an export has the reason why it is empty
+TRANSFORMERS_JS = ("model.onnx", "model_quantized.onnx", "model_int8.onnx", "model_q4.onnx")
+_PARTS = {"onnx": "export/onnx", "genai": "export/onnx", "gguf": "export/gguf", "tokenizer": "export/tokenizer"}
+
+
+class Pack(NamedTuple):
+    """What was packed: the parts, and why others are missing."""
+
+    parts: list[str]
+    missing: dict[str, str]
+
+
+def pack(data: Path, out: Path, name: str) -> Pack:
+    """Write the folder `out`, the same bytes each time, from what the pipeline wrote into `data`.
+
+    Raises ValueError where there is no model, a file is damaged, or a part is another model's.
+    """
+    fingerprint = _check(data / "model")
+    for metrics in ("mix.json", "evaluate.json"):
+        if not (data / "metrics" / metrics).is_file():
+            raise ValueError(f"{data / 'metrics' / metrics}: no such file: the card needs it: run `dvc repro`")
+    out.mkdir()
+    _copy(data / "model", out, [file.name for file in _files(data / "model")])
+    packed = Pack([], {})
+    for part, place in _PARTS.items():
+        if reason := _missing(data / place, part, fingerprint):
+            packed.missing[part] = reason
+            continue
+        _copy(data / place, out / part, _chosen(data / place, part))
+        packed.parts.append(part)
+    if "onnx" in packed.parts:  # transformers.js finds its settings in this file
+        shutil.copyfile(data / "export/onnx/config.json", out / "config.json")
+    try:
+        export_qwen3c(data / "model", out / "qwen3c")
+        packed.parts.append("qwen3c")
+    except ValueError as error:
+        packed.missing["qwen3c"] = _reason(error, data)
+    try:
+        (out / PAGE).write_bytes(build_page(data / "model", name))
+        packed.parts.append("page")
+    except ValueError as error:
+        packed.missing["page"] = str(error)
+    (out / CARD).write_text(model_card(data, name, packed.parts, packed.missing), encoding="utf-8")
+    (out / SUMS).write_text("".join(_sums(out)), encoding="utf-8")
+    return packed
+
+
+def _reason(error: ValueError, data: Path) -> str:
+    """The text of an error, without the place of the model, which is the same for every pack."""
+    return str(error).removeprefix(f"{data / 'model'}: ")
+
+
+def is_pack(folder: Path) -> bool:
+    """Whether a folder is one that `pack` wrote."""
+    return (folder / SUMS).is_file() and (folder / CARD).is_file()
+
+
+def _check(folder: Path) -> str:
+    """The fingerprint of the tokenizer in a folder that a stage wrote."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder: run `dvc repro` first")
+    fingerprint = check_manifest(folder)
+    if fingerprint is None:
+        raise ValueError(f"{folder / MANIFEST_NAME} is missing: expected a folder that a stage wrote")
+    return fingerprint
+
+
+def _missing(folder: Path, part: str, fingerprint: str) -> str | None:
+    """Why a part cannot be packed; None if it can."""
+    if not folder.is_dir():
+        return f"{folder}: no such folder: run `dvc repro`"
+    if _check(folder) != fingerprint:
+        raise ValueError(f"{folder}: of another tokenizer than the model's: run `dvc repro`")
+    if _chosen(folder, part):
+        return None
+    reasons = json.loads((folder / FORMATS).read_text(encoding="utf-8")) if (folder / FORMATS).is_file() else {}
+    found = [entry["reason"] for entry in reasons.values() if "reason" in entry]
+    return found[0] if found else f"{folder} has no files of it"
+
+
+def _chosen(folder: Path, part: str) -> list[str]:
+    """The files of a part, by their names in a folder of the pipeline."""
+    names = [file.name for file in _files(folder)]
+    match part:
+        case "onnx":
+            return [name for name in names if name in TRANSFORMERS_JS]
+        case "genai":
+            has_graph = "model_genai.onnx" in names
+            return [name for name in names if name not in TRANSFORMERS_JS] if has_graph else []
+        case "gguf":
+            return names if any(name.endswith(".gguf") for name in names) else []
+    return names
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.name not in (MANIFEST_NAME, FORMATS))
+
+
+def _copy(folder: Path, out: Path, names: list[str]) -> None:
+    out.mkdir(exist_ok=True)
+    for name in names:
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, out / name, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(folder / name, out / name)
+
+
+def _sums(folder: Path) -> Iterator[str]:
+    """The lines that `sha256sum --check` reads."""
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        with file.open("rb") as stream:
+            yield f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.relative_to(folder).as_posix()}\n"
+
+
+# Pack a model for others: one folder for all runtimes, with a model card and checksums.
 
 EXAMPLES = """examples:
   chatmill pack packed
@@ -28,7 +292,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the folder, and print what is in it."""
-    from chatmill.app.pack.packing import is_pack, pack  # slow to import
+    from chatmill.app.commands.pack import is_pack, pack  # slow to import
 
     if options.out.exists():
         if not options.force:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from chatmill.app.experiments import MODEL_FOLDERS, fetch_model
+from chatmill.app.named_models import MODEL_FOLDERS, fetch_model
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 EXAMPLES = """examples:

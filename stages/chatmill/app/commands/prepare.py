@@ -1,27 +1,160 @@
-"""Look at a dataset that nobody has described, and propose its section for params.yaml."""
+"""Shows in words what was found in a sample, what its section gives, and what is to check."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from chatmill.app.look.display import (
-    card_lines,
-    conversation_lines,
-    doubt_lines,
-    sample_lines,
-    trial_lines,
-)
+from chatmill.app.look.file_kinds import Container, in_words
 from chatmill.app.look.guess import NoGuessError, by_path
-from chatmill.app.look.proposal import propose, section_text
+from chatmill.app.look.proposal import MIN_KEPT, Trial, propose, section_text
 from chatmill.app.look.rows import NAMED
 from chatmill.app.look.sample import Sample, take_sample
-from chatmill.app.look.trial import MIN_KEPT, Trial
-from chatmill.app.terminal.printable import printable
-from chatmill.data_card.card import make_card
-from chatmill.data_card.lengths import Count, token_counter
+from chatmill.app.terminal.text import format_size, printable
+from chatmill.data_card import Card, Count, Spread, make_card, token_counter
+
+_MAX_COLUMNS = 16
+_MAX_REASONS = 3  # of which the first case is shown
+_MAX_FILES = 5  # that are named
+_MAX_SHOWN = 600  # characters of a conversation
+
+
+def sample_lines(sample: Sample) -> Iterator[str]:
+    """What the files are, and the columns of their rows."""
+    count = f"{len(sample.files):,} files, " if sample.files != [sample.path] else ""
+    unit = "lines" if sample.kind.is_text else "entries"
+    about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
+    entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
+    yield f"{sample.path}: {count}{in_words(sample.kinds)}, {format_size(sample.bytes)}{entries}"
+    yield from left_out_lines(sample)
+    if not sample.is_complete:
+        places = ", ".join(dict.fromkeys(excerpt.where for excerpt in sample.excerpts))
+        several = f" of {len({excerpt.origin for excerpt in sample.excerpts})} files" if len(sample.files) > 1 else ""
+        yield f"all that follows is of a sample from {places}{several}"
+    if not sample.kind.is_text and sample.kind.container != Container.YAML:
+        yield from columns_lines(sample.rows)
+
+
+def left_out_lines(sample: Sample) -> Iterator[str]:
+    """Files of the folder that are left out: those that cannot be read with the reason, others by their names."""
+    for error in list(sample.errors.values())[:_MAX_FILES]:
+        yield f"left out: {error}"
+    if len(sample.errors) > _MAX_FILES:
+        yield f"left out: {len(sample.errors) - _MAX_FILES:,} others that cannot be read"
+    if others := [file for file in sample.others if file not in sample.errors]:
+        names = ", ".join(file.name for file in others[:_MAX_FILES])
+        yield f"left out: {names}{f' and {len(others) - _MAX_FILES:,} others' if len(others) > _MAX_FILES else ''}"
+
+
+def columns_lines(rows: list[Any]) -> Iterator[str]:
+    """The columns, each with an example and where it is missing."""
+    values = by_path(rows)
+    if not values:
+        return
+    width = min(24, max(map(len, values)))
+    yield ""
+    yield "columns"
+    for path, found in list(values.items())[:_MAX_COLUMNS]:
+        share = "" if len(found) == len(rows) else f" (in {len(found) / len(rows):.0%})"
+        yield shorten(f"  {path:<{width}}{share}  {described(found)}", shutil.get_terminal_size((100, 24)).columns)
+    if len(values) > _MAX_COLUMNS:
+        yield f"  and {len(values) - _MAX_COLUMNS:,} others"
+
+
+def described(found: list[Any]) -> str:
+    """An example of a column: the first that is not empty."""
+    value = next((value for value in found if value not in ("", [], {})), found[0])
+    if isinstance(value, list):
+        return f"{len(value)} × {value[0] if value else ''}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def trial_lines(trial: Trial) -> Iterator[str]:
+    """What would be kept, left out and repaired."""
+    if not trial.entries:
+        return
+    yield ""
+    documents = trial.guess.format == "documents"
+    what = "documents" if documents else "conversations"
+    yield f"kept: {len(trial.records):,} of {trial.entries:,} {what} ({trial.share:.1%})"
+    if trial.reasons:
+        yield f"rejected: {counts_text(trial.reasons)}"
+    messages = trial.counts["messages"]
+    parts = {name: count for name, count in messages["rejected"].items() if name not in trial.reasons and count}
+    if parts:
+        yield f"left out: of {messages['read']:,} messages {counts_text(parts)}"
+    if trial.counts["repaired"]:
+        yield f"changed by rule: {counts_text(trial.counts['repaired'])}"
+    for reject in sorted(trial.first.values(), key=lambda reject: reject.part)[:_MAX_REASONS]:  # entries before parts
+        yield shorten(f"  {reject.reason}: {reject.place}: {reject.detail}", 200)
+
+
+def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
+    """The data card in a few lines."""
+    if not card.conversations:
+        return
+    yield ""
+    if names:
+        yield f"names of speakers: {counts_text(dict(names.most_common(8)))}"
+    what = "document" if "document" in card.messages else "conversation"
+    if what == "conversation":
+        yield f"messages: {counts_text(card.messages)}"
+        yield f"messages per conversation: {spread_text(card.turns)}"
+    yield f"{card.unit} per {what}: {spread_text(card.lengths)}"
+    if card.cut:
+        yield f"longer than the context: {card.cut:,}"
+    yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {format_size(card.bytes)} of text"
+    if card.language_shares:
+        yield f"languages: {card.language_shares}"
+    if card.duplicates:
+        yield f"equal to an earlier one: {card.duplicates:,}"
+    for text, count in card.frequent_answers.items():
+        yield shorten(f"the same answer {count:,} times: {text!r}", 120)
+    if card.odd:
+        yield "found in messages:"
+    for name, odd in card.odd.items():
+        yield shorten(f"  {name} in {odd['messages']:,}, as {odd['examples'][0]!r}", 120)
+
+
+def conversation_lines(texts: Sequence[str]) -> Iterator[str]:
+    """A few conversations as the model will read them; of long ones the beginning and the end."""
+    for number, text in enumerate(texts, start=1):
+        yield ""
+        yield f"─── as the model reads it: {number} of {len(texts)} " + "─" * 30
+        if len(text) > _MAX_SHOWN:
+            text = f"{text[: _MAX_SHOWN * 2 // 3]} […] {text[-_MAX_SHOWN // 3 :]}"
+        yield text.rstrip("\n")
+
+
+def doubt_lines(trial: Trial) -> Iterator[str]:
+    """What a person should check."""
+    if trial.guess.doubts:
+        yield ""
+        yield "check:"
+        yield from (f"- {doubt}" for doubt in trial.guess.doubts)
+
+
+def counts_text(counts: dict[str, int] | Counter[str]) -> str:
+    """Names with their counts."""
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def spread_text(spread: Spread) -> str:
+    """Quantiles in words."""
+    return f"{spread.p50:,} (median), {spread.p95:,} (95 %), {spread.max:,} (maximum)"
+
+
+def shorten(line: str, width: int) -> str:
+    """A line of at most so many characters."""
+    line = printable(line.replace("\n", " "))
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+# Look at a dataset that nobody has described, and propose its section for params.yaml.
 
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 

@@ -1,9 +1,238 @@
-"""Convert a model to the Q8_0 files of qwen3.c, an engine that is one file of C."""
+"""The rotary frequencies of a model, expressed in those of an engine whose rotary base is fixed.
+
+Shapes: H heads, D channels of a head, W channels of a wider head, C channels of the model.
+
+A head of D channels has the frequencies base^(-2i/D), i < D/2. A head of W = D * ln(engine's base) / ln(base) channels
+has the same ones in the engine's base, and W/2 - D/2 more, on which zeros are put. The scores are the same if the
+weights of the norms make up for the size of the head:
+
+    RMSNorm over W channels gives sqrt(W/D) times as much       for queries and for keys
+    scores are divided by sqrt(W) and not by sqrt(D)            sqrt(D/W) times as much
+
+so that the weights for queries remain, and those for keys are multiplied by sqrt(D/W). Only the epsilon of these two
+norms counts W/D times as much. Zeros among the values are spread, so that no group of activations is zeros alone.
+"""
 
 import argparse
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chatmill.checkpoints.configuration import ModelConfig, Variant
+from chatmill.conversation import Message
+from chatmill.gguf_export.fields import UnsupportedModel
+from chatmill.gguf_export.gguf_files import Source, read_source
+from chatmill.inference.chat_template import ChatTemplate
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+from chatmill.tokenizer.formats.binary import write_binary
+from chatmill.tokenizer.formats.llama2c import greedy_unsupported_reason
+
+
+def wider_config(config: ModelConfig, base: float) -> ModelConfig | None:
+    """The shape with another rotary base; None where no even number of channels has all frequencies."""
+    wide = config.head_dim * math.log(base) / math.log(config.rope_theta) if config.rope_theta > 1 else 0
+    width = round(wide)
+    if width < config.head_dim or width % 2 or not math.isclose(wide, width, rel_tol=1e-9):
+        return None
+    return replace(config, head_dim=width, rope_theta=base)
+
+
+def widen(name: str, weight: Tensor, narrow: int, wide: int) -> Tensor:
+    """A weight by its Hugging Face name, for heads of `wide` instead of `narrow` channels."""
+    if narrow == wide:
+        return weight
+    match name.split(".")[-2]:
+        case "q_proj" | "k_proj":  # (H * D, C) -> (H * W, C)
+            return _in_halves(weight, narrow, wide)
+        case "q_norm":  # (D,) -> (W,)
+            return _in_halves(weight, narrow, wide)
+        case "k_norm":
+            return _in_halves(weight * math.sqrt(narrow / wide), narrow, wide)
+        case "v_proj":
+            return _spread(weight, narrow, wide)
+        case "o_proj":  # (C, H * D) -> (C, H * W)
+            return _spread(weight.T, narrow, wide).T.contiguous()
+    return weight
+
+
+def _in_halves(weight: Tensor, narrow: int, wide: int) -> Tensor:
+    """(H * D, …) -> (H * W, …): zeros after each half of a head, as channels of two halves are rotated."""
+    halves = weight.reshape(-1, narrow // 2, *weight.shape[1:])
+    zeros = halves.new_zeros(len(halves), (wide - narrow) // 2, *weight.shape[1:])
+    return torch.cat([halves, zeros], dim=1).flatten(0, 1)
+
+
+def _spread(weight: Tensor, narrow: int, wide: int) -> Tensor:
+    """(H * D, C) -> (H * W, C): zeros between the channels of a head."""
+    heads = weight.reshape(-1, narrow, weight.shape[-1])
+    result = heads.new_zeros(len(heads), wide, weight.shape[-1])
+    result[:, [channel * wide // narrow for channel in range(narrow)]] = heads
+    return result.flatten(0, 1)
+
+
+# The model file of qwen3.c: a Qwen3 in groups of int8 weights with one scale each (Q8_0).
+
+MAGIC, VERSION, HEADER_SIZE = 0x616A6331, 1, 256
+ROPE_BASE, EPSILON = 1e6, 1e-6  # which the engine has as constants
+GROUPS = (64, 32, 16, 8)  # sizes of groups, the engine's usual one first
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+NORMS = ("input_layernorm", "post_attention_layernorm")
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+MATRICES = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "down", "up")),
+)
+
+
+def engine_config(config: ModelConfig) -> ModelConfig:
+    """The shape in the engine's terms. Raises ValueError with the reason where the file cannot express it."""
+    if reason := _missing_in_engine(config):
+        raise unsupported(reason)
+    wider = wider_config(config, ROPE_BASE)
+    if wider is None:
+        raise unsupported(f"its rotary base is 1e6, and no wider head has the frequencies of {config.rope_theta:g}")
+    channels = wider.num_attention_heads * wider.head_dim
+    if channels < wider.hidden_size:
+        raise unsupported(f"its buffers have {channels:,} channels of all heads, and the model {wider.hidden_size:,}")
+    if _group_size(wider) is None:
+        raise unsupported("the rows of its matrices are groups of 8 weights or more, which do not fill these rows")
+    context = min(config.max_position_embeddings, config.variant.sliding_window or config.max_position_embeddings)
+    return replace(wider, max_position_embeddings=context, variant=Variant())
+
+
+def write_model_file(file: Path, config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> ModelConfig:
+    """Write the first `vocab_size` tokens of a model, one tensor at a time; return the shape as it was written.
+
+    Raises ValueError where the file cannot express the shape.
+    """
+    shape = replace(engine_config(config), vocab_size=vocab_size, tie_word_embeddings=HEAD not in weights)
+    group = _group_size(shape)
+    assert group, "checked by engine_config"
+    numbers = (
+        *(shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers),
+        *(shape.num_attention_heads, shape.num_key_value_heads, vocab_size),
+        *(shape.max_position_embeddings, shape.head_dim, shape.tie_word_embeddings, group),
+    )
+    with file.open("wb") as out:
+        out.write(struct.pack("<Ii10i", MAGIC, VERSION, *numbers).ljust(HEADER_SIZE, b"\0"))
+        for name in _tensor_names(shape):
+            weight = widen(name, weights[name].to(torch.float32), config.head_dim, shape.head_dim)
+            if name in (EMBEDDING, HEAD):
+                weight = weight[:vocab_size]
+            parts = [weight.numpy()] if weight.ndim == 1 else quantize(weight.numpy(), group)
+            for part in parts:
+                out.write(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).data)
+    return shape
+
+
+def quantize(weight: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """float32 (N, C) -> int8 (N * C / group, group) and float32 scales; a group of zeros has the scale 0."""
+    groups = weight.reshape(-1, group)
+    scales = np.abs(groups).max(axis=1) / np.float32(127)
+    divisors = np.where(scales == 0, np.float32(1), scales)
+    return np.rint(groups / divisors[:, None]).astype(np.int8), scales
+
+
+def _tensor_names(shape: ModelConfig) -> Iterator[str]:
+    layers = range(shape.num_hidden_layers)
+    for norm in NORMS:
+        yield from (f"model.layers.{layer}.{norm}.weight" for layer in layers)
+    yield "model.norm.weight"
+    for norm in HEAD_NORMS:
+        yield from (f"model.layers.{layer}.{norm}.weight" for layer in layers)
+    yield EMBEDDING
+    for matrix in MATRICES:
+        yield from (f"model.layers.{layer}.{matrix}.weight" for layer in layers)
+    if not shape.tie_word_embeddings:
+        yield HEAD
+
+
+def _group_size(shape: ModelConfig) -> int | None:
+    """The size of groups that fill the rows of all matrices."""
+    rows = (shape.hidden_size, shape.intermediate_size, shape.num_attention_heads * shape.head_dim)
+    return next((group for group in GROUPS if not any(row % group for row in rows)), None)
+
+
+def unsupported(reason: str) -> ValueError:
+    """The error of a model that the file cannot express; `reason` is what the engine has or lacks."""
+    remedy = "`chatmill chat` runs it, and where they have the shape, transformers, llama.cpp and ONNX Runtime"
+    return ValueError(f"the Q8_0 file of qwen3.c cannot express the model: {reason}: {remedy}")
+
+
+def _missing_in_engine(config: ModelConfig) -> str | None:
+    """What the engine has or lacks, other than the model; None if nothing."""
+    variant = config.variant
+    if not variant.qk_norm:
+        return "it normalises queries and keys, as Qwen3 does"
+    if variant.qkv_bias or variant.output_bias or variant.mlp_bias:
+        return "it has no biases"
+    if variant.rope_scaling:
+        return "its rotary frequencies are not scaled"
+    if config.rms_norm_eps != EPSILON:
+        return f"the epsilon of its norms is {EPSILON:g}, and not {config.rms_norm_eps:g}"
+    return None
+
+
+# The files with which qwen3.c chats: the model, the tokenizer, and the prompts as templates of C's printf.
+
+MODEL = "model.bin"
+MAX_TEMPLATE = 1023  # bytes that the engine reads, without the zero at the end
+_USER, _SYSTEM = "chatmill-user-text", "chatmill-system-text"
+
+
+def export_qwen3c(model: Path, out: Path) -> str | None:
+    """Write the files into a new folder; return why the engine gives some texts other ids, None where it gives none.
+
+    Raises ValueError where the files cannot express the model.
+    """
+    try:
+        source = read_source(model)
+    except UnsupportedModel as problem:
+        raise unsupported("it has neither chunks of tokens, nor a head that spells") from problem
+    tokenizer = source.tokenizer.vocabulary
+    if source.template is None:
+        raise ValueError(f"{model}: its chat template is not known, and qwen3.c needs prompts: use transformers")
+    if len(tokenizer.tokens) > source.config.vocab_size:
+        raise ValueError(f"{model}: {len(tokenizer.tokens):,} tokens, but rows for {source.config.vocab_size:,}")
+    engine_config(source.config)  # raises before anything is written
+    templates = {"": _prompt(source.template, []), ".with-system": _prompt(source.template, [_SYSTEM])}
+    out.mkdir()
+    write_model_file(out / MODEL, source.config, source.weights, len(tokenizer.tokens))
+    write_binary(tokenizer, out / f"{MODEL}.tokenizer")
+    for name, text in templates.items():
+        thinking = f"{name}-and-thinking" if name else ".with-thinking"
+        for suffix in (name, thinking):
+            (out / f"{MODEL}.template{suffix}").write_bytes(text)
+    return _other_ids(source)
+
+
+def _other_ids(source: Source) -> str | None:
+    """Why the engine, which merges all of a text by scores, gives other ids than the tokenizer."""
+    vocabulary = source.tokenizer.vocabulary
+    if reason := greedy_unsupported_reason(vocabulary):
+        return reason
+    splits = vocabulary.algorithm == "merge" and vocabulary.pattern is not None
+    return "it merges without splitting the text first" if splits else None
+
+
+def _prompt(template: ChatTemplate, system: list[str]) -> bytes:
+    """A prompt for printf. Raises ValueError where it is longer than the engine reads."""
+    messages = [*(Message.from_text("system", text) for text in system), Message.from_text("user", _USER)]
+    text = "".join(segment.text for segment in template.prompt(messages)).replace("%", "%%")
+    data = text.replace(_SYSTEM, "%s").replace(_USER, "%s").encode()
+    if len(data) > MAX_TEMPLATE:
+        raise ValueError(f"qwen3.c reads prompts of {MAX_TEMPLATE:,} bytes, and the template has {len(data):,}")
+    return data
+
+
+# Convert a model to the Q8_0 files of qwen3.c, an engine that is one file of C.
 
 EXAMPLES = """examples:
   chatmill qwen3c data/model exported/qwen3c
@@ -26,7 +255,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the files, and print the size of the model and what the engine does otherwise."""
-    from chatmill.app.qwen3c.export import MODEL, export_qwen3c  # slow to import
+    from chatmill.app.commands.qwen3c import MODEL, export_qwen3c  # slow to import
 
     if not options.model.is_dir():
         raise ValueError(f"{options.model}: no such folder: expected a model of the pipeline or of Hugging Face")

@@ -4,12 +4,10 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from chatmill.app.integrity.findings import REPAIR
-from chatmill.app.integrity.healing import clear_leftovers, forget_checksums, heal, restore_lock
-from chatmill.app.integrity.leftovers import exclusive
+from chatmill.app.integrity.healing import clear_leftovers, exclusive, forget_checksums, heal, restore_lock
 from chatmill.app.integrity.project import open_project
-from chatmill.app.integrity.survey import chosen_remotes, survey
-from chatmill.app.terminal.printable import printable
+from chatmill.app.integrity.survey import REPAIR, chosen_remotes, survey
+from chatmill.app.terminal.text import printable
 
 EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
 in the other place is used first. A broken dvc.lock is restored from git's HEAD. Inputs are

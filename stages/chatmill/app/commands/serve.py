@@ -9,16 +9,14 @@ from dataclasses import fields
 from ipaddress import ip_address
 from pathlib import Path
 
-from chatmill.app.experiments import MODEL_FOLDERS, default_model
+from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
 from chatmill.app.server.http_protocol import MAX_CONNECTIONS_OF_ADDRESS
-from chatmill.app.server.loaded_chat import load_chat
-from chatmill.app.server.models import Model, Models, ServingOptions
+from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
-from chatmill.app.terminal.formatting import plural
-from chatmill.app.terminal.settings import MAX_THREADS, check_positive
-from chatmill.app.terminal.terminal_chat import notify
+from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, notify
+from chatmill.app.terminal.text import plural
 from chatmill.inference.sampler import Sampling
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"

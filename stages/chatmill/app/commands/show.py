@@ -11,16 +11,16 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from chatmill.app.experiments import repro_commands
 from chatmill.app.fairness import LanguageCost, language_costs, read_parallel
 from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
-from chatmill.app.terminal.token_grid import StyledLine, aligned, grid, legend, print_lines
-from chatmill.conversation.chatml import Record
-from chatmill.conversation.template import TemplateName, record_segments
+from chatmill.app.named_models import repro_commands
+from chatmill.app.terminal.text import StyledLine
+from chatmill.app.terminal.tokens import aligned, grid, legend, print_lines
+from chatmill.conversation import Record, TemplateName, record_segments
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.datasets.records import records
+from chatmill.datasets.repair import Tally
 from chatmill.datasets.source_parameters import SourceParameters
-from chatmill.datasets.tally import Tally
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params, section_errors
 from chatmill.report.markup import Html, document, section, table, tag
 from chatmill.report.metrics import number
@@ -180,8 +180,8 @@ def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -
     Raises ValueError for a model whose layers all read tokens.
     """
     from chatmill.engines.torch.pytorch_engine import PyTorchEngine
-    from chatmill.evaluation.chunk_boundaries import chunk_contents, chunk_starts
     from chatmill.inference.model_loading import load_model
+    from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts
 
     engine, tokenizer, *_ = load_model(path, device="cpu")
     if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:

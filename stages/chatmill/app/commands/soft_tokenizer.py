@@ -13,27 +13,25 @@ import torch
 from torch import Tensor
 
 from chatmill.app.measurement import ScoredDocument, measure, read_documents, to_segments
-from chatmill.app.terminal.settings import check_positive
-from chatmill.app.terminal.terminal_chat import notify
-from chatmill.app.terminal.token_grid import aligned, print_lines
-from chatmill.conversation.template import TemplateName
+from chatmill.app.terminal.terminal_chat import check_positive, notify
+from chatmill.app.terminal.tokens import aligned, print_lines
+from chatmill.conversation import TemplateName
 from chatmill.engines.torch.pytorch_engine import PyTorchEngine
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.model.chat_model import ChatModel
 from chatmill.report.metrics import number, percent
-from chatmill.soft_tokenizer.embedding_dataset import EmbeddingDataset
-from chatmill.soft_tokenizer.embedding_table import (
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
+from chatmill.soft_tokenizer.embedding_evaluation import (
     embedding_table,
     make_byte_embedding,
     rows_for,
     unsupported_reason,
     with_embedding_table,
 )
-from chatmill.soft_tokenizer.encoders import TrainedEncoder, collapsed, train_encoders
+from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset, TrainedEncoder, collapsed, train_encoders
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.training.byte_encoder import ByteEncoder, ByteEncoderShape
 from chatmill.training.model_folder import write_copy, write_model
 
 EXAMPLES = """examples:

@@ -1,15 +1,19 @@
 """A DVC project as files on this machine: its stages, dvc.lock, cache and remotes, without DVC's own checksums."""
 
+import hashlib
 import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from chatmill.pipeline.progress import progress_bar
 
 LOCK_FILE = "dvc.lock"
 _CONFLICT = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
@@ -240,3 +244,116 @@ def listing_bytes(md5_by_path: dict[str, str]) -> bytes:
 def read_listing(file: Path) -> dict[str, str]:
     """The inverse of `listing_bytes`, for a sound object."""
     return {one["relpath"]: one["md5"] for one in json.loads(file.read_bytes())}
+
+
+# MD5 of many files, on all cores.
+
+BLOCK = 1 << 20
+
+
+class Digest(NamedTuple):
+    """MD5 and bytes of a file; `error` says why it could not be read."""
+
+    md5: str
+    size: int
+    error: str = ""
+
+
+def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
+    """The digests of files that exist; links to the same content are read once."""
+    identities: dict[Path, tuple[int, int]] = {}
+    sizes: dict[tuple[int, int], tuple[int, Path]] = {}
+    for file in files:
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            continue
+        identities[file] = status.st_dev, status.st_ino
+        sizes[identities[file]] = status.st_size, file
+    largest_first = sorted(sizes.items(), key=lambda one: one[1][0], reverse=True)
+    total = sum(size for size, _ in sizes.values())
+    with (
+        progress_bar(total, description, unit="B", scale=True) as bar,
+        ThreadPoolExecutor(os.cpu_count()) as threads,
+    ):
+        read = threads.map(lambda one: _digest(one[1][1], bar), largest_first)
+        digests = dict(zip((identity for identity, _ in largest_first), read, strict=True))
+    return {file: digests[identity] for file, identity in identities.items()}
+
+
+def _digest(file: Path, bar: Any) -> Digest:
+    digest, size, block = hashlib.md5(usedforsecurity=False), 0, memoryview(bytearray(BLOCK))
+    try:
+        with file.open("rb", buffering=0) as stream:
+            while count := stream.readinto(block):
+                digest.update(block[:count])
+                size += count
+                bar.update(count)
+    except OSError as error:
+        return Digest("", size, error.strerror or str(error))
+    return Digest(digest.hexdigest(), size)
+
+
+# The caches and remotes of DVC: objects that are named by the MD5 of their content, and the run cache.
+
+TEMPORARY = ".tmp"  # ends the name of a file that DVC has not finished
+_NAME = re.compile(r"[0-9a-f]{32}(\.dir)?")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """A file of a cache or remote. DVC 2 wrote those that are `legacy`."""
+
+    name: str
+    file: Path
+    legacy: bool
+
+    def is_sound(self, digest: Digest) -> bool:
+        """Whether the content has the checksum that the name says."""
+        expected = self.name.removesuffix(".dir")
+        if digest.md5 == expected or digest.error or not self.legacy:
+            return digest.md5 == expected
+        unix = self.file.read_bytes().replace(b"\r\n", b"\n")
+        return hashlib.md5(unix, usedforsecurity=False).hexdigest() == expected
+
+
+def object_file(store: Path, name: str) -> Path:
+    """Where a cache has the object of this name."""
+    return store / "files/md5" / name[:2] / name[2:]
+
+
+def stored_objects(store: Path) -> Iterator[StoredObject]:
+    """The objects of a cache or remote."""
+    for folder, legacy in ((store / "files/md5", False), (store, True)):
+        for file in sorted(folder.glob("[0-9a-f][0-9a-f]/*")):
+            name = file.parent.name + file.name
+            if _NAME.fullmatch(name) and file.is_file():
+                yield StoredObject(name, file, legacy)
+
+
+def is_broken_link(file: Path) -> bool:
+    """Whether a file is a link to an object of a cache that is not there."""
+    if not file.is_symlink() or file.exists():
+        return False
+    target = file.readlink()
+    return bool(_NAME.fullmatch(target.parent.name + target.name))
+
+
+def temporary_files(store: Path) -> list[Path]:
+    """The files of a cache that an interrupted command left."""
+    patterns = (f"files/md5/*/*{TEMPORARY}", f"[0-9a-f][0-9a-f]/*{TEMPORARY}", f"runs/*/*/*{TEMPORARY}")
+    return [file for pattern in patterns for file in sorted(store.glob(pattern))]
+
+
+def read_runs(store: Path) -> tuple[list[dict[str, Any]], list[Path]]:
+    """The sound entries of a run cache, the files of the others, and empty folders, at which DVC fails."""
+    folders = [folder for folder in sorted(store.glob("runs/*/*")) if folder.is_dir()]
+    entries, broken = [], [folder for folder in folders if not any(folder.iterdir())]
+    for file in sorted(store.glob("runs/*/*/*")):
+        if file.name.endswith(TEMPORARY):
+            continue
+        try:
+            entries.append(read_run(file))
+        except (ValueError, OSError):
+            broken.append(file)
+    return entries, broken

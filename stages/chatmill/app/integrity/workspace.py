@@ -1,5 +1,3 @@
-"""The files of the workspace, compared with what entries of dvc.lock say about them."""
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
@@ -7,8 +5,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.app.integrity.digests import Digest
-from chatmill.app.integrity.project import Item, Project, items, listing_bytes
+from chatmill.app.integrity.project import (
+    Digest,
+    Item,
+    Project,
+    items,
+    listing_bytes,
+)
 
 ABSENT = object()  # the value of a parameter that params.yaml does not have
 

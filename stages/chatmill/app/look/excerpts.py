@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatmill.app.look.file_kinds import Container, FileKind
-from chatmill.datasets.formats.compression import PACKED, inner_suffix
-from chatmill.datasets.formats.row_readers import separator_of
+from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, separator_of
 from chatmill.pipeline.parts import open_parts, size_of
 
 BEGINNING, MIDDLE, END = "the beginning", "the middle", "the end"

@@ -1,14 +1,11 @@
-"""Tells what a file is, by its name and its first bytes."""
-
 import re
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from chatmill.datasets.formats.compression import PACKED, inner_suffix, open_decompressed
-from chatmill.datasets.formats.object_rows import object_rows
-from chatmill.datasets.formats.row_readers import separator_of
+from chatmill.datasets.formats.containers import object_rows
+from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, open_decompressed, separator_of
 
 
 class Container(Enum):
@@ -29,7 +26,11 @@ class Container(Enum):
 
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
 _WITH_HEADER = (Container.CSV, Container.TSV)
+
+
 _BY_SUFFIX = {
     ".csv": Container.CSV,
     ".tsv": Container.TSV,
@@ -39,6 +40,8 @@ _BY_SUFFIX = {
     ".yaml": Container.YAML,
     ".yml": Container.YAML,
 }
+
+
 _UNREADABLE = {
     b"PK\x03\x04": "a ZIP archive, or a document of an office program: unpack it, or save it as CSV",
     b"%PDF": "a PDF: convert it to text, as by pdftotext",

@@ -1,10 +1,14 @@
 """Guesses the format of rows, from some of them: a section for params.yaml, and what a person should check."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
+
+from chatmill.datasets.formats import markers
+from chatmill.datasets.formats.mapping import USUAL_NAMES, Speaker
 
 MIN_SHARE = 0.8  # of the rows, in which a column has the expected shape
 MAX_DEPTH = 4  # of keys inside each other
@@ -107,3 +111,212 @@ def best_named(paths: Iterable[str], names: Sequence[str]) -> list[str]:
     """The paths that have one of the names, the best one first."""
     ranked = [(order, path) for path in paths if (order := rank(path, names)) is not None]
     return [path for _, path in sorted(ranked, key=lambda item: item[0])]
+
+
+# Tells whose the names of speakers are: those of the user, of the assistant, of others.
+
+MAX_NAMES = 12  # in all rows; more are names of persons, or numbers
+_USUAL = {name: speaker for speaker, names in USUAL_NAMES.items() for name in names}
+_LIKELY: dict[Speaker, str] = {
+    "system": "system_prompt sys instructions",
+    "user": (
+        "customer client caller visitor patient student learner seeker help_seeker asker questioner question buyer "
+        "guest member person me usr q instruction prompt query input inquirer employee seller_lead borrower traveler"
+    ),
+    "assistant": (
+        "agent support supporter operator advisor adviser doctor therapist counselor teacher tutor helper ai "
+        "ai_assistant answer response reply a chatgpt bing bard claude llm wizard representative rep staff expert "
+        "librarian asst virtual_assistant seller clerk nurse robot machine answerer output"
+    ),
+    "call": "tool-call function-call action tool_use",
+    "output": "tool_result tool_output function_response function_result function-response tool-result",
+}
+_PROBABLE = {name: speaker for speaker, names in _LIKELY.items() for name in names.split()}
+
+
+class Speakers(NamedTuple):
+    """Whose the names are, where they are not the usual ones, and what a person should check."""
+
+    roles: dict[str, list[str]]
+    first: str | None
+    doubts: list[str]
+
+
+def speaker_of(name: str) -> str | None:
+    """Whose a name is that is usual or likely; None for others."""
+    key = name.strip().lower().replace(" ", "_")
+    return _USUAL.get(name.lower()) or _PROBABLE.get(key)
+
+
+def name_speakers(orders: Sequence[Sequence[str]]) -> Speakers:
+    """Whose the names are. `orders` are the speakers of the messages, conversation by conversation."""
+    counts = Counter(name for names in orders for name in names)
+    known = _known(counts)
+    result = Speakers({}, None, [])
+    for name, speaker in known.items():
+        if name.lower() not in _USUAL:
+            result.roles.setdefault(speaker, []).append(name)
+    if result.roles:
+        result.doubts.append(f"roles: by their names, {_in_words(result.roles)}")
+    there = {*known.values()}
+    system = next((name for name, speaker in known.items() if speaker == "system"), "")
+    if system and "user" in there and "assistant" not in there and _alternates(orders, system):
+        result.roles["assistant"] = [system]
+        there.add("assistant")
+        result.doubts.append(f"roles: {system!r} replies to the user, so it is taken to be the assistant")
+    unknown = [name for name in counts if name not in known]
+    if len(unknown) > MAX_NAMES or (len(unknown) > 2 and not there & {"user", "assistant"}):
+        return _by_order(orders, unknown, result)
+    firsts = Counter(next(iter(names), "") for names in orders)
+    unknown.sort(key=lambda name: (-firsts[name], -counts[name]))
+    for speaker, why in (("user", "begins most conversations"), ("assistant", "is the other one")):
+        if speaker not in there and unknown:
+            result.roles[speaker] = [unknown.pop(0)]
+            result.doubts.append(f"roles: {result.roles[speaker][0]!r} {why}, and is taken to be the {speaker}")
+    if unknown:
+        names = ", ".join(f"{name!r} ({counts[name]:,})" for name in unknown)
+        result.doubts.append(f"roles: say whose these are, or list them under ignore: {names}")
+    return result
+
+
+def _known(names: Iterable[str]) -> dict[str, str]:
+    """Whose the names are that are usual or likely; `q` and `a` are so only together."""
+    found = {name: speaker for name in names if (speaker := speaker_of(name)) is not None}
+    if len({name.lower() for name in found} & {"q", "a"}) == 1:
+        return {name: speaker for name, speaker in found.items() if len(name) > 1}
+    return found
+
+
+def _by_order(orders: Sequence[Sequence[str]], unknown: list[str], found: Speakers) -> Speakers:
+    """Who begins is the user, where each conversation has two speakers with names of its own."""
+    two = sum(len({*names}) <= 2 for names in orders)
+    doubt = f"first: each conversation has its own names, such as {unknown[0]!r}: he who begins is taken to be the user"
+    if two < len(orders):
+        doubt += f"; {len(orders) - two:,} of {len(orders):,} have more than two speakers"
+    return found._replace(first="user", doubts=[*found.doubts, doubt])
+
+
+def _alternates(orders: Sequence[Sequence[str]], name: str) -> bool:
+    """Whether a speaker speaks more often than at the beginning."""
+    return sum(name in names[1:] for names in orders) > 0.5 * len(orders)
+
+
+def _in_words(roles: dict[str, list[str]]) -> str:
+    return "; ".join(
+        f"{', '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} taken as {speaker}"
+        for speaker, names in roles.items()
+    )
+
+
+# Guesses of rows that are texts: conversations whose turns a mark separates, or prose.
+
+SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "<EOT>", " EOS ", "|||", "\t")
+_MARK = re.compile(r"(?m)^[ \t]*(?:### ?)?([^\W\d_][\w .-]{0,24}?)[ \t]*:(?=\s)")
+_TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|### Instruction:")
+_INLINE = re.compile(r"(?<![\w])(User|Human|Assistant|Bot|GPT|AI|Customer|Agent)[ \t]*:")
+_OPENING = re.compile(rf"[ \t]*(?:### ?)?(?:{'|'.join(markers.ROLES)}):")
+_ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
+MIN_MARKED = 0.8  # of the texts
+
+
+def marked(texts: Sequence[str]) -> Guess | None:
+    """The guess of texts in which names of speakers at the start of a line begin a turn, without their column."""
+    marks = [_MARK.findall(text) for text in texts]
+    in_texts = Counter(name for names in marks for name in {*names})
+    often = {name for name, count in in_texts.items() if count >= MIN_MARKED * len(texts)}
+    speakers = [name for name in in_texts if name in often or speaker_of(name) in ("user", "assistant", "system")]
+    kinds = {speaker_of(name) for name in speakers}
+    known = {"user", "assistant"} <= kinds
+    share = mean(len({*names} & {*speakers}) >= 2 for names in marks) if marks else 0.0
+    if len(speakers) < 2 or share < (0.5 if known else MIN_MARKED):
+        return None
+    if not known and len(often) < 2:
+        return None
+    names = speakers if known else sorted(often)
+    guess = Guess(columns={"messages": "."})
+    orders = [[name for name in found if name in names] for found in marks]
+    guess.roles, guess.first, guess.doubts = name_speakers([order for order in orders if order])
+    if {*names} <= markers.ROLES.keys() and all(_OPENING.match(text.lstrip("\n")) for text in texts[:20]):
+        guess.format = "markers"
+    return guess
+
+
+def separated(texts: Sequence[str], *, lines: bool = False) -> Guess | None:
+    """The guess of texts with a separator between the turns, without their column; with `lines` each line is one."""
+    for separator in (*SEPARATORS, "\n") if lines and not _is_wrapped("\n".join(texts).split("\n")) else SEPARATORS:
+        turns = [text.strip().count(separator) for text in texts]
+        if mean(count > 0 for count in turns) >= MIN_MARKED:
+            doubt = f"turn_separator: {separator!r} is taken to separate turns, and the first one to be the user's"
+            return Guess(columns={"messages": "."}, turn_separator=separator, doubts=[doubt])
+    return None
+
+
+def check_template(texts: Sequence[str]) -> None:
+    """Raise NoGuessError for texts that a chat template rendered."""
+    found = [match[0] for text in texts if (match := _TEMPLATE.search(text))]
+    if found and len(found) > 0.5 * len(texts):
+        raise NoGuessError(
+            f"the texts hold the marks of a chat template ({found[0]}): write the messages as they were before it"
+        )
+    inline = [{speaker_of(name) for name in _INLINE.findall(text)} for text in texts]
+    if sum({"user", "assistant"} <= speakers for speakers in inline) > 0.5 * len(texts):
+        raise NoGuessError(
+            "the texts hold names of speakers within a line, as '### Human: … ### Assistant: …': write each turn on a "
+            "line of its own"
+        )
+
+
+def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
+    """The guess of the paragraphs of a text file. Raises NoGuessError."""
+    lines = [line for paragraph in paragraphs for line in paragraph.split("\n") if line.strip()]
+    if not markdown:
+        if mean("__eou__" in line for line in lines) >= MIN_MARKED:
+            return Guess(format="dailydialog")
+        if (guess := marked(paragraphs)) is not None:
+            return _markers(guess, paragraphs)
+        if (guess := separated(lines)) is not None:
+            return guess
+        check_template(paragraphs)
+        if not _are_words(lines):
+            raise NoGuessError("its lines hold numbers, not text")
+        if _are_turns(paragraphs):
+            doubts = [
+                "each line is taken to be a turn, a blank line to end the conversation: prose is format: documents"
+            ]
+            return Guess(format="text", doubts=doubts)
+    doubts = ["it has no marks of speakers: it is taken to be prose, and each file to be a document"]
+    return Guess(format="documents", doubts=doubts)
+
+
+def _markers(guess: Guess, paragraphs: Sequence[str]) -> Guess:
+    """The format of marked paragraphs. Raises NoGuessError for names that it does not know."""
+    names = {name for text in paragraphs for name in _MARK.findall(text)}
+    speakers = {name for name in names if name in {one for found in guess.roles.values() for one in found}}
+    if guess.format == "markers":
+        return Guess(format="markers")
+    usual = {name for found in USUAL_NAMES.values() for name in found}
+    shown = sorted(speakers or {name for name in names if name.lower() in usual})
+    raise NoGuessError(
+        f"its speakers are named {', '.join(shown)}: the format markers reads Human:, User:, Assistant: and System: in "
+        'a text file; for others write JSON lines, {"text": …} for each conversation'
+    )
+
+
+def _are_words(lines: Sequence[str]) -> bool:
+    letters = sum(character.isalpha() for line in lines for character in line)
+    return letters > 0.3 * sum(map(len, lines))
+
+
+def _is_wrapped(lines: Sequence[str]) -> bool:
+    """Whether lines break within sentences, as prose of a fixed width does."""
+    return mean(line.rstrip().endswith(_ENDS) for line in lines) < 0.5
+
+
+def _are_turns(paragraphs: Sequence[str]) -> bool:
+    """Whether most paragraphs are several short lines that are sentences."""
+    counts = [paragraph.count("\n") + 1 for paragraph in paragraphs]
+    lines = [line for paragraph in paragraphs for line in paragraph.split("\n")]
+    several = mean(count >= 2 for count in counts) >= MIN_MARKED
+    ended = mean(line.rstrip().endswith(_ENDS) for line in lines) >= 0.6
+    headings = mean(line.startswith(("#", "- ", "* ", "|", ">")) for line in lines) > 0.1
+    return several and len(counts) > 1 and ended and not headings

@@ -15,7 +15,7 @@ from chatmill.app.look.guess import (
     words_of,
 )
 from chatmill.datasets.formats.example import UnusableRowError
-from chatmill.datasets.formats.message_content import tool_names
+from chatmill.datasets.formats.mapping import tool_names
 
 QUESTIONS = (
     "prompt", "question", "instruction", "query", "q", "user", "human", "customer", "problem", "input", "source", "src",

@@ -1,4 +1,4 @@
-"""Reads some entries of files of any size: from the beginning, and where that is cheap from the middle and the end."""
+"""Tells what a file is, by its name and its first bytes."""
 
 import re
 import zlib
@@ -11,11 +11,12 @@ from typing import Any
 
 from chatmill.app.look.excerpts import BEGINNING, Excerpt, excerpts_of
 from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
-from chatmill.datasets.formats.compression import PACKED, open_decompressed
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
-from chatmill.datasets.formats.row_readers import json_entries
+from chatmill.datasets.formats.row_readers import PACKED, json_entries, open_decompressed
 from chatmill.pipeline.parts import size_of
+
+# Reads some entries of files of any size: from the beginning, and where that is cheap from the middle and the end.
 
 MAX_ENTRIES = 500  # of the beginning of a file
 MAX_BYTES = 3_000_000  # of the entries of an excerpt, about

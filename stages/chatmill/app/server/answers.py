@@ -8,9 +8,14 @@ from typing import NamedTuple, TypeVar
 from starlette.responses import Response
 from starlette.types import Send
 
-from chatmill.app.logprobs import TokenLogprob
-from chatmill.app.server.api_errors import ApiError, QueueFull, SchedulerStopped, to_api_error
-from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableResponse
+from chatmill.app.server.api_errors import (
+    PING_SECONDS,
+    ApiError,
+    CancellableResponse,
+    QueueFull,
+    SchedulerStopped,
+    to_api_error,
+)
 from chatmill.app.server.jobs import (
     AnswerDelta,
     CompletionJob,
@@ -20,7 +25,8 @@ from chatmill.app.server.jobs import (
 )
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import Prompt
-from chatmill.conversation.chatml import Part
+from chatmill.conversation import Part
+from chatmill.inference.sampler import TokenLogprob
 
 FLUSH = 0.02  # seconds between two updates, in which a fast model's tokens gather
 Result = TypeVar("Result")

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse, Response
 
 from chatmill.app.server import prometheus, request_models, responses
 from chatmill.app.server.answers import Answer, answer_response, start_answers
+from chatmill.app.server.api_errors import HEADER, report_ignored
 from chatmill.app.server.client_tools import ClientFunction, client_function, ignored_tools, refused_tools
-from chatmill.app.server.ignored_parameters import HEADER, report_ignored
 from chatmill.app.server.jobs import GenerationConfig
 from chatmill.app.server.json_grammar import JsonGrammar
 from chatmill.app.server.models import Model, Models

@@ -1,10 +1,15 @@
 """Errors in the format of OpenAI's API."""
 
+import asyncio
 import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ERROR_TYPES = {
     401: "authentication_error",
@@ -89,3 +94,99 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
 async def handle_exception(_: Request, __: Exception) -> Response:
     """Starlette's handler of all other exceptions, which are logged to stderr."""
     return ApiError(500, "internal server error: see the server's log").response()
+
+
+# The response header that names the parameters of a request that were ignored.
+
+HEADER = "X-Ignored-Parameters"
+MAX_NAMES, MAX_LENGTH = 20, 40  # names in the header, characters of each
+_STATE = "ignored_parameters"
+
+
+class IgnoredParametersMiddleware:
+    """ASGI middleware: adds the header where a handler has called `report_ignored`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the application."""
+
+        async def send_with_header(message: Message) -> None:
+            names = scope.get("state", {}).get(_STATE)
+            if message["type"] == "http.response.start" and names:
+                MutableHeaders(scope=message)[HEADER] = header_value(names)
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
+
+
+def report_ignored(request: Request, names: Sequence[str]) -> None:
+    """Name parameters in the header of the response, after those that were named before."""
+    setattr(request.state, _STATE, [*getattr(request.state, _STATE, ()), *names])
+
+
+def header_value(names: Sequence[str]) -> str:
+    """The names, in which all but letters, digits, `_`, `.` and `-` is replaced: `user, metadata`."""
+    shown = [re.sub(r"[^A-Za-z0-9_.-]", "?", name[:MAX_LENGTH]) for name in names[:MAX_NAMES]]
+    return ", ".join(shown) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+# Responses that are cancelled when the client disconnects, and server-sent events.
+
+PING_SECONDS = 10  # after which a comment is sent to keep a silent connection alive
+EVENT = b"data: %b\n\n"
+
+
+class CancellableResponse(Response):
+    """A response whose producer is cancelled when the client disconnects."""
+
+    def __init__(self, respond: Callable[[Send], Awaitable[None]]) -> None:
+        super().__init__()
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the producer until it ends or the client disconnects."""
+        responding = asyncio.ensure_future(self._respond(send))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({responding, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            unfinished = [task for task in (responding, disconnect) if not task.done()]
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+        if responding.done() and not responding.cancelled():
+            responding.result()
+
+
+async def send_events(
+    send: Send,
+    events: AsyncIterator[bytes | None],
+    *,
+    content_type: bytes = b"text/event-stream; charset=utf-8",
+    layout: bytes = EVENT,
+    ping: bytes = b": still here\n\n",
+    last: bytes = EVENT % b"[DONE]",
+) -> None:
+    """Send server-sent events, or events in another layout, and what ends them; None is sent as a ping."""
+    headers = [(b"content-type", content_type), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async for event in events:
+        await send({"type": "http.response.body", "body": ping if event is None else layout % event, "more_body": True})
+    await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def send_response(send: Send, response: Response) -> None:
+    """Send a prepared response."""
+    await response({"type": "http"}, _receive_disconnect, send)
+
+
+async def _receive_disconnect() -> Message:
+    """An ASGI receive channel that is disconnected."""
+    return {"type": "http.disconnect"}
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

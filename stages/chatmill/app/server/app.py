@@ -19,11 +19,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from chatmill.app.server import assets, loaded_chat, routes, runs, verdicts
-from chatmill.app.server.api_errors import ApiError, handle_api_error, handle_exception, handle_http_exception
+from chatmill.app.server import assets, routes, runs, verdicts
+from chatmill.app.server.api_errors import (
+    ApiError,
+    IgnoredParametersMiddleware,
+    handle_api_error,
+    handle_exception,
+    handle_http_exception,
+)
 from chatmill.app.server.http_protocol import LimitedProtocol
-from chatmill.app.server.ignored_parameters import IgnoredParametersMiddleware
-from chatmill.app.server.models import Models
+from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
 from chatmill.app.server.prometheus import MetricsMiddleware
 from chatmill.app.server.security import SecurityMiddleware
 
@@ -36,7 +41,7 @@ def create_app(
     hosts: list[str],
     origins: list[str],
     api_key: str | None,
-    chat: loaded_chat.LoadedChat | None = None,
+    chat: LoadedChat | None = None,
 ) -> ASGIApp:
     """The ASGI application: API, runs and pages behind the security middleware; `chat` opens in the page."""
     api_routes = routes.routes(models)
@@ -46,7 +51,7 @@ def create_app(
             *api_routes,
             *verdicts.routes(judge),
             *runs.routes(known_runs),
-            *loaded_chat.routes(chat),
+            *loaded_chat_routes(chat),
             *assets.routes(),
         ],
         exception_handlers={

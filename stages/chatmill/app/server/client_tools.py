@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from chatmill.app.server import request_models
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.models import Model
-from chatmill.conversation.chatml import CALCULATOR, Part
+from chatmill.conversation import CALCULATOR, Part
 
 EXPRESSIONS = ("expression", "expr", "formula", "equation")  # names of a calculator's parameter
 

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from chatmill.app.server import request_models, responses
-from chatmill.app.server.api_errors import ApiError, QueueFull, to_api_error
-from chatmill.app.server.cancellable_response import CancellableResponse, send_response
+from chatmill.app.server.api_errors import ApiError, CancellableResponse, QueueFull, send_response, to_api_error
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import text_prompt
 from chatmill.app.server.request_body import encode_without_blocking, parse

@@ -1,24 +1,68 @@
-"""The jobs of a model: an answer, or the log probabilities of a text.
+"""A queue from a thread to the event loop."""
 
-A scheduler runs the pending ids of a job through the model, and the job processes the logits. The ids are decoded by
-their consumer (chatmill.app.server.streaming) while the model continues.
-
-Shapes: T time (tokens), V vocabulary.
-"""
-
+import asyncio
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from chatmill.app.logprobs import TokenLogprob, token_logprob
 from chatmill.app.server.json_grammar import JsonGrammar
-from chatmill.app.server.result_queue import ResultQueue
-from chatmill.inference.detokenizer import IncrementalDetokenizer
-from chatmill.inference.generation import Generation
-from chatmill.inference.prompt_builder import PromptBuilder
-from chatmill.inference.sampler import Sampler, Sampling
+from chatmill.inference.chat_session import PromptBuilder
+from chatmill.inference.generation import Generation, IncrementalDetokenizer
+from chatmill.inference.sampler import Sampler, Sampling, TokenLogprob, token_logprob
+
+Result = TypeVar("Result")
+
+
+class ResultQueue(Generic[Result]):
+    """A queue from one thread to one asyncio task, which gets all items at once and is woken only if it waits."""
+
+    def __init__(self) -> None:
+        """Must be called in the event loop."""
+        self.closed = False
+        self._items: deque[Result] = deque()
+        self._loop, self._event, self._waiting = asyncio.get_running_loop(), asyncio.Event(), False
+
+    def put(self, item: Result) -> None:
+        """Add an item; called by the thread."""
+        self._items.append(item)
+        if self._waiting:
+            self._wake()
+
+    def close(self) -> None:
+        """Close the queue after its last item; called by the thread."""
+        self.closed = True
+        self._wake()
+
+    async def get_all(self) -> list[Result]:
+        """Wait for items and return all that have come since the last call; [] if the queue is closed and empty."""
+        while not (self._items or self.closed):
+            self._event.clear()
+            self._waiting = True
+            if not (self._items or self.closed):  # an item may have come before the thread saw `_waiting`
+                await self._event.wait()
+        self._waiting = False
+        return [self._items.popleft() for _ in range(len(self._items))]
+
+    async def wait_closed(self, seconds: float) -> None:
+        """Wait until the queue is closed, at most `seconds`, so that results gather."""
+        self._event.clear()
+        if self.closed:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+
+    def _wake(self) -> None:
+        self._waiting = False
+        with suppress(RuntimeError):  # the event loop is closed already
+            self._loop.call_soon_threadsafe(self._event.set)
+
+
+# The jobs of a model: an answer, or the log probabilities of a text.
 
 
 class AnswerDelta(NamedTuple):

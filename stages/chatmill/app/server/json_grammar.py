@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from chatmill.app.server.api_errors import ApiError
-from chatmill.inference.prompt_builder import PromptBuilder
+from chatmill.inference.chat_session import PromptBuilder
 
 llguidance: Any = import_module("llguidance") if find_spec("llguidance") else None  # an extra
 MAX_SCHEMA_BYTES = 65_536

@@ -1,6 +1,7 @@
-"""The models of a server: those named at its start, and those of DVC's runs, which are loaded on request."""
+"""The saved chat with which the chat page opens, at the address that `chatmill serve --load FILE` prints."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,15 +10,51 @@ from pathlib import Path
 from time import time
 from typing import Any, NamedTuple, Protocol
 
-from chatmill.app.experiments import fetch_model
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
 from chatmill.app.introduction import Introduction, introduce
+from chatmill.app.named_models import fetch_model
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.prometheus import Metrics
 from chatmill.app.server.scheduler import Scheduler
+from chatmill.app.terminal.saved_chats import read_numbered_chat, to_json_line
+from chatmill.app.terminal.terminal_chat import notify
+from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.model_loading import LoadedModel, load_model
-from chatmill.inference.prompt_builder import PromptBuilder
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+
+
+class LoadedChat(NamedTuple):
+    """A chat as a line of `messages`; a browser saves it under its id, the same for the same messages."""
+
+    id: str  # 24 hexadecimal digits, as of every chat in a browser
+    line: str
+
+
+def load_chat(argument: str) -> LoadedChat:
+    """Read the chat of `FILE` or `FILE N`, as the terminal does. Raises ValueError where it cannot be read."""
+    _, conversation = read_numbered_chat(argument)
+    if conversation[-1].role == "user":
+        notify("the last message has no answer and was dropped")
+    line = to_json_line(conversation)
+    return LoadedChat(hashlib.sha256(line.encode()).hexdigest()[:24], line)
+
+
+def loaded_chat_routes(chat: LoadedChat | None) -> list[Route]:
+    """The route of the chat, if there is one."""
+    if chat is None:
+        return []
+
+    async def show(_: Request) -> Response:
+        return Response(chat.line, media_type="application/jsonl")
+
+    return [Route(f"/chats/{chat.id}", show)]
+
+
+# The models of a server: those named at its start, and those of DVC's runs, which are loaded on request.
 
 MAX_IDLE_RUNS = 2  # runs that stay loaded while they are not in use
 

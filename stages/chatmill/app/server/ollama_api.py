@@ -13,15 +13,14 @@ from starlette.types import Send
 from chatmill.app.server import ollama_requests, request_models, responses
 from chatmill.app.server.answers import Answer, answer_response, start_answers
 from chatmill.app.server.api import generation_config, start_chat
-from chatmill.app.server.api_errors import ApiError, to_api_error
-from chatmill.app.server.cancellable_response import send_response
+from chatmill.app.server.api_errors import ApiError, send_response, to_api_error
 from chatmill.app.server.client_tools import ClientCall, ClientFunction
 from chatmill.app.server.embeddings import embed_all, text_ids
 from chatmill.app.server.models import Models
 from chatmill.app.server.prompts import text_prompt
 from chatmill.app.server.request_body import encode_without_blocking, parse
 from chatmill.app.server.streaming import send_stream
-from chatmill.conversation.chatml import Part
+from chatmill.conversation import Part
 
 VERSION = "0.12.0"  # of ollama, whose API this is; clients require a least one
 TAG = ":latest"  # which clients add to a name

@@ -6,7 +6,7 @@ from chatmill.app.server import request_models
 from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.client_tools import ClientFunction, with_calculator_calls
 from chatmill.app.server.models import Model
-from chatmill.conversation.chatml import Conversation, Part
+from chatmill.conversation import Conversation, Part
 from chatmill.datasets.formats import messages
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 

@@ -7,8 +7,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from chatmill.app.server import request_models
-from chatmill.app.server.api_errors import ApiError
-from chatmill.app.server.ignored_parameters import report_ignored
+from chatmill.app.server.api_errors import ApiError, report_ignored
 from chatmill.app.server.models import Models
 from chatmill.app.server.security import BODY_RATE, BODY_SECONDS, MAX_BODY_BYTES, too_large
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
-from chatmill.app.logprobs import TokenLogprob
 from chatmill.app.server.client_tools import ClientCall
 from chatmill.app.server.jobs import CompletionJob
-from chatmill.conversation.chatml import Part
+from chatmill.conversation import Part
+from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 JsonObject = dict[str, Any]

@@ -13,13 +13,12 @@ from starlette.types import Send
 from chatmill.app.server import request_models, responses, responses_request
 from chatmill.app.server.answers import answer_response
 from chatmill.app.server.api import Chat, start_chat
-from chatmill.app.server.api_errors import ApiError, to_api_error
-from chatmill.app.server.cancellable_response import send_response
+from chatmill.app.server.api_errors import ApiError, send_response, to_api_error
 from chatmill.app.server.client_tools import ClientCall
 from chatmill.app.server.models import Models
 from chatmill.app.server.request_body import parse
 from chatmill.app.server.streaming import send_stream
-from chatmill.conversation.chatml import Part
+from chatmill.conversation import Part
 
 TEXT_TYPES = ("input_text", "output_text", "text")
 

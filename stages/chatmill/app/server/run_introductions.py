@@ -5,10 +5,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.experiments import MODEL_FOLDERS, NO_EXPORT_FILE, WORKSPACE
 from chatmill.app.introduction import CARD, TEST_SET, Introduction, data_prompts, introduce, read_card
-from chatmill.app.server.git_runs import contents_of, read_revisions
-from chatmill.app.server.run_files import RunFiles
+from chatmill.app.named_models import MODEL_FOLDERS, NO_EXPORT_FILE, WORKSPACE
+from chatmill.app.runs.git_runs import contents_of, read_revisions
+from chatmill.app.runs.rows import RunFiles
 
 OUTPUTS = MODEL_FOLDERS[-1].parent
 cached_prompts = lru_cache(maxsize=64)(data_prompts)  # the name of a file in DVC's cache stands for its content

@@ -8,8 +8,8 @@ import re
 import unicodedata
 from pathlib import Path
 
+from chatmill.app.runs.git_runs import contents_of, run_git
 from chatmill.app.server.api_errors import ApiError
-from chatmill.app.server.git_runs import contents_of, run_git
 from chatmill.report.metrics import valid_text
 
 MAX_NOTE = 2000  # characters

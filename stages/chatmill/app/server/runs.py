@@ -15,16 +15,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.experiments import WORKSPACE
 from chatmill.app.introduction import Introduction
+from chatmill.app.named_models import WORKSPACE
+from chatmill.app.runs.dvc_runs import exp_show, run_dvc
+from chatmill.app.runs.git_runs import git_states
+from chatmill.app.runs.rows import REPORT, RunFiles, RunRow, flattened, name_rows, run_rows
 from chatmill.app.server.api_errors import ApiError
-from chatmill.app.server.dvc_runs import exp_show, run_dvc
-from chatmill.app.server.git_runs import git_states
 from chatmill.app.server.request_body import read_body
-from chatmill.app.server.run_files import RunFiles
 from chatmill.app.server.run_introductions import introduce_run
 from chatmill.app.server.run_notes import check_name, check_note, read_notes, write_note
-from chatmill.app.server.run_rows import REPORT, RunRow, flattened, name_rows, run_rows
 from chatmill.app.server.security import is_loopback
 from chatmill.report.sections import downsample
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.app.server.jobs import Job
-from chatmill.engines.batching import BatchedChat, make_chat_batch
-from chatmill.engines.engine import Engine
+from chatmill.engines.engine import BatchedChat, Engine, make_chat_batch
 from chatmill.inference.chat_session import common_prefix_length
 from chatmill.pipeline.user_errors import USER_ERRORS
 

@@ -4,12 +4,11 @@ from collections.abc import AsyncIterator, Sequence
 
 from starlette.types import Send
 
-from chatmill.app.logprobs import TokenLogprob
 from chatmill.app.server import request_models, responses
 from chatmill.app.server.answers import Answer, Update, merged
-from chatmill.app.server.api_errors import to_api_error
-from chatmill.app.server.cancellable_response import send_events, send_response
+from chatmill.app.server.api_errors import send_events, send_response, to_api_error
 from chatmill.app.server.client_tools import ClientCall, ClientFunction
+from chatmill.inference.sampler import TokenLogprob
 
 
 class ChoiceWriter:

@@ -4,15 +4,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from chatmill.app.logprobs import TokenLogprob
 from chatmill.app.server import request_models, responses
 from chatmill.app.server.answers import submit
-from chatmill.app.server.api_errors import to_api_error
-from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableResponse, send_response
+from chatmill.app.server.api_errors import PING_SECONDS, CancellableResponse, send_response, to_api_error
 from chatmill.app.server.jobs import LogprobsJob
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import check_ids, tokenize_prompt, too_long
 from chatmill.app.server.request_body import encode_without_blocking, parse
+from chatmill.inference.sampler import TokenLogprob
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
 

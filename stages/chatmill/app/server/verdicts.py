@@ -16,13 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chatmill.app.server.api_errors import ApiError
-from chatmill.app.server.cancellable_response import PING_SECONDS, CancellableResponse, send_events
+from chatmill.app.server.api_errors import PING_SECONDS, ApiError, CancellableResponse, send_events
 from chatmill.app.server.request_body import read_body
 from chatmill.app.server.runs import SANDBOX, Runs
 from chatmill.app.verdict import views
-from chatmill.app.verdict.compared_runs import Run
-from chatmill.app.verdict.comparing import LIMIT, compare_sides
+from chatmill.app.verdict.compared_runs import LIMIT, Run
+from chatmill.app.verdict.views import compare_sides
 from chatmill.pipeline.user_errors import USER_ERRORS, error_line
 
 DATA = Path("data/chat/test.jsonl")

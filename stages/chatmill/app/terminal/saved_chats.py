@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.app.inputs import read_input_file, text_or_messages
-from chatmill.conversation.chatml import Conversation, Message, Record, check_turns
+from chatmill.conversation import Conversation, Message, Record, check_turns
 from chatmill.datasets.formats import markers
 from chatmill.pipeline.user_errors import error_line
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text

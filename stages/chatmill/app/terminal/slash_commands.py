@@ -5,13 +5,20 @@ import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
-from chatmill.app.terminal.formatting import format_duration, plural
-from chatmill.app.terminal.probabilities import show_likeliest, show_probabilities
 from chatmill.app.terminal.saved_chats import read_numbered_chat, save_chat
-from chatmill.app.terminal.settings import EMPTY, SETTINGS, change_setting, format_setting
-from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, format_stats, notify
-from chatmill.app.terminal.token_display import show_text_tokens, show_tokens
-from chatmill.conversation.chatml import Message
+from chatmill.app.terminal.terminal_chat import (
+    EMPTY,
+    SETTINGS,
+    TerminalChat,
+    change_setting,
+    describe_session,
+    format_setting,
+    format_stats,
+    notify,
+)
+from chatmill.app.terminal.text import format_duration, plural
+from chatmill.app.terminal.tokens import show_likeliest, show_probabilities, show_text_tokens, show_tokens
+from chatmill.conversation import Message
 
 KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, inserts a newline. Tab
 completes, Up recalls earlier input, Ctrl-C stops an answer, Ctrl-D leaves.

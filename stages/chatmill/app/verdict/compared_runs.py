@@ -16,8 +16,8 @@ import numpy as np
 from chatmill.app.inputs import text_or_messages
 from chatmill.app.measurement import Measurement, ScoredDocument, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.conversation.chatml import Conversation, Record
-from chatmill.datasets.formats.compression import open_decompressed
+from chatmill.conversation import Conversation, Record
+from chatmill.datasets.formats.row_readers import open_decompressed
 from chatmill.evaluation.answering import answer_questions
 from chatmill.evaluation.held_out_set import Question, sample_test_set
 from chatmill.evaluation.hits import hits_at_1, make_rankings
@@ -123,3 +123,8 @@ def which_text(runs: Sequence[Run]) -> str:
 def scored_the_same(runs: Sequence[Run], which: str) -> bool:
     """Whether runs scored as many bytes of a text in each document."""
     return all(np.array_equal(run.text.sums[which][1], runs[0].text.sums[which][1]) for run in runs[1:])
+
+
+# Measures the sides of a comparison on the same data, and judges them.
+
+LIMIT = 1000  # documents

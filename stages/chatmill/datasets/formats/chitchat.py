@@ -10,10 +10,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, describe_value, list_of, text_of
+from chatmill.conversation import Conversation
+from chatmill.datasets.formats.example import (
+    RawRow,
+    Reject,
+    UnusableRowError,
+    alternate,
+    check_turn_count,
+    describe_value,
+    list_of,
+    text_of,
+)
 from chatmill.datasets.formats.row_readers import json_entries
-from chatmill.datasets.formats.turns import alternate, check_turn_count
 
 
 def rows(file: Path) -> Iterator[RawRow | Reject]:

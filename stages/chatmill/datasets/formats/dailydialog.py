@@ -5,8 +5,8 @@
 One space on each side of `__eou__` belongs to the format; all other text is unchanged.
 """
 
-from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.turns import alternate, split_turns
+from chatmill.conversation import Conversation
+from chatmill.datasets.formats.example import alternate, split_turns
 
 _END = "__eou__"
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chatmill.datasets.formats.compression import UTF_16, Utf16Error, open_decompressed
 from chatmill.datasets.formats.containers import files_of, is_table, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
 from chatmill.datasets.formats.mapping import TableMapping, value_at
+from chatmill.datasets.formats.row_readers import UTF_16, Utf16Error, open_decompressed
 from chatmill.datasets.split import column_group, document_group
 
 Items = Iterator[Document | Reject]

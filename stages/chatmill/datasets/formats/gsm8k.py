@@ -9,9 +9,8 @@ included.
 import re
 from typing import Any
 
-from chatmill.conversation.chatml import Conversation, Message, Part
-from chatmill.datasets.formats.example import UnusableRowError, text_of
-from chatmill.datasets.formats.turns import check_turn_count
+from chatmill.conversation import Conversation, Message, Part
+from chatmill.datasets.formats.example import UnusableRowError, check_turn_count, text_of
 
 _CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")

@@ -238,3 +238,6 @@ class _JsonStream:
             self._line += self._buffer.count("\n", self._counted, self._position)
             self._buffer, self._position, self._counted = self._buffer[self._position :] + text, 0, 0
         return bool(data)
+
+
+# The rows of a JSON file that is one object, which holds them by name, or in lists.

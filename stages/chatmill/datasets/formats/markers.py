@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chatmill.conversation.chatml import Conversation, Message
-from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, text_of
+from chatmill.conversation import Conversation, Message
+from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError, check_turn_count, text_of
 from chatmill.datasets.formats.row_readers import json_rows, paragraphs
-from chatmill.datasets.formats.turns import check_turn_count
 
 ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
 _LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")

@@ -5,14 +5,14 @@ r"""OpenAI's and Hugging Face's `messages`, in JSON lines or a JSON array.
 Content is text, or a list of `{"type": "text", "text": …}`; a row may have a `system` text beside `messages`. Calls in
 `tool_calls` and results of the role `tool` become tool use inside the assistant's turn. A call of the function
 `calculator` is stored as its `expression`, any other call as JSON. Of `tools` the names are kept, as a declaration
-(chatmill.conversation.chatml.declare_tools). Reasoning and descriptions of tools are left out. `weight: 0` of a message
+(chatmill.conversation.declare_tools). Reasoning and descriptions of tools are left out. `weight: 0` of a message
 leaves it untrained. Rows of the form `{"prompt": …, "completion": …}`, and rows that are
 lists of messages, are read as well.
 """
 
 from typing import Any
 
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation import Conversation
 from chatmill.datasets.formats.example import UnusableRowError
 from chatmill.datasets.formats.mapping import USUAL_NAMES
 from chatmill.datasets.formats.table import TableReader, UnknownRoleError, reader_of

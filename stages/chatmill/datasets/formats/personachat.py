@@ -10,9 +10,8 @@ columns `Question` and `Answer` gives pairs.
 
 from typing import Any
 
-from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.example import UnusableRowError, describe_value
-from chatmill.datasets.formats.turns import alternate, question_answer, split_turns
+from chatmill.conversation import Conversation
+from chatmill.datasets.formats.example import UnusableRowError, alternate, describe_value, question_answer, split_turns
 
 
 def conversation(row: Any) -> Conversation:

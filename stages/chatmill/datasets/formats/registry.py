@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation
+from chatmill.conversation import Conversation
 from chatmill.datasets.formats import (
     chitchat,
     dailydialog,

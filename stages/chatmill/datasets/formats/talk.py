@@ -1,22 +1,137 @@
-"""Conversations with a persona, generated from the intents and facts of a YAML file (chatmill.talk.persona).
+"""Conversations with a persona whose last answer is scored, for validation and test.
 
-Most conversations are for training, and all that the user says in them is phrased as in `known`. One of
-HELD_BACK_EVERY is for validation or test (chatmill.datasets.formats.talk_held_back), and its last answer is scored.
-Half of the conversations declare the calculator (chatmill.conversation.chatml.declare_tools), as chats do.
+The last message of the user is phrased as in `held_back`, or it asks for a fact that was told before; all before it is
+known. Of the held-back phrasings of an exchange, the first half is for test.
 """
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from random import Random
+from typing import Any, NamedTuple
 
-from chatmill.conversation.chatml import Conversation, declare_tools
+from chatmill.conversation import Conversation, declare_tools
 from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.formats.talk_conversation import Choices, Talk
-from chatmill.datasets.formats.talk_held_back import HeldBackTalks
-from chatmill.datasets.split import on_side
-from chatmill.talk.persona import Fact, Persona, read_persona, slots_of
+from chatmill.datasets.split import SplitName, on_side
+from chatmill.talk.grammar import Node
+from chatmill.talk.persona import Exchange, Fact, Persona, read_persona, slots_of
+
+DISTANCES = (0, 5, 1, 12, 3, 20, 2, 8)  # exchanges between a fact and the question for it, at least
+
+
+class HeldBackTalk(NamedTuple):
+    """A conversation, the split that it is for, and how its last answer is scored."""
+
+    split: SplitName
+    conversation: Conversation
+    skill: dict[str, Any]
+
+
+class HeldBackTalks:
+    """Draws held-back conversations; over many of them, exchanges, turns and phrasings are used evenly."""
+
+    def __init__(self, persona: Persona, random: Random) -> None:
+        self._persona, self._random = persona, random
+        self._by_turn: defaultdict[int, list[tuple[Exchange, ...]]] = defaultdict(list)
+        for opening in persona.openings():
+            for chain in opening.descend():
+                self._by_turn[len(chain)].append(chain)
+        for chains in self._by_turn.values():
+            random.shuffle(chains)
+        self._facts = random.sample(persona.facts, len(persona.facts))
+        self._used = {
+            intent.path: slots_of(n for chain in intent.descend() for n in chain[-1].phrasings + chain[-1].answers)
+            for intent in persona.intents
+        }
+        self._counts = Counter[object]()
+        later = [self._later] * 2 if len(self._by_turn) > 1 else []
+        kinds = [self._first, self._noisy, *later, *([self._recall] if persona.facts else [])]
+        self._kinds: cycle[Callable[[], HeldBackTalk]] = cycle(kinds)
+
+    def draw(self) -> HeldBackTalk:
+        """The next conversation."""
+        return next(self._kinds)()
+
+    def _first(self) -> HeldBackTalk:
+        return self._exchange(1, is_noisy=False)
+
+    def _noisy(self) -> HeldBackTalk:
+        return self._exchange(1, is_noisy=True)
+
+    def _later(self) -> HeldBackTalk:
+        turn = 2 + self._next("turn") % (len(self._by_turn) - 1)
+        return self._exchange(turn, is_noisy=False)
+
+    def _next(self, key: object) -> int:
+        """How often this was called with the key before."""
+        self._counts[key] += 1
+        return self._counts[key] - 1
+
+    def _exchange(self, turn: int, *, is_noisy: bool) -> HeldBackTalk:
+        """The exchanges up to this turn, of which the last one is held back."""
+        chains = self._by_turn[turn]
+        *known, last = chains[self._next((turn, is_noisy)) % len(chains)]
+        phrasing, split = self._phrasing(last)
+        talk = Talk(self._persona, self._random)
+        talk.exchanges(known)
+        has_typos = talk.add(last, [phrasing], is_noisy=is_noisy)
+        skill = {"name": "talk", "intent": last.path, "phrasing": "held_back", "turn": turn, "noisy": has_typos}
+        return HeldBackTalk(split, talk.messages, skill | {"slots": talk.said_before_answer})
+
+    def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
+        """The next held-back phrasing of an exchange, beginning anywhere, and its split."""
+        size = len(exchange.held_back)
+        if exchange.path not in self._counts:
+            self._counts[exchange.path] = self._random.randrange(size)
+        index = self._next(exchange.path) % size
+        return exchange.held_back[index], "test" if index < (size + 1) // 2 else "validation"
+
+    def _recall(self) -> HeldBackTalk:
+        """A fact that is told, sometimes anew, and asked for at the end."""
+        fact = self._facts[self._next("fact") % len(self._facts)]
+        talk = Talk(self._persona, self._random)
+        others = [intent for intent in self._persona.intents if not fact.slots & self._used[intent.path]]
+        for _ in range(self._random.choice((1, 1, 2))):
+            self._talk_of_others(talk, others, self._random.choice((0, 1)))
+            talk.tell(fact)
+        self._talk_of_others(talk, others, self._distance(fact))
+        distance = talk.distance(fact)
+        side, phrasings, split = self._question(fact)
+        talk.ask(fact, phrasings)
+        skill = {"name": "recall", "phrasing": side, "fact": fact.name, "distance": distance}
+        said = talk.said_before_answer
+        return HeldBackTalk(split, talk.messages, skill | {"contains": _recalled(fact, said), "slots": said})
+
+    def _talk_of_others(self, talk: Talk, intents: Sequence[Exchange], length: int) -> None:
+        """Add at least this number of exchanges, if there are intents."""
+        end, choices = talk.length + length, Choices(intents)
+        while intents and talk.length < end:
+            talk.thread(choices, goes_on=0.5)
+
+    def _distance(self, fact: Fact) -> int:
+        if (fact.name, "distance") not in self._counts:
+            self._counts[fact.name, "distance"] = self._random.randrange(len(DISTANCES))
+        return DISTANCES[self._next((fact.name, "distance")) % len(DISTANCES)]
+
+    def _question(self, fact: Fact) -> tuple[str, Sequence[Node], SplitName]:
+        """Known and held-back phrasings in turn; of the known questions, three of four are for test."""
+        index = self._next((fact.name, "question"))
+        if index % 2:
+            phrasing, split = self._phrasing(fact.ask)
+            return "held_back", [phrasing], split
+        return "known", fact.ask.known, "validation" if index % 8 == 6 else "test"
+
+
+def _recalled(fact: Fact, said: dict[str, str]) -> list[str]:
+    """The words of a fact that an answer must contain: those that the question does not say."""
+    asked = slots_of(fact.ask.phrasings)
+    return [said[key] for key in sorted(fact.slots - asked) if key in said]
+
+
+# Conversations with a persona, generated from the intents and facts of a YAML file (chatmill.talk.persona).
 
 HELD_BACK_EVERY = 15
 LONG_CHAT = (20, 40)  # exchanges

@@ -4,8 +4,8 @@ Is the library open on Sunday?
 No, it opens on Monday at nine.
 """
 
-from chatmill.conversation.chatml import Conversation
-from chatmill.datasets.formats.turns import alternate, split_turns
+from chatmill.conversation import Conversation
+from chatmill.datasets.formats.example import alternate, split_turns
 
 
 def conversation(paragraph: str) -> Conversation:

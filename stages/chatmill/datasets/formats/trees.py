@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, UnusableRowError, describe_value
-from chatmill.datasets.formats.mapping import REPLIES, Columns, value_at
-from chatmill.datasets.formats.message_content import FIELDS, content_bytes
+from chatmill.datasets.formats.mapping import FIELDS, REPLIES, Columns, content_bytes, value_at
 
 MAX_TREE = 50_000_000  # bytes of text in the rows of a tree, which memory holds, with 1,000 for each of its messages
 _TOO_LONG = f"in a tree of over {MAX_TREE:,} bytes, with 1,000 for each message"

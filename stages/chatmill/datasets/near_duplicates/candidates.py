@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.datasets.states import DUPLICATE, TRAIN
+from chatmill.datasets.split import DUPLICATE, TRAIN
 
 ALL_PAIRS = 16  # records with a common key that are all compared with each other
 NEIGHBOURS, FIRST = (

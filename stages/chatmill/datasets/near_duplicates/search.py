@@ -28,7 +28,7 @@ from chatmill.datasets.near_duplicates.candidates import (
 )
 from chatmill.datasets.near_duplicates.comparison import ComparedText, Relation, relation
 from chatmill.datasets.near_duplicates.fingerprints import fingerprints
-from chatmill.datasets.states import NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
+from chatmill.datasets.split import NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
 from chatmill.pipeline.parts import open_parts, size_of
 from chatmill.pipeline.progress import progress
 

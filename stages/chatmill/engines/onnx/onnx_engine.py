@@ -7,8 +7,7 @@ Shapes: T time (tokens given), V vocabulary.
 
 from pathlib import Path
 
-from chatmill.engines.batching import CachedEngine, ChatBatch
-from chatmill.engines.engine import Engine
+from chatmill.engines.engine import CachedEngine, ChatBatch, Engine
 from chatmill.engines.onnx.graph_engine import GraphEngine
 from chatmill.engines.onnx.graph_probe import probe
 from chatmill.engines.onnx.own_graph import is_own

@@ -6,7 +6,7 @@ Models that ours cannot represent are run by transformers, if it is installed.
 from pathlib import Path
 from typing import Any
 
-from chatmill.checkpoints.architectures import UnsupportedArchitecture
+from chatmill.checkpoints.configuration import UnsupportedArchitecture
 from chatmill.checkpoints.weights import weight_files
 from chatmill.engines.engine import Engine
 from chatmill.engines.torch import llama2c, transformers_engine

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from chatmill.engines.batching import ChatBatch
-from chatmill.engines.engine import as_memory_error, check_append, check_rewind, default_threads
+from chatmill.engines.engine import ChatBatch, as_memory_error, check_append, check_rewind, default_threads
 from chatmill.engines.torch.caches import TorchCaches
 from chatmill.model.chat_model import ChatModel
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation.chatml import Conversation
-from chatmill.conversation.template import LossKind, Segment, TemplateName, conversation_segments, spans
+from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments, spans
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 

@@ -1,4 +1,4 @@
-"""Export a tokenizer to every format that can express it; for the others, find a text with other ids."""
+"""The formats in which a tokenizer can be exported."""
 
 import json
 import shutil
@@ -12,14 +12,12 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding import tiktoken_ranks
-from chatmill.tokenizer.exporting.format_names import ExportFormat
-from chatmill.tokenizer.exporting.readers import add_readers
+from chatmill.tokenizer.encoding import backends as tiktoken_ranks
+from chatmill.tokenizer.exporting.readers import ExportFormat, add_readers
 from chatmill.tokenizer.formats.binary import write_binary
 from chatmill.tokenizer.formats.llama2c import greedy_unsupported_reason, write_llama2c
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
-from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken
-from chatmill.tokenizer.formats.tiktoken_pickle import write_tiktoken_pickle
+from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
 from chatmill.tokenizer.vocabulary import sentencepiece_model
 from chatmill.tokenizer.vocabulary.added_tokens import assumed_special, flags_of
 from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
@@ -27,6 +25,8 @@ from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary, byte_pair_merge
+
+# Export a tokenizer to every format that can express it; for the others, find a text with other ids.
 
 METASPACE_REASON = "U+2581 in text becomes a space; chatmill's own files preserve it"
 ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes: a few texts differ"

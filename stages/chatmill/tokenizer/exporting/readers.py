@@ -12,16 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from chatmill.tokenizer.exporting.format_names import ExportFormat
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary.steps import METASPACE
+from chatmill.tokenizer.vocabulary.preprocessing import (
+    METASPACE,
+)
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
+
+ExportFormat = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
+
 
 Encode = Callable[[str], list[int]]
 # From the encoder of pieces: a text with other ids; "" if nothing loads, None if none is known

@@ -30,7 +30,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from chatmill.conversation.chatml import BOS, IM_END
+from chatmill.conversation import BOS, IM_END
 from chatmill.tokenizer.formats.llama2c import RECORD_HEADER, longest_token, token_records
 from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.validation import check_vocabulary

@@ -21,9 +21,8 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
-from chatmill.tokenizer.vocabulary.preprocessing import to_normalizer_spec
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
-from chatmill.tokenizer.vocabulary.steps import METASPACE
 from chatmill.tokenizer.vocabulary.tokenizer_json import unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, TEXT_KINDS, Vocabulary
 

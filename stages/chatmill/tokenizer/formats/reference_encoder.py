@@ -12,11 +12,10 @@ from itertools import pairwise
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from chatmill.tokenizer.vocabulary.added_tokens import AddedTokenSearch
+from chatmill.tokenizer.vocabulary.added_tokens import AddedTokenSearch, float32
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING
-from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor
-from chatmill.tokenizer.vocabulary.steps import METASPACE
-from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, Kind, Vocabulary, float32
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor
+from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, Kind, Vocabulary
 
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
 SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less

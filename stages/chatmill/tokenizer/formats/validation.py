@@ -18,8 +18,7 @@ from chatmill.tokenizer.vocabulary.patterns import (
     tiktoken_pretokens,
     unbounded_atoms,
 )
-from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor
-from chatmill.tokenizer.vocabulary.steps import patterns_of
+from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, patterns_of
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary, check_lengths
 

@@ -9,6 +9,7 @@ post-processor, as JSON:
 """
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -100,3 +101,12 @@ class AddedTokenSearch:
             end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
         if end < len(text):
             yield text[end:]
+
+
+_FLOAT32 = struct.Struct("<f")
+
+
+def float32(value: float) -> float:
+    """The nearest float32, which every format stores exactly."""
+    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    return number

@@ -1,6 +1,6 @@
 r"""The files with which transformers and similar libraries load a tokenizer and render conversations.
 
-The Jinja template renders the same text as chatmill.conversation.template, including `<|bos|>`, from messages as
+The Jinja template renders the same text as chatmill.conversation, including `<|bos|>`, from messages as
 chatmill.datasets.formats.messages reads them. A calculator call is rendered as its expression, other calls as JSON,
 each followed by its result. Message text is escaped, because these libraries take a control token's name in text for
 the token. What this format cannot express is an error.
@@ -16,8 +16,18 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from chatmill.conversation.chatml import BOS, CALL_END, CALL_START, IM_END, IM_START, OUTPUT_END, OUTPUT_START, PAD
-from chatmill.conversation.template import MARKERS, TemplateName
+from chatmill.conversation import (
+    BOS,
+    CALL_END,
+    CALL_START,
+    IM_END,
+    IM_START,
+    MARKERS,
+    OUTPUT_END,
+    OUTPUT_START,
+    PAD,
+    TemplateName,
+)
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, SENTENCEPIECE_MODEL, TOKENIZER_JSON
 
 CHAT_TEMPLATES = "additional_chat_templates"  # the folder in which transformers looks for named templates

@@ -12,8 +12,12 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.vocabulary.added_tokens import AddedToken
-from chatmill.tokenizer.vocabulary.preprocessing import from_normalizer_spec, normalizer_steps, to_normalizer_spec
-from chatmill.tokenizer.vocabulary.steps import METASPACE
+from chatmill.tokenizer.vocabulary.preprocessing import (
+    METASPACE,
+    from_normalizer_spec,
+    normalizer_steps,
+    to_normalizer_spec,
+)
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, sentencepiece_entry
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,

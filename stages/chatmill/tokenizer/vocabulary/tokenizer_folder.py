@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from chatmill.conversation.chatml import CONTROL_TOKENS
+from chatmill.conversation import CONTROL_TOKENS
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     read_sentencepiece_model,

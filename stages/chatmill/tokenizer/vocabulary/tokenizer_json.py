@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, flags_of, post_processor_of
-from chatmill.tokenizer.vocabulary.preprocessing import to_tokenizers_json
-from chatmill.tokenizer.vocabulary.steps import METASPACE, exact_scores, flat
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, exact_scores, flat, to_tokenizers_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
     MAX_TOKEN_BYTES,

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.pipeline.manifest import read_json
-from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, to_special_handling
+from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, float32, to_special_handling
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary.preprocessing import from_tokenizers_json
-from chatmill.tokenizer.vocabulary.steps import flat, keeps_characters, library_of, types_of
+from chatmill.tokenizer.vocabulary.preprocessing import (
+    flat,
+    from_tokenizers_json,
+    keeps_characters,
+    library_of,
+    types_of,
+)
 from chatmill.tokenizer.vocabulary.tokenizer_json import (
     MAX_INPUT_CHARS_PER_WORD,
     SENTENCEPIECE_STEPS,
@@ -33,7 +38,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Vocabulary,
     check_lengths,
     drop_unreachable_merges,
-    float32,
     rank_scores,
     unused_names,
 )

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import struct
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,8 +11,8 @@ from itertools import count, pairwise
 from operator import itemgetter
 from typing import Literal
 
-from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, AddedToken, flags_of
-from chatmill.tokenizer.vocabulary.steps import splits_only
+from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, AddedToken, flags_of, float32
+from chatmill.tokenizer.vocabulary.preprocessing import splits_only
 
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 MergePair = tuple[int, int]
@@ -22,8 +21,6 @@ CONTINUING_SUBWORD_PREFIX = "##"  # before WordPiece continuations, if entries a
 UNUSED_PREFIX = "<|unused_"  # of the names of unused ids
 MAX_TOKEN_BYTES = 1024  # of a token that is read from a file
 NO_RANK = -1e6  # score of tokens without a rank, such as single bytes and control tokens
-
-_FLOAT32 = struct.Struct("<f")
 
 
 class Kind(IntEnum):
@@ -204,12 +201,6 @@ def check_lengths(tokens: Iterable[bytes]) -> None:
     """Raise ValueError for a token that is empty or too long."""
     if any(not 0 < len(token) <= MAX_TOKEN_BYTES for token in tokens):
         raise ValueError(f"a token is empty, or has over {MAX_TOKEN_BYTES} bytes")
-
-
-def float32(value: float) -> float:
-    """The nearest float32, which every format stores exactly."""
-    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
-    return number
 
 
 def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:

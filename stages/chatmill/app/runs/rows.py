@@ -1,0 +1,359 @@
+"""The folder in which DVC trains a run beside the workspace, and the last lines of the log of one that failed."""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from safetensors import SafetensorError, safe_open
+
+from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
+from chatmill.app.runs.git_runs import git_states, run_git
+from chatmill.report.metrics import Metrics, dotted, get_nested, valid_text
+from chatmill.report.speed import fastest
+from chatmill.report.summary import ENGINE, PROMPT_TOKENS
+
+RECORDS = Path(".dvc/tmp/exps/run")  # of `dvc exp run --temp` and of its queue
+LOG_BYTES, LOG_LINES = 8192, 4  # of the end of a log
+
+
+def training_folder(root: Path, revision: str) -> Path | None:
+    """The copy of the repository in which a run trains; None once DVC has removed it."""
+    try:
+        record = json.loads((root / RECORDS / revision / f"{revision}.run").read_bytes())
+        folder = Path(record["root_dir"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return folder if folder.is_dir() else None
+
+
+def last_error(executor: dict[str, Any] | None) -> str:
+    """The last lines of the log of a run, as `dvc exp show` tells its place; "" where it is gone."""
+    try:
+        with Path((executor or {})["local"]["log"]).open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - LOG_BYTES))
+            text = stream.read().decode("utf-8", "replace")
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+    return "\n".join(list(dict.fromkeys(filter(str.strip, text.splitlines())))[-LOG_LINES:])
+
+
+# Reads the outputs of a DVC repository's runs without changing the workspace.
+
+WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
+
+
+class RunFiles:
+    """The outputs of runs, in DVC's cache or in the workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ValueError if the folder is not in a DVC repository."""
+        from dvc.exceptions import DvcException  # imported here because it takes half a second of a server's start
+        from dvc.repo import Repo
+
+        try:
+            with Repo(str(folder)) as repo:
+                self._root, self._cache = Path(repo.root_dir), Path(repo.cache.local.path)
+        except DvcException as error:
+            raise ValueError(f"{folder}: {error}") from error
+
+    def files(self, run: dict[str, Any], output: Path) -> dict[str, Path]:
+        """The paths of an output's files, by name; empty if one of them is missing on this machine."""
+        folder = self._root / output
+        if run["rev"] == WORKSPACE and folder.is_dir():
+            return {file.name: file for file in folder.iterdir()}
+        digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
+        try:
+            entries = json.loads(self._cache_path(digest).read_bytes()) if digest.endswith(".dir") else []
+            files = {entry["relpath"]: self._cache_path(entry["md5"]) for entry in entries}
+        except (OSError, ValueError, TypeError, KeyError):
+            return {}
+        return files if all(file.is_file() for file in files.values()) else {}
+
+    def content(self, run: dict[str, Any], output: Path) -> Any:
+        """The content of an output that is a JSON file; None if it is missing on this machine."""
+        try:
+            return json.loads(self.file(run, output).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def file(self, run: dict[str, Any], output: Path) -> Path:
+        """The path of an output that is a file; nothing lies there if it is missing on this machine."""
+        digest = run["outs"].get(output.as_posix(), {}).get("hash") or "none"
+        return self._root / output if run["rev"] == WORKSPACE else self._cache_path(digest)
+
+    def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
+        """The bytes of a file that a run wrote, or is writing; None if it is missing or has more than `most_bytes`."""
+        from dvc.api import DVCFileSystem
+        from dvc.exceptions import DvcException
+        from dvc.repo import Repo
+        from dvc_data.index import DataIndexError
+
+        if revision == WORKSPACE:
+            with suppress(OSError), (self._root / output).open("rb") as file:
+                return _at_most(file, most_bytes)
+        try:
+            with (
+                Repo(str(self._root), rev=None if revision == WORKSPACE else revision) as repo,
+                DVCFileSystem(repo).open(output.as_posix()) as stream,
+            ):
+                return _at_most(stream, most_bytes)
+        except (OSError, DataIndexError, DvcException):
+            return None
+
+    def read_live(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
+        """The bytes of a file that a run is writing in the workspace or a folder of its own; None without it."""
+        folder = self._root if revision == WORKSPACE else training_folder(self._root, revision)
+        with suppress(OSError):
+            if folder:
+                with (folder / output).open("rb") as file:
+                    return _at_most(file, most_bytes)
+        return None
+
+    def _cache_path(self, digest: str) -> Path:
+        return self._cache / digest[:2] / digest[2:]
+
+
+def _at_most(stream: IO[bytes], most_bytes: int) -> bytes | None:
+    """The rest of a stream; None if that has more bytes."""
+    content = stream.read(most_bytes + 1)
+    return content if len(content) <= most_bytes else None
+
+
+def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
+    """Depth, vocabulary, parameters and steps of a model, read from its files; empty if they cannot be read."""
+    try:
+        config = json.loads(model[CONFIG_FILE].read_bytes())
+        with safe_open(model[WEIGHTS], framework="numpy") as weights:
+            parameters = sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+        shape = {"depth": config["num_hidden_layers"], "vocabulary": config["vocab_size"], "parameters": parameters}
+        steps = get_nested(config, "chatmill", "steps")
+        return shape | ({"steps": steps} if isinstance(steps, int) else {})
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError):
+        return {}
+
+
+# The rows of the runs page, one for each run, from the output of `dvc exp show --json`.
+
+BENCHMARK = Path("data/metrics/benchmark.json")
+REPORT = Path("data/report")
+SEED, CODE_AND_DATA = "train_model.seed", "code and data"
+INPUTS = ("stages/", "data/raw/")
+MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # of outputs that a run has not written
+
+RunRow = dict[str, Any]
+
+
+def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> list[RunRow]:
+    """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
+    rows = [run_row(state, files) for state in flattened(states)]
+    tell_apart(rows)
+    name_rows(rows, folder)
+    rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
+    for run in rows:
+        run["other_seeds"] = [other["rev"] for other in other_seeds([run], rows)]
+    return rows
+
+
+def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]:
+    """One run with a model for each seed that the known runs of a group have not: the first among the rows."""
+    group, seeds = known[0]["group"], {None, *(run["seed"] for run in known)}
+    others = []
+    for run in rows if group else ():  # without the workspace, whose model may be older than its parameters
+        is_alike = run["group"] == group and run["kind"] != WORKSPACE
+        if is_alike and run["model"] and run["seed"] not in seeds:
+            seeds.add(run["seed"])
+            others.append(run)
+    return others
+
+
+def name_rows(rows: Collection[RunRow], folder: Path) -> None:
+    """Give each run a name that is unique and not a path in the folder."""
+    labels = Counter(run["label"] for run in rows)
+    for run in rows:
+        run["name"] = unique_name(run, labels, folder)
+
+
+def tell_apart(rows: list[RunRow]) -> None:
+    """Give each run what its settings differ in from those of most, and a group: runs that differ by their seed alone.
+
+    The settings are taken from the rows. Where code or data differ alone, the first digits of their sum are told.
+    """
+    settings = [run.pop("settings") for run in rows]
+    common = {
+        key: Counter(found.get(key) for found in settings if found).most_common(1)[0][0]
+        for key in dict.fromkeys(key for found in settings for key in found)
+    }
+    for run, found in zip(rows, settings, strict=True):
+        run["seed"] = found.pop(SEED, None)
+        run["differs"] = {key: value for key, value in found.items() if value != common[key]}
+        identity = json.dumps([run["state"] == "done", sorted(found.items())])
+        run["group"] = hashlib.sha256(identity.encode()).hexdigest()[:12] if found else None
+
+
+def settings_of(data: dict[str, Any]) -> dict[str, str]:
+    """All parameters of a run by dotted key, and the sum of its code and data."""
+    found = file_contents(data.get("params")).get("params.yaml")
+    if not isinstance(found, dict):
+        return {}
+    settings = dict(dotted(found))
+    inputs = {path: each.get("hash") for path, each in (data.get("deps") or {}).items() if path.startswith(INPUTS)}
+    settings[CODE_AND_DATA] = hashlib.sha256(json.dumps(sorted(inputs.items())).encode()).hexdigest()[:7]
+    return settings
+
+
+def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each run with its kind, label and state: the workspace, commits, and the experiments after each."""
+    for state in states:
+        kind = WORKSPACE if state["rev"] == WORKSPACE else "branch" if state["name"] else "commit"
+        yield state | {"kind": kind, "label": state["name"] or short_revision(state["rev"]), "state": "done"}
+        for experiment in state["experiments"] or []:
+            tip = experiment["revs"][0]
+            label = experiment["name"] or tip["name"] or short_revision(tip["rev"])
+            stage = (experiment["executor"] or {}).get("state", "success")
+            found = {"kind": "experiment", "label": label, "state": "done" if stage == "success" else stage}
+            yield tip | found | {"last_error": last_error(experiment["executor"]) if stage == "failed" else ""}
+
+
+def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
+    """The row of a run; unknown values are None."""
+    data = state["data"] or {}
+    run = {"rev": state["rev"], "outs": data.get("outs") or {}}
+    is_done = state["state"] == "done"
+    return {
+        "kind": state["kind"],
+        "label": valid_text(state["label"]),
+        "rev": state["rev"],
+        "state": state["state"],
+        "when": data.get("timestamp"),
+        "problem": valid_text("; ".join(problems(state, data))) or None,
+        "model": is_done and any(files.files(run, output) for output in MODEL_FOLDERS),
+        "report": is_done and bool(files.files(run, REPORT)),
+        "settings": settings_of(data),  # until tell_apart
+        **run_parameters(file_contents(data.get("params")).get("params.yaml")),
+        **model_dimensions(files.files(run, MODEL_FOLDERS[-1]) if is_done else {}),
+        **run_metrics(  # until the run is done, the files are those of the run it started from
+            file_contents(data.get("metrics")).get("summary.json") if is_done else None,
+            files.content(run, BENCHMARK) if is_done else None,
+        ),
+    }
+
+
+def file_contents(files: dict[str, Any] | None) -> dict[str, Metrics]:
+    """The contents of a run's files, by file name without folders."""
+    return {PurePosixPath(path).name: file.get("data") for path, file in (files or {}).items()}
+
+
+def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
+    """Yield a message for each problem of a run: why it failed, or which files cannot be read."""
+    if state["state"] == "failed":
+        yield f"{state['last_error']}\n`dvc queue logs {state['label']}` has the whole log".strip()
+    elif state["error"]:
+        yield state["error"]["msg"]
+    for path, file in {**(data.get("params") or {}), **(data.get("metrics") or {})}.items():
+        error = file.get("error")
+        if error and error["type"] not in MISSING_OUTPUT_ERRORS:
+            yield f"{PurePosixPath(path).name} cannot be read ({error['type']})"
+
+
+def run_parameters(params: Metrics | None) -> RunRow:
+    """The parameters of a run, from its params.yaml."""
+    tokenizer = get_nested(params, "train_tokenizer", "type")
+    return {
+        "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,
+        "depth": finite_number(get_nested(params, "train_model", "depth")),
+        "vocabulary": None,  # this and the next are read from the model's files
+        "parameters": None,
+        "steps": finite_number(get_nested(params, "train_model", "steps")),
+        "batch_size": finite_number(get_nested(params, "train_model", "batch_size")),
+    }
+
+
+def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
+    """The metrics of a run; if its fastest engine is not known, the time is that of the summary's engine."""
+    engine, milliseconds = latency(benchmark)
+    if milliseconds is None and (milliseconds := finite_number(get_nested(summary, "token_ms"))) is not None:
+        engine = f"{ENGINE}, prompt of about {PROMPT_TOKENS}"
+    return {
+        "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
+        "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
+        "skills": finite_number(get_nested(summary, "skills")),
+        "skills_held_back": finite_number(get_nested(summary, "skills_held_back")),
+        "hits_at_1": finite_number(get_nested(summary, "hits_at_1")),
+        "verbatim": finite_number(get_nested(summary, "verbatim")),
+        "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
+        "milliseconds_per_token": milliseconds,
+        "engine": engine,
+        "graph_megabytes": finite_number(get_nested(summary, "model_mb")),
+    }
+
+
+def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
+    """The fastest engine and its milliseconds per token; None if benchmark.json is missing or has another format."""
+    try:
+        engine, prompt, milliseconds = fastest(benchmark) if isinstance(benchmark, dict) else (None, None, None)
+    except (TypeError, ValueError):
+        return None, None
+    return engine and valid_text(f"{engine}, prompt of {prompt}"), finite_number(milliseconds)
+
+
+def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:
+    """The label of a run if it is unique, else the short or the full revision."""
+    if run["state"] != "done":
+        return f"{run['label']} ({run['state']})"  # DVC has no name for it
+    if run["rev"] == WORKSPACE:
+        return WORKSPACE
+    names = [run["label"]] if labels[run["label"]] == 1 else []
+    candidates: Iterator[str] = (
+        name for name in (*names, short_revision(run["rev"]), run["rev"]) if not (folder / name).exists()
+    )
+    return next(candidates)
+
+
+def short_revision(revision: str) -> str:
+    """The first seven digits of a revision."""
+    return revision if revision == WORKSPACE else revision[:7]
+
+
+def finite_number(value: Any) -> float | None:
+    """The value if it is a finite number, else None."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and math.isfinite(value) else None
+
+
+# The runs of a repository that differ from a given one by their seed alone.
+
+MAX_EXPERIMENTS = 500
+
+
+def add_seeds(sides: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
+    """Each side with the runs of other seeds that the repository has, one for each seed, if their model is here.
+
+    Raises ValueError for a side that is no run of the repository, and for two that differ by their seed alone.
+    """
+    rows = run_rows(git_states(folder, MAX_EXPERIMENTS), folder, RunFiles(folder))
+    found = [[_row(name, rows, folder) for name in side] for side in sides]
+    groups = [side[0]["group"] for side in found]
+    if None in groups:
+        raise ValueError(f"{sides[groups.index(None)][0]}: its params.yaml cannot be read: compare it without --seeds")
+    if len({*groups}) < len(groups):
+        raise ValueError("two of the sides differ by their seed alone: compare them without --seeds")
+    return [
+        [*side, *(run["name"] for run in other_seeds(known, rows))] for side, known in zip(sides, found, strict=True)
+    ]
+
+
+def _row(name: str, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    if named := [run for run in rows if name in (run["name"], run["rev"])]:
+        return named[0]
+    try:
+        revision = run_git(folder, ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"])
+        return next(run for run in rows if run["rev"] == revision.decode().strip())
+    except (ValueError, StopIteration) as error:
+        message = "expected an experiment or branch, whose other seeds are searched: compare paths without --seeds"
+        raise ValueError(f"{name}: {message}") from error

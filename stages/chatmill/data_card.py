@@ -1,0 +1,323 @@
+"""What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
+from chatmill.pipeline.parts import open_parts, size_of
+
+AROUND = 24  # characters of an example on each side
+
+
+class Oddity(NamedTuple):
+    """A pattern, and which of its matches count."""
+
+    pattern: re.Pattern[str]
+    counts: Callable[[str], bool] = bool
+
+
+def _luhn(number: str) -> bool:
+    """Whether digits are the number of a payment card, whose last digit is a checksum."""
+    digits = [int(digit) for digit in number if digit.isdigit()]
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
+    is_book = len(digits) == 13 and digits[:2] == [9, 7]  # the number of a book or magazine has another checksum
+    return len({*digits}) > 1 and not is_book and (sum(doubled) + sum(digits[-1::-2])) % 10 == 0
+
+
+def _is_phone(number: str) -> bool:
+    digits = [digit for digit in number if digit.isdigit()]
+    return 8 <= len(digits) <= 15 and len({*digits}) > 2
+
+
+def _is_address(number: str) -> bool:
+    """Whether a number of four parts is an address, and none that stands for the machine itself."""
+    parts = [int(part) for part in number.split(".")]
+    return max(parts) < 256 and parts[0] not in (0, 127)
+
+
+_TAGS = "a|b|i|u|p|br|hr|div|span|ul|ol|li|table|tr|td|th|img|h[1-6]|script|style|strong|em|pre|code|html|body|font"
+ODDITIES = {
+    "mojibake": Oddity(re.compile("Ã[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹Œ‘’“”•–—˜™š›œžŸ]|â€|Â[\xa0-\xbf]|ðŸ|ï»¿|\ufffd")),
+    "HTML": Oddity(re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,300}})?/?>|&(?:amp|lt|gt|quot|nbsp|#\d{{1,6}});", re.I)),
+    "URLs": Oddity(re.compile(r"\bhttps?://[^\s<>\"]+|\bwww\.[^\s<>\"]+\.\w+", re.I)),
+    "control characters": Oddity(re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]")),
+    "template marks": Oddity(
+        re.compile(
+            r"<\|(?:im_start|im_end|endoftext|eot_id|start_header_id|user|assistant|system|end)\|>|\[/?INST\]|<</?SYS>>"
+            r"|</?s>|<(?:start|end)_of_turn>|###\s?(?:Human|Assistant|Instruction|Response|User|System)\b"
+        )
+    ),
+    "placeholders": Oddity(
+        re.compile(r"\{\{\s*\w+\s*\}\}|\[(?:NAME|REDACTED|EMAIL|PHONE|URL)[\w ]*\]|<(?:unk|pad|mask|NAME|URL|USER)>")
+    ),
+    "e-mail addresses": Oddity(re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,4}\b")),
+    "phone numbers": Oddity(
+        re.compile(
+            r"(?<![\w.,/+-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,5}\)[ ]?|\d{2,5}[ .-])\d{3,4}[ .-]?\d{3,5}(?![\w,/-])"
+        ),
+        _is_phone,
+    ),
+    "card numbers": Oddity(re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])"), _luhn),
+    "IP addresses": Oddity(re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"), _is_address),
+}
+
+
+def find_oddities(text: str) -> dict[str, str]:
+    """The odd things in a text by name, each with its first example."""
+    found = {}
+    for name, (pattern, counts) in ODDITIES.items():
+        match = next((match for match in pattern.finditer(text) if counts(match[0])), None)
+        if match is not None:
+            start, end = max(0, match.start() - AROUND), min(match.end(), match.start() + 3 * AROUND) + AROUND
+            example = " ".join(text[start:end].split())
+            found[name] = f"{'…' if start else ''}{example}{'…' if end < len(text) else ''}"
+    return found
+
+
+# The languages of texts, by py3langid, whose model is part of the package.
+
+UNCERTAIN = "?"
+_MIN_LETTERS = 20  # shorter texts are often judged wrongly
+_MIN_PROBABILITY = 0.5
+_MAX_CHARACTERS = 300  # of a text, that are looked at
+
+
+def count_languages(texts: Iterable[str]) -> dict[str, int] | None:
+    """The number of texts by language (ISO 639-1), `?` where it is uncertain; None if py3langid is not installed."""
+    identifier = _identifier()
+    if identifier is None:
+        return None
+    return dict(Counter(_language(text[:_MAX_CHARACTERS], identifier) for text in texts).most_common())
+
+
+@cache
+def _identifier() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ModuleNotFoundError:
+        return None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _language(text: str, identifier: Any) -> str:
+    letters = sum(character.isalpha() * (1 if character.isascii() else 3) for character in text)
+    if letters < _MIN_LETTERS:
+        return UNCERTAIN
+    language, probability = identifier.classify(text)
+    return str(language) if probability >= _MIN_PROBABILITY else UNCERTAIN
+
+
+# The lengths of records in tokens, for any tokenizer.
+
+Count = Callable[[Sequence[Record]], Sequence[int]]
+
+
+class Encoder(Protocol):
+    """What chatmill.tokenizer.encoding.chat_tokenizer.ChatTokenizer does."""
+
+    def encode_conversations(self, conversations: Sequence[list[Segment]]) -> Any:
+        """The ids of conversations, whose `offsets` say where each begins."""
+
+
+def token_counter(tokenizer: Encoder, template: TemplateName = "chatml") -> Count:
+    """The function that counts the tokens of records."""
+
+    def count(records: Sequence[Record]) -> list[int]:
+        encoded = tokenizer.encode_conversations([record_segments(record, template) for record in records])
+        return [int(end - start) for start, end in pairwise(encoded.offsets)]
+
+    return count
+
+
+# Reads some of the records of a file of any size, evenly over it.
+
+MAX_BYTES = 10_000_000  # of the records together, about
+MAX_READ_BYTES = 64_000_000  # of a file that is read as a whole
+
+
+def sample_records(file: Path, count: int) -> list[Record]:
+    """At most `count` records, in their order.
+
+    A small file is read as a whole, and as many records of each source are taken as there is room for. Of a large one
+    those after evenly spaced bytes are taken. Raises ValueError with the byte of a line that is not a record.
+    """
+    if size_of(file) > MAX_READ_BYTES:
+        return list(_spaced_records(file, count))
+    by_source: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
+    with open_parts(file) as stream:
+        place = 0
+        for line in stream:
+            record = _parse(file, place, line)
+            by_source[record.source].append((place, record))
+            place += len(line)
+    chosen: list[tuple[int, Record]] = []
+    for number, records in enumerate(sorted(by_source.values(), key=len)):
+        room = (count - len(chosen)) // (len(by_source) - number)
+        chosen += _evenly(records, room)
+    return [record for _, record in sorted(_within_bytes(chosen), key=lambda one: one[0])]
+
+
+def _evenly(records: list[tuple[int, Record]], count: int) -> list[tuple[int, Record]]:
+    if len(records) <= count:
+        return records
+    return [records[number * len(records) // count] for number in range(count)]
+
+
+def _within_bytes(records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
+    """The records, or evenly chosen ones of them that have about MAX_BYTES together."""
+    size = sum(len(record.text) for _, record in records)
+    return records if size <= MAX_BYTES else _evenly(records, max(1, len(records) * MAX_BYTES // size))
+
+
+def _spaced_records(file: Path, count: int) -> Iterator[Record]:
+    step, read = size_of(file) / count, 0
+    with open_parts(file) as stream:
+        for number in range(count):
+            stream.seek(max(0, int(number * step) - 1))
+            if number:
+                stream.readline()  # the rest of a line, or the end of the one before
+            place = stream.tell()
+            line = stream.readline()
+            read += len(line)
+            if not line or read > MAX_BYTES:
+                return
+            yield _parse(file, place, line)
+
+
+def _parse(file: Path, place: int, line: bytes) -> Record:
+    try:
+        return Record(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: near byte {place}: not a record of a conversation: {error}") from error
+
+
+# A data card: what conversations hold, computed from the text that a model reads, whatever they were read from.
+
+MAX_EXAMPLES = 3
+MAX_ANSWERS = 5  # that are most frequent
+MAX_LANGUAGES = 300  # conversations whose language is identified, about
+MIN_SHARE = 0.01  # of the conversations, from which a language or an answer is worth a word
+MAX_TEXT = 20_000  # characters of a message in which odd things are looked for
+
+
+class Spread(NamedTuple):
+    """Half and 95 % of the values are at most so large, and the largest one."""
+
+    p50: int
+    p95: int
+    max: int
+
+
+NONE = Spread(0, 0, 0)
+
+
+@dataclass
+class Card:
+    """What a number of conversations hold. Documents, which have no roles, count as one message each."""
+
+    conversations: int = 0
+    messages: dict[str, int] = field(default_factory=dict)  # by role
+    bytes: int = 0  # of the messages' text
+    trained_bytes: int = 0
+    turns: Spread = NONE  # messages per conversation
+    unit: str = "characters"  # of the lengths
+    lengths: Spread = NONE  # of rendered conversations
+    cut: int | None = None  # conversations longer than the context; None without a context
+    languages: dict[str, int] | None = None  # conversations by language; None if they were not identified
+    duplicates: int = 0  # conversations that are equal to an earlier one
+    answers: dict[str, int] = field(default_factory=dict)  # the most frequent ones, of those given more than once
+    odd: dict[str, dict[str, Any]] = field(default_factory=dict)  # messages with something odd: count and examples
+
+    @property
+    def language_shares(self) -> str:
+        """The languages of more than a few conversations, with their shares, in words."""
+        found = self.languages or {}
+        total = sum(found.values())
+        return ", ".join(
+            f"{'uncertain' if name == UNCERTAIN else name} {count / total:.0%}"
+            for name, count in found.items()
+            if count >= MIN_SHARE * total
+        )
+
+    @property
+    def frequent_answers(self) -> dict[str, int]:
+        """The answers that are given three times or more, and not in a few of many conversations."""
+        fewest = max(2, MIN_SHARE * self.conversations)
+        return {text: count for text, count in self.answers.items() if count > fewest}
+
+
+def make_card(
+    records: Iterable[Record], *, count_tokens: Count | None = None, context: int | None = None, languages: bool = True
+) -> Card:
+    """The card of some conversations. Lengths are in tokens with `count_tokens`, or else in characters."""
+    card, chosen = Card(unit="tokens" if count_tokens else "characters"), list(records)
+    conversations = [_messages(record.text) for record in chosen]
+    card.conversations = len(chosen)
+    card.turns = spread(map(len, conversations))
+    lengths = list(count_tokens(chosen) if count_tokens else (len(r.text) for r in chosen))
+    card.lengths = spread(lengths)
+    card.cut = None if context is None else sum(length > context for length in lengths)
+    card.duplicates = len(chosen) - len({record.text for record in chosen})
+    _add_messages(card, chosen, conversations)
+    _add_answers(card, conversations)
+    _add_oddities(card, conversations)
+    if languages:
+        step = 1 + len(conversations) // MAX_LANGUAGES
+        card.languages = count_languages(
+            "\n".join(message.text for message in messages[:6]) for messages in conversations[::step]
+        )
+    return card
+
+
+def spread(values: Iterable[int]) -> Spread:
+    """The quantiles of values by the nearest rank; zeros if there are none."""
+    ordered = sorted(values)
+    if not ordered:
+        return NONE
+    return Spread(*(ordered[-(-len(ordered) * share // 100) - 1] for share in (50, 95, 100)))
+
+
+def _messages(text: str) -> list[Message]:
+    """The messages of a record; a document is one of the assistant, as all of it is trained."""
+    return [Message.from_text("assistant", unescape(text))] if is_document(text) else parse(text)
+
+
+def _add_messages(card: Card, records: Sequence[Record], conversations: Sequence[Sequence[Message]]) -> None:
+    roles = Counter[str]()
+    for record, messages in zip(records, conversations, strict=True):
+        kind = "document" if is_document(record.text) else ""
+        flags = record.train or [None] * len(messages)
+        for message, flag in zip(messages, flags, strict=True):
+            roles[kind or message.role] += 1
+            sizes = {part.kind: 0 for part in message.parts}
+            for part in message.parts:
+                sizes[part.kind] += len(part.text.encode("utf-8", "surrogatepass"))
+            card.bytes += sum(sizes.values())
+            if flag if flag is not None else message.role == "assistant":
+                card.trained_bytes += sum(size for kind, size in sizes.items() if kind != "output")
+    card.messages = dict(roles.most_common())
+
+
+def _add_answers(card: Card, conversations: Iterable[Sequence[Message]]) -> None:
+    answers = Counter(
+        message.text.strip() for messages in conversations for message in messages if message.role == "assistant"
+    )
+    card.answers = {text: count for text, count in answers.most_common(MAX_ANSWERS) if count > 1 and text}
+
+
+def _add_oddities(card: Card, conversations: Iterable[Sequence[Message]]) -> None:
+    counts, examples = Counter[str](), defaultdict[str, list[str]](list)
+    for messages in conversations:
+        for message in messages:
+            for name, example in find_oddities(message.text[:MAX_TEXT]).items():
+                counts[name] += 1
+                if len(examples[name]) < MAX_EXAMPLES and example not in examples[name]:
+                    examples[name].append(example)
+    card.odd = {name: {"messages": count, "examples": examples[name]} for name, count in counts.most_common()}

@@ -1,0 +1,102 @@
+"""The number formats of training. To add one, add a line here and its name to `Precision`.
+
+If `auto` may choose it, extend `choose_precision` and `choose_compile`, too. A format whose smallest numbers are larger
+than those of float32 needs loss scaling in `Trainer.step`; `Muon` casts momentum before it normalises.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sysconfig
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from chatmill.processor import Processor, machine_properties, own_processor
+from chatmill.training.distributed import DeviceKind
+from chatmill.training.train_parameters import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """The properties of a precision."""
+
+    dtype: torch.dtype  # of the products; weights, gradients and sums are float32
+    muon_bytes: int  # bytes per weight during Muon's step
+
+
+NUMBER_FORMATS: dict[Precision, NumberFormat] = {
+    "float32": NumberFormat(torch.float32, 40),
+    "bfloat16": NumberFormat(torch.bfloat16, 28),
+}
+
+
+def choose_precision(
+    precision: Literal["auto", Precision], device: DeviceKind = "cpu", processor: Processor | None = None
+) -> Precision:
+    """The given precision; for `auto` bfloat16 if the GPU has it or the processor, by default this one, gains by it."""
+    if precision != "auto":
+        return precision
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return "bfloat16" if (processor or own_processor()).gains_by_bfloat16 else "float32"
+
+
+def autocast(device: str, precision: Precision) -> torch.autocast:
+    """A context in which products are computed in a precision."""
+    lower = precision != "float32"
+    return torch.autocast(device, NUMBER_FORMATS[precision].dtype if lower else torch.bfloat16, enabled=lower)
+
+
+# Compiled training steps: whether they are worth it, and where compiled code is kept.
+
+_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves 1/4 to 2/5
+_WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
+
+
+def choose_compile(
+    requested: bool | Literal["auto"],
+    precision: Precision,
+    operations: float,
+    threads: int,
+    device: DeviceKind = "cpu",
+    processor: Processor | None = None,
+) -> bool:
+    """The requested value; for `auto`, whether a run of so many operations is long enough to gain by it.
+
+    In float32 only some processors gain by it. `processor` is by default that of this machine.
+    """
+    if requested != "auto":
+        return requested
+    if precision == "float32" and (device == "cuda" or not (processor or own_processor()).gains_by_compiled_float32):
+        return False
+    worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
+    return operations > worth and _has_compiler(device)
+
+
+def _has_compiler(device: DeviceKind) -> bool:
+    headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    names = ("gcc", "clang", "cc") if device == "cuda" else ("g++", "clang++")
+    triton = device == "cpu" or importlib.util.find_spec("triton") is not None
+    return headers and triton and any(shutil.which(name) for name in names)
+
+
+def set_up_compiler() -> None:
+    """Have compiled code add in a fixed order, and keep it for later runs on machines of this kind.
+
+    By default, threads add to an embedding's gradient in any order, and code is kept in a folder that a restart
+    empties. PyTorch itself tells code for other shapes, versions and settings apart, but not for other processors.
+    """
+    kind = hashlib.sha256(json.dumps(machine_properties()).encode()).hexdigest()[:16]
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(caches, "chatmill", "compiled", kind)
+    with suppress(OSError):  # where it cannot be written, PyTorch's own folder is used
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here

@@ -1,0 +1,215 @@
+"""Where the training of a new model starts: its embedding and head already predict a token from the one before it.
+
+The layers of a new model change nothing, so the logits after a token are products of its normalised row with the head's
+rows. These are fitted to how often each token follows each other one in the training set, which takes seconds.
+
+Shapes: N conversations, P different bigrams, X contexts of a step, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chatmill.checkpoints.weights import weight_files
+from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel, Decoder
+from chatmill.model.checkpoint_loading import CONFIG, EMBEDDING, HEAD, load_chat_model, stand_ins
+from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
+from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, use_byte_embedding
+from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.training.hardware import autocast
+from chatmill.training.model_folder import ENCODER_FILE, read_byte_encoder
+from chatmill.training.packing import PackedDataset
+from chatmill.training.train_parameters import Precision
+
+STEPS, RATE = 100, 0.02
+_MAX_TOKENS = 1 << 25  # that are counted, of conversations drawn at random
+_MAX_LOGITS = 1 << 24  # of a step: for a larger vocabulary its contexts are drawn
+_BLOCK_LOGITS = 1 << 22  # that are held at once, with their gradients
+
+
+class Bigrams(NamedTuple):
+    """How often tokens follow each other, sorted by the first one."""
+
+    first: NDArray[np.int64]  # (P,)
+    second: NDArray[np.int64]  # (P,)
+    weights: NDArray[np.float64]  # (P,), whose sum is 1
+
+
+def can_start_from_bigrams(model: ChatModel) -> bool:
+    """Whether a model has a table for its embedding, logits of tokens, and no chunks."""
+    plain = type(model.model) is Decoder and not model.config.byte_head
+    return plain and isinstance(model.model.embed_tokens, torch.nn.Embedding)
+
+
+def count_bigrams(dataset: PackedDataset, seed: int) -> Bigrams:
+    """The bigrams within conversations, each as often as the conversation is read in an epoch."""
+    spans, ids = dataset.spans, dataset.split.ids
+    order = np.random.default_rng(seed).permutation(len(spans.starts))
+    chosen = order[: spans.lengths[order].cumsum().searchsorted(_MAX_TOKENS) + 1]
+    lengths, factors = spans.lengths[chosen] - 1, dataset.span_factors()[chosen]
+    places = np.arange(lengths.sum()) + np.repeat(spans.starts[chosen] - lengths.cumsum() + lengths, lengths)
+    weights, size = np.repeat(factors, lengths), np.iinfo(ids.dtype).max + 1
+    keys, inverse = np.unique(ids[places].astype(np.int64) * size + ids[places + 1], return_inverse=True)
+    counts = np.bincount(inverse, weights)
+    first, second = np.divmod(keys[counts > 0], size)
+    return Bigrams(first, second, counts[counts > 0] / counts.sum())
+
+
+def batches(bigrams: Bigrams, vocab_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield contexts (X,) and the weights (X, V) of the tokens after them, whose sum is 1; all contexts, or some drawn.
+
+    A context is drawn as often as it occurs.
+    """
+    contexts, starts = np.unique(bigrams.first, return_index=True)
+    number, ends = min(len(contexts), max(1, _MAX_LOGITS // vocab_size)), np.append(starts[1:], len(bigrams.first))
+    shares, random = np.add.reduceat(bigrams.weights, starts), np.random.default_rng(seed)
+    while True:
+        is_drawn = number < len(contexts)
+        chosen = random.choice(len(contexts), number, p=shares) if is_drawn else np.arange(number)
+        lengths = (ends - starts)[chosen]
+        rows = np.repeat(np.arange(number), lengths)
+        places = np.arange(len(rows)) + np.repeat(starts[chosen] - lengths.cumsum() + lengths, lengths)
+        weights = bigrams.weights[places] / (shares[chosen] * number)[rows] if is_drawn else bigrams.weights[places]
+        targets = torch.zeros(number, vocab_size)
+        targets[torch.from_numpy(rows), torch.from_numpy(bigrams.second[places])] = torch.from_numpy(weights).float()
+        batch = torch.from_numpy(contexts[chosen]), targets
+        yield batch
+        while not is_drawn:
+            yield batch
+
+
+def start_from_bigrams(model: ChatModel, bigrams: Bigrams, seed: int, precision: Precision) -> float:
+    """Fit the embedding and head of a new model to the bigrams; return the mean nats of the second token in the end."""
+    table = model.model.embed_tokens.weight
+    head = table if model.config.tie_word_embeddings else model.lm_head.weight
+    optimizer = torch.optim.Adam([table] if head is table else [table, head], lr=RATE)
+    block, nats = max(1, _BLOCK_LOGITS // len(table)), 0.0
+    for step, (contexts, targets) in zip(range(STEPS), batches(bigrams, len(table), seed), strict=False):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
+        optimizer.zero_grad()
+        nats = sum(
+            _backward(table, head, rows, weights, model.config.rms_norm_eps, precision)
+            for rows, weights in zip(contexts.split(block), targets.split(block), strict=True)
+        )
+        optimizer.step()
+    optimizer.zero_grad()
+    return nats
+
+
+def _backward(
+    table: Tensor, head: Tensor, contexts: Tensor, targets: Tensor, eps: float, precision: Precision
+) -> float:
+    """Add to the gradients of (V, C) embedding and head what some of a step's contexts say; return their nats."""
+    with autocast(table.device.type, precision):
+        logits = F.linear(F.rms_norm(table[contexts], table.shape[1:], eps=eps), head)
+    nats = -(targets * logits.float().log_softmax(1)).sum()
+    nats.backward()
+    return nats.item()
+
+
+# A model from which training starts: of an earlier run of the pipeline, or a Llama, Mistral, Qwen2 or Qwen3.
+
+MIN_KNOWN_FRACTION = 0.5  # of the text tokens that the model must have
+NOISE = 0.1  # of the rows' standard deviation: it separates the rows of tokens that the model lacks
+
+EmbeddingRow = int | None  # index into the model's embedding; None for a token that it lacks
+
+
+def load_initial(
+    path: Path, vocabulary: Vocabulary, context: int, embedding: Literal["table", "bytes"] = "table"
+) -> ChatModel:
+    """The model in a folder, in float32, with a row for each token of the vocabulary; it keeps its own context.
+
+    Its embeddings are computed from bytes if `embedding` says so. Raises ValueError where the folder is missing or
+    damaged, the model is no variant of ours or has a shorter context, its tokenizer has little in common with the
+    vocabulary, or it has no byte encoder to compute embeddings.
+    """
+    _check_folder(path)
+    check_manifest(path)
+    model, content = load_chat_model(path, torch.device("cpu"))
+    config = model.config
+    if context > config.max_position_embeddings:
+        most = config.max_position_embeddings
+        raise ValueError(f"{path}: train_model.context: expected at most {most}, the model's, got {context}")
+    rows = matching_rows(vocabulary, read_vocabulary(path), content, config.vocab_size)
+    encoder = _encoder(path, config.hidden_size) if embedding == "bytes" else None
+    if encoder is None:  # a byte encoder has rows for all tokens
+        _check_share(vocabulary, rows, path)
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}  # the file's are left as they are
+    for name in weights.keys() & {f"model.{EMBEDDING}", HEAD}:
+        weights[name] = remap_embedding(weights[name], rows)
+    with torch.device("meta"):
+        grown = ChatModel(replace(config, vocab_size=len(rows)))
+    grown.load_state_dict(weights, assign=True)
+    grown.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
+    if encoder is not None:
+        use_byte_embedding(grown, encoder, vocabulary)
+    return grown
+
+
+def initial_files(path: Path) -> list[Path]:
+    """The files that identify an initial model: its manifest, or its configuration, weights and tokenizer."""
+    _check_folder(path)
+    if (path / MANIFEST_NAME).is_file():
+        return [path / MANIFEST_NAME]
+    tokenizer = next((files_of(path / name) for name in IN_FOLDERS if (path / name).is_file()), [])
+    return [path / CONFIG, *weight_files(path), *tokenizer]
+
+
+def matching_rows(
+    vocabulary: Vocabulary, model_vocabulary: Vocabulary, content: dict[str, Any], num_rows: int
+) -> list[EmbeddingRow]:
+    """The row of each token in a model of `num_rows` rows with its own vocabulary; `content` is its config.json."""
+    entries = list(zip(model_vocabulary.tokens, model_vocabulary.kinds, strict=True))[:num_rows]
+    places: dict[tuple[bytes, Kind], int] = {}
+    for i, entry in enumerate(entries):
+        places.setdefault(entry, i)
+    fallbacks = {(name.encode(), Kind.CONTROL): row for name, row in stand_ins(content, num_rows).items()}
+    return [places.get(entry, fallbacks.get(entry)) for entry in zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
+
+
+def remap_embedding(weight: Tensor, rows: Sequence[EmbeddingRow]) -> Tensor:
+    """(V, C) -> (len(rows), C): the given rows, and for None their mean and a little noise."""
+    places = [i for i, row in enumerate(rows) if row is not None]
+    named = weight[[row for row in rows if row is not None]]
+    noise = torch.randn(len(rows), weight.shape[1], generator=torch.Generator().manual_seed(0))
+    result = named.mean(dim=0) + NOISE * named.std(dim=0) * noise
+    result[places] = named
+    return result
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise ValueError(f"{path}: no such model folder: in place of data/model, which DVC deletes first, name a copy")
+
+
+def _encoder(path: Path, width: int) -> ByteEncoder:
+    """The byte encoder in a folder, for embeddings of `width` channels."""
+    encoder = read_byte_encoder(path)
+    if encoder is None:
+        raise ValueError(
+            f"{path}: no {ENCODER_FILE}, which train_model.embedding: bytes starts from: name a copy of "
+            "data/soft_tokenizer, or of a model that was trained with it"
+        )
+    first_half = ByteEncoder(encoder.shape, width)  # an encoder's second half, if any, computes the head's rows
+    halves = {"embed_out.weight": slice(width), "embed_ngrams.weight": (slice(None), slice(width))}
+    first_half.load_state_dict({name: weight[halves.get(name, ...)] for name, weight in encoder.state_dict().items()})
+    return first_half
+
+
+def _check_share(vocabulary: Vocabulary, rows: Sequence[EmbeddingRow], path: Path) -> None:
+    """Raise ValueError where the model lacks most of the text tokens."""
+    known = sum(rows[i] is not None for i in vocabulary.text_ids)
+    if known < MIN_KNOWN_FRACTION * vocabulary.num_text:
+        raise ValueError(
+            f"{path}: its tokenizer has {known:,} of the {vocabulary.num_text:,} text tokens to be trained: "
+            "use its own tokenizer, by train_tokenizer.type: pretrained"
+        )

@@ -1,0 +1,104 @@
+from itertools import pairwise, product
+
+import pytest
+
+from chatmill.conversation import (
+    BOS,
+    LossKind,
+    Message,
+    Part,
+    Record,
+    conversation_segments,
+    escape,
+    record_segments,
+    render,
+    spans,
+)
+
+CONVERSATION = [
+    Message.from_text("system", "Be brief."),
+    Message.from_text("user", "What is 12 * 3?"),
+    Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))),
+]
+
+
+def text_of(conversation, template, loss):
+    return [segment.text for segment in conversation_segments(conversation, template) if segment.loss == loss]
+
+
+def test_chatml_is_the_rendered_text_after_bos():
+    assert "".join(segment.text for segment in conversation_segments(CONVERSATION)) == BOS + render(CONVERSATION)
+
+
+def test_trained_are_the_assistants_text_its_calls_and_the_end_of_its_turn():
+    trained = ["<|python_start|>", "12*3", "<|python_end|>", "It is 36.", "<|im_end|>"]
+    assert text_of(CONVERSATION, "chatml", LossKind.TRAINED) == trained
+
+
+def test_tool_output_and_bos_have_no_loss():
+    ignored = ["<|bos|>", "<|output_start|>", "36", "<|output_end|>"]
+    assert text_of(CONVERSATION, "chatml", LossKind.IGNORED) == ignored
+
+
+def test_markers_as_they_stand():
+    conversation = [Message.from_text("user", "Hi"), Message.from_text("assistant", "Ho")]
+    assert "".join(segment.text for segment in conversation_segments(conversation, "markers")) == (
+        "<|bos|>Human: Hi\n\nAssistant: Ho<|im_end|>\n\n"
+    )
+
+
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+def test_spans_join_text_between_control_tokens(template):
+    groups = spans(conversation_segments(CONVERSATION, template))
+    assert [segment for group in groups for segment in group] == conversation_segments(CONVERSATION, template)
+    assert all(a[-1].control or b[0].control for a, b in pairwise(groups))
+
+
+def test_header_and_content_are_one_span():
+    texts = ["".join(segment.text for segment in group) for group in spans(conversation_segments(CONVERSATION[1:2]))]
+    assert texts == ["<|bos|>", "<|im_start|>", "user\nWhat is 12 * 3?", "<|im_end|>", "\n"]
+
+
+def kinds(train, template="chatml"):
+    """The kind of loss of each segment that is no tool output, by what is in it."""
+    segments = conversation_segments(CONVERSATION, template, train)
+    return [(segment.text, segment.loss) for segment in segments if segment.loss != LossKind.PROMPT]
+
+
+def test_an_answer_that_is_not_trained_has_no_loss_but_its_header():
+    assert {loss for _, loss in kinds([None, None, False])} == {LossKind.IGNORED}
+    headers = text_of(CONVERSATION, "chatml", LossKind.PROMPT)
+    segments = conversation_segments(CONVERSATION, "chatml", [None, None, False])
+    assert [segment.text for segment in segments if segment.loss == LossKind.PROMPT] == headers
+
+
+def test_a_question_and_a_system_message_are_trained_with_their_ends_if_a_record_says_so():
+    trained = [text for text, loss in kinds([True, True, False]) if loss == LossKind.TRAINED]
+    assert trained == ["Be brief.", "<|im_end|>", "What is 12 * 3?", "<|im_end|>"]
+    in_markers = [text for text, loss in kinds([True, True, False], "markers") if loss == LossKind.TRAINED]
+    assert in_markers == [" ", "Be brief.", " ", "What is 12 * 3?"]
+
+
+def test_a_question_without_a_part_in_the_loss_has_a_header():
+    expected = [("<|bos|>", 0), ("What is 12 * 3?", 0), ("<|im_end|>", 0)]
+    assert kinds([None, False, None])[:3] == expected
+
+
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+def test_choices_change_the_loss_and_not_the_text(template):
+    plain = [segment.text for segment in conversation_segments(CONVERSATION, template)]
+    for train in product((None, False, True), repeat=3):
+        assert [segment.text for segment in conversation_segments(CONVERSATION, template, train)] == plain
+    usual = conversation_segments(CONVERSATION, template)
+    assert conversation_segments(CONVERSATION, template, [None, None, True]) == usual
+
+
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+def test_a_document_is_trained_from_its_first_letter_to_its_end(template):
+    segments = record_segments(Record("books", "1", escape("Once <|im_end|> upon")), template)
+    assert segments == [
+        ("<|bos|>", LossKind.IGNORED, True),
+        ("Once <\\|im_end|> upon", LossKind.TRAINED, False),
+        ("<|im_end|>", LossKind.TRAINED, True),
+    ]
+    assert record_segments(Record("talk", "1", ""), template) == conversation_segments([], template)
