@@ -39,10 +39,10 @@ import export_onnx
 from chatmill.conversation import LossKind, conversation_segments
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.formats.registry import read_dataset
+from chatmill.engines import onnx_engine as shared_caches
 from chatmill.engines.engine import Engine, default_threads
-from chatmill.engines.onnx import shared_caches
-from chatmill.engines.onnx.onnx_engine import SharedCacheEngine
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.engines.onnx_engine import SharedCacheEngine
+from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.chat_session import ChatSession, common_prefix_length
 from chatmill.inference.generation import IncrementalDetokenizer, generate
 from chatmill.inference.model_loading import ONNX_FILES, LoadedModel, load_model

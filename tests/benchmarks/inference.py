@@ -23,8 +23,8 @@ import onnxruntime  # noqa: E402
 
 from benchmark import SAMPLINGS, measure_streaming  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, default_threads  # noqa: E402
-from chatmill.engines.onnx.onnx_engine import SharedCacheEngine  # noqa: E402
-from chatmill.engines.onnx.session import SPIN_OPTIONS, Session  # noqa: E402
+from chatmill.engines.onnx_engine import SharedCacheEngine  # noqa: E402
+from chatmill.engines.onnx_session import SPIN_OPTIONS, Session  # noqa: E402
 from chatmill.inference.model_loading import load_engine  # noqa: E402
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer  # noqa: E402
 

@@ -30,7 +30,7 @@ from chatmill.app.page.builder import build_page
 from chatmill.app.page.content import PageContent, read_content, tokenizer_content
 from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
 from chatmill.conversation import Conversation, is_document, parse, read_records
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.chat_session import ChatSession, PromptBuilder, common_prefix_length
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import ChatModel

@@ -31,7 +31,7 @@ import encode
 import train_model
 from chatmill.conversation import read_records
 from chatmill.encoded.token_files import read_split, token_byte_lengths
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.corpus import Corpus
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.params_file import read_params

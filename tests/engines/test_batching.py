@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Variant
+from chatmill.engines import onnx_engine as shared_caches
 from chatmill.engines.engine import make_chat_batch
-from chatmill.engines.onnx import shared_caches
-from chatmill.engines.torch.caches import INITIAL_CACHE_LENGTH
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.engines.pytorch_engine import INITIAL_CACHE_LENGTH, PyTorchEngine
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine
 from chatmill.model.chat_model import ChatModel

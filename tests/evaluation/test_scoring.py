@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.scoring import make_prefix_scorer, make_scorer
 from support.tiny import CONFIG, random_model
 

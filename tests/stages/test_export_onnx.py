@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.engines.onnx.onnx_engine import open_onnx_engine
+from chatmill.engines.onnx_engine import open_onnx_engine
 from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache, partial
 
 import onnx
@@ -191,7 +192,7 @@ def merged(file, *, dummies=False):
     cached(file)
     first = onnx.load(file)
     inputs = [helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1]), *first.graph.input]
-    outputs = list(first.graph.output)
+    outputs = [deepcopy(output) for output in first.graph.output]  # before their names in the branch change
     branches = {"else_branch": _body(first, "first_", dummies), "then_branch": _body(following, "next_", False)}
     node = helper.make_node("If", ["use_cache_branch"], [output.name for output in outputs], **branches)
     model = helper.make_model(helper.make_graph([node], "merged", inputs, outputs), opset_imports=first.opset_import)
@@ -199,7 +200,7 @@ def merged(file, *, dummies=False):
     onnx.save(model, file)
 
 
-def fused(file, *, length=None, size=tiny.CONFIG.head_dim):
+def fused(file, *, length=None):
     """Fused attention over a past that is a buffer of `length` tokens, or grows; without chatmill's metadata."""
     weights = {name: weight.numpy() for name, weight in random_model().state_dict().items()}
     model = onnx_graph.shared(weights, tiny.CONFIG.to_json(), {})
@@ -207,8 +208,6 @@ def fused(file, *, length=None, size=tiny.CONFIG.head_dim):
     for node in (*model.graph.input, *model.graph.output):
         if length and "." in node.name:
             node.type.tensor_type.shape.dim[2].dim_value = length
-        if "." in node.name and not size:
-            node.type.tensor_type.shape.dim[3].dim_param = "size"
     onnx.save(model, file)
 
 
@@ -233,7 +232,6 @@ def _body(model, prefix, dummies):
 
 GRAPHS = {  # by their special feature: the original, and how it is exported
     "ids alone": ("gpt2", plain),
-    "another name of ids and logits": ("gpt2", partial(plain, ids="tokens", logits="scores")),
     "a mask": ("llama", partial(plain, kind="llama", extra=["attention_mask"])),
     "types of tokens": ("bert", partial(plain, kind="bert", extra=["attention_mask", "token_type_ids"])),
     "a fixed length": ("bert", partial(plain, kind="bert", extra=["attention_mask"], time=CONTEXT)),
@@ -257,11 +255,9 @@ GRAPHS = {  # by their special feature: the original, and how it is exported
         "llama",
         partial(cached, names=["k0", "v0", "k1", "v1"], present=["k0_out", "v0_out", "k1_out", "v1_out"]),
     ),
-    "presents in order": ("llama", partial(cached, present=["a", "b", "c", "d"])),
     "a stacked past": ("gpt2", stacked),
     "a state": ("recurrent", recurrent),
     "a past of another operator": ("qwen3", fused),
-    "another operator's heads of a size unknown": ("qwen3", partial(fused, size=None)),
     "a buffer": ("qwen3", partial(fused, length=CONTEXT)),
     "branches": ("llama", merged),
     "branches with dummies": ("llama", partial(merged, dummies=True)),

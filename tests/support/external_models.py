@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.engines.torch.opening import open_torch_engine
+from chatmill.inference.torch_loading import open_weights
 
 transformers = pytest.importorskip("transformers")
 
@@ -51,7 +51,7 @@ def logits_of(model, ids=IDS):
 
 
 def open_on_cpu(path):
-    return open_torch_engine(path, device="cpu", threads=1)
+    return open_weights(path, device="cpu", threads=1)
 
 
 def rewrite(folder, **changes):

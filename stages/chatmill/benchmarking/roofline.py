@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from chatmill.engines.onnx.session import Session
+from chatmill.engines.onnx_session import Session
 
 TRIALS = 5  # the median counts
 TRIAL_BYTES = 100_000_000  # read in a trial; a smaller buffer is read repeatedly

@@ -1,4 +1,4 @@
-"""Decides whether an answer to a question of a skill is correct."""
+"""The answers of a model to what evaluation asks, all of them greedy, and whether they are correct."""
 
 import re
 from collections import defaultdict
@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatmill.conversation import Conversation, Message, declare_tools
-from chatmill.evaluation.held_out_set import Question
+from chatmill.evaluation.held_out_set import Question, TestSample
 from chatmill.evaluation.intervals import Estimate, mean_of_shares, share
 from chatmill.inference.chat_session import ChatSession
 from chatmill.pipeline.progress import progress
 
 MAX_SENTENCES = 8
+MAX_WRONG = 3
+MAX_SAMPLES = 20  # of the replies to the talk of the test set, for the report
 
 
 def is_correct(skill: dict[str, Any], reply: str) -> bool:
@@ -31,11 +33,6 @@ def is_correct(skill: dict[str, Any], reply: str) -> bool:
 def _is_sentences(text: str) -> bool:
     ends = [match.end() for match in re.finditer(r"[.!?](?=\s|$)", text)]
     return 1 <= len(ends) <= MAX_SENTENCES and ends[-1] == len(text)
-
-
-# The answers of a model to what evaluation asks, all of them greedy.
-
-MAX_WRONG = 3
 
 
 class Answer(NamedTuple):
@@ -75,6 +72,18 @@ def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "
             by_skill[question.skill["name"]].append(answered)
     shares = {name: share(by_skill[name]) for name in sorted(by_skill)}
     return {"macro": mean_of_shares(list(shares.values())), **shares} if shares else {}
+
+
+def skills_sections(questions: list[Question], answers: list[Answer]) -> dict[str, Any]:
+    """The sections skills and wrong_answers of the metrics; none without questions."""
+    if not questions:
+        return {}
+    correct = [answer.correct for answer in answers]
+    held_back = accuracies(questions, correct, "held_back")
+    return {
+        "skills": accuracies(questions, correct) | {"held_back": held_back},
+        "wrong_answers": wrong_answers(questions, answers),
+    }
 
 
 def answer_prompts(
@@ -117,3 +126,38 @@ def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: 
             message, stopped = session.greedy_reply(prompt, max_tokens)
             result.append(TalkAnswer(prompt, message.text, true.text, stopped))
     return result
+
+
+class Answers(NamedTuple):
+    """What a model answered to a sample of the test set, and to free prompts."""
+
+    skills: list[Answer]
+    talk: list[TalkAnswer]
+    free: list[dict[str, Any]]
+
+    @property
+    def stopped(self) -> list[bool]:
+        """Which answers the model ended itself: those to skills, and to free prompts or else to talk."""
+        others = [one["stopped"] for one in self.free] or [one.stopped for one in self.talk]
+        return [one.stopped for one in self.skills] + others
+
+    @property
+    def replies(self) -> list[str]:
+        """The texts of what has no single right answer."""
+        return [one["answer"] for one in self.free] + [one.reply for one in self.talk]
+
+    @property
+    def shown(self) -> list[dict[str, Any]]:
+        """The samples for the report."""
+        return self.free + [one.sample() for one in self.talk[:MAX_SAMPLES]]
+
+
+def answer_all(
+    session: ChatSession, sample: TestSample, prompts: Path, tools: Collection[str], max_tokens: int
+) -> Answers:
+    """The answers to a sample; free prompts are asked where it has questions to a persona."""
+    return Answers(
+        answer_questions(session, sample.questions, max_tokens),
+        answer_talk(session, sample.talk, max_tokens),
+        answer_prompts(session, prompts, tools, max_tokens) if sample.talk_questions else [],
+    )

@@ -1,102 +1,20 @@
-"""Open a GGUF file as a model: its weights in PyTorch, its tokenizer and its chat template."""
+"""Loading a model to chat with: the engine, and the tokenizer and template it was trained with."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
+from typing import NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
-from chatmill.engines.onnx import onnx_engine
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine, resolve_device
-from chatmill.gguf_import import FIELD, read_gguf, read_shape, read_tensors, read_vocabulary
+from chatmill.engines.onnx_engine import open_onnx_engine
 from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
-from chatmill.model.chat_model import ChatModel
-from chatmill.model.checkpoint_loading import model_from_weights
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.llama2c import read_llama2c
-from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, make_lossless
+from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.added_tokens import flags_of
-from chatmill.tokenizer.vocabulary.preprocessing import adds_prefix_space
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 
-END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")  # that end answers in llama.cpp
-
-
-class GGUFModel(NamedTuple):
-    """What a file holds."""
-
-    engine: PyTorchEngine
-    tokenizer: ChatTokenizer
-    metadata: ModelMetadata
-
-
-def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> GGUFModel:
-    """Open a file. Quantized weights become float32.
-
-    Raises ValueError for a damaged file, and for an architecture or a tokenizer that chatmill does not have.
-    """
-    check_manifest(file.parent)
-    content = read_gguf(file)
-    fields = content.fields
-    try:
-        config, vocabulary = read_shape(content), read_vocabulary(fields)
-        if config.vocab_size < len(vocabulary.tokens):
-            raise ValueError(f"{len(vocabulary.tokens):,} tokens, but embeddings of {config.vocab_size:,}")
-        with torch.device("meta"):
-            names = list(ChatModel(config).state_dict())
-        weights = read_tensors(content, config, names)
-        expected = fields.get("chatmill.fingerprint", vocabulary.fingerprint)
-        if vocabulary.fingerprint != expected:
-            raise ValueError("its tokenizer is not the one the model was trained with: make the file anew")
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-    model = model_from_weights(config, weights, resolve_device(device), file)
-    template = str(fields.get("chatmill.template", ""))
-    engine = PyTorchEngine(
-        model,
-        fingerprint=str(fields.get("chatmill.fingerprint", "")),
-        template=template,
-        device=device,
-        threads=threads,
-    )
-    leading_space = adds_prefix_space(vocabulary.steps)
-    tokenizer = ChatTokenizer(make_lossless(vocabulary), leading_space=leading_space)
-    return GGUFModel(engine, tokenizer, _metadata(fields, tokenizer, config.max_position_embeddings))
-
-
-def _metadata(fields: dict[str, Any], tokenizer: ChatTokenizer, context: int) -> ModelMetadata:
-    """What llama.cpp takes from the fields: the token that begins a text, and those that end an answer."""
-    jinja = fields.get("tokenizer.chat_template", "")
-    jinja = jinja if isinstance(jinja, str) else ""
-    ids = {kind: fields.get(f"{FIELD}{kind}_token_id") for kind in ("bos", "eos", "eot", "eom")}
-    known = {kind: i for kind, i in ids.items() if type(i) is int and 0 <= i < len(tokenizer.vocabulary.tokens)}
-    bos = known.pop("bos", None)
-    name = next((name for name, i in tokenizer.special.items() if i == bos), "")
-    if jinja:
-        begins = "bos_token" in jinja or (bool(name) and name in jinja)
-    else:
-        begins = bool(fields.get(f"{FIELD}add_bos_token", fields.get(f"{FIELD}model") == "llama"))
-    named = {tokenizer.special[token] for token in END_TOKENS if token in tokenizer.special}
-    tools = fields.get("chatmill.tools", [])
-    return ModelMetadata(
-        context=context,
-        bos_id=bos if begins else None,
-        stop_ids=frozenset(known.values()) | frozenset(named),
-        chat_template=jinja,
-        tools=tuple(map(str, tools)) if isinstance(tools, list) else (),
-    )
-
-
-# Loading a model to chat with: the engine, and the tokenizer and template it was trained with.
-
-if TYPE_CHECKING:
-    from chatmill.inference.model_loading import GGUFModel
-
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
-LLAMA_BOS, LLAMA_EOS = "<s>", "</s>"  # of Llama 2 and llama2.c, where no file says otherwise
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 GGUF = ".gguf"
 THREAD_BYTES = 12_000_000  # of weights, for which another thread makes a token faster
@@ -129,13 +47,20 @@ def load_model(
     """
     model = find_model(Path(path))
     folder = model if model.suffix == GGUF else _metadata_folder(model)
-    opened = _open_gguf(model, device, threads) if model.suffix == GGUF else None
-    files = opened.metadata if opened else read_model_metadata(folder)
-    engine = opened.engine if opened else _open_engine(model, files, device, threads)
-    if opened and tokenizer is None:
-        loaded_tokenizer = opened.tokenizer
-    else:
-        loaded_tokenizer = _load_tokenizer(tokenizer, folder, engine.vocab_size)
+    own_tokenizer = None
+    try:
+        if model.suffix == GGUF:
+            from chatmill.inference.torch_loading import open_gguf  # exports run where PyTorch is not installed
+
+            engine, own_tokenizer, files = open_gguf(model, device, threads)
+        else:
+            files = read_model_metadata(folder)
+            engine = _open_engine(model, files.context, device, threads)
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory := as_memory_error(error, device):
+            raise out_of_memory from error
+        raise
+    loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else _load_tokenizer(tokenizer, folder)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
             f"{tokenizer or folder}: its tokenizer ({loaded_tokenizer.fingerprint[:12]}) is not the one the model was "
@@ -143,9 +68,6 @@ def load_model(
         )
     name = template or engine.template or _template_name(folder, files)
     special = loaded_tokenizer.special
-    if not opened and not (folder / "tokenizer_config.json").exists() and LLAMA_BOS in special:
-        ends = {special[name] for name in (LLAMA_BOS, LLAMA_EOS) if name in special}
-        files = files._replace(bos_id=special[LLAMA_BOS], stop_ids=files.stop_ids | ends)
     chat_template = select_template(
         name,
         special,
@@ -198,33 +120,17 @@ def engine_names(folder: Path) -> list[str]:
     return [name for name, file in ONNX_FILES.items() if (folder / file).exists()]
 
 
-def _open_engine(model: Path, files: ModelMetadata, device: str, threads: int | None) -> Engine:
-    try:
-        if model.suffix != ".onnx":
-            return _open_weights(model, device, threads)
-        names = {file: name for name, file in ONNX_FILES.items()}
-        return _open_graph(model, names.get(model.name, "onnx"), device, threads, files.context)
-    except (RuntimeError, MemoryError) as error:
-        if out_of_memory := as_memory_error(error, device):
-            raise out_of_memory from error
-        raise
+def _open_engine(model: Path, context: int | None, device: str, threads: int | None) -> Engine:
+    if model.suffix != ".onnx":
+        return _open_weights(model, device, threads)
+    names = {file: name for name, file in ONNX_FILES.items()}
+    return _open_graph(model, names.get(model.name, "onnx"), device, threads, context)
 
 
 def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
-    from chatmill.engines.torch import opening  # exports run where PyTorch is not installed
+    from chatmill.inference.torch_loading import open_weights  # exports run where PyTorch is not installed
 
-    return opening.open_torch_engine(path, device=device, threads=threads)
-
-
-def _open_gguf(file: Path, device: str, threads: int | None) -> "GGUFModel":
-    from chatmill.inference.model_loading import open_gguf  # it needs PyTorch
-
-    try:
-        return open_gguf(file, device, threads)
-    except (RuntimeError, MemoryError) as error:
-        if out_of_memory := as_memory_error(error, device):
-            raise out_of_memory from error
-        raise
+    return open_weights(path, device=device, threads=threads)
 
 
 def _open_graph(file: Path, name: str, device: str, threads: int | None, context: int | None = None) -> Engine:
@@ -232,7 +138,7 @@ def _open_graph(file: Path, name: str, device: str, threads: int | None, context
         raise ValueError(f"{file} is missing: expected a model that train_model or export_onnx wrote")
     if check_manifest(file.parent) and device == "auto":
         device = "cpu"  # for which export_onnx chose the operators
-    return onnx_engine.open_onnx_engine(file, name=name, device=device, threads=threads, context=context)
+    return open_onnx_engine(file, name=name, device=device, threads=threads, context=context)
 
 
 def _metadata_folder(model: Path) -> Path:
@@ -241,23 +147,11 @@ def _metadata_folder(model: Path) -> Path:
     return folder.parent if folder.name == "onnx" and not (folder / "config.json").exists() else folder
 
 
-def _load_tokenizer(given_path: Path | None, folder: Path, vocab_size: int) -> ChatTokenizer:
-    """The given tokenizer, or the one beside the model. Files of llama2.c lack `vocab_size`."""
-    here = (folder / name for name in (DESCRIPTION, *IN_FOLDERS))
-    path = (
-        given_path
-        or next((folder for file in here if file.is_file()), None)
-        or next(iter(folder.glob("tok*.bin")), None)
-    )
-    if path is None:
+def _load_tokenizer(given: Path | None, folder: Path) -> ChatTokenizer:
+    """The given tokenizer, or the one beside the model."""
+    if given is None and not any((folder / name).is_file() for name in (DESCRIPTION, *IN_FOLDERS)):
         raise ValueError(f"{folder}: no tokenizer beside the model: name one with --tokenizer")
-    try:
-        return load_tokenizer(path)
-    except ValueError:
-        if path.suffix != ".bin":
-            raise
-        vocabulary = read_llama2c(path, vocab_size)
-        return ChatTokenizer(make_lossless(vocabulary), leading_space=True)
+    return load_tokenizer(given or folder)
 
 
 def _template_name(folder: Path, files: ModelMetadata) -> str:

@@ -179,7 +179,7 @@ def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -
 
     Raises ValueError for a model whose layers all read tokens.
     """
-    from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+    from chatmill.engines.pytorch_engine import PyTorchEngine
     from chatmill.inference.model_loading import load_model
     from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts
 

@@ -16,7 +16,7 @@ from chatmill.app.measurement import ScoredDocument, measure, read_documents, to
 from chatmill.app.terminal.terminal_chat import check_positive, notify
 from chatmill.app.terminal.tokens import aligned, print_lines
 from chatmill.conversation import TemplateName
-from chatmill.engines.torch.pytorch_engine import PyTorchEngine
+from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.model.chat_model import ChatModel
 from chatmill.report.metrics import number, percent

@@ -188,7 +188,7 @@ def device_name(engine: Engine) -> str:
     """The device of an engine; of an accelerator in PyTorch also its name and free memory."""
     if engine.device == "cpu" or "torch" not in sys.modules:
         return engine.device
-    from chatmill.engines.torch.pytorch_engine import describe_device  # exports run where PyTorch is not installed
+    from chatmill.engines.pytorch_engine import describe_device  # exports run where PyTorch is not installed
 
     return describe_device(engine.device)
 

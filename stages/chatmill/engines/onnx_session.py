@@ -1,13 +1,10 @@
 """ONNX Runtime sessions: open a graph on a device, and run it, with errors in one line."""
 
 import ctypes
-import mmap
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,7 +12,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from chatmill.engines.engine import as_memory_error, default_threads
 
-Found = TypeVar("Found")
 ERRORS = (
     state.EPFail,
     state.Fail,
@@ -30,110 +26,68 @@ ERRORS = (
 )
 _BFLOAT16 = 16  # its number in ONNX; as NumPy has none, it is represented by the upper half of a float32
 _TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
-SECONDS = 10  # for a run, one more for each four tokens, and one for each 50 MB of weights
 SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which is 1.3 to 1.8 times as fast
     "allow_spinning": "1",
     "spin_duration_us": "1000",
 }
-_LOCATION = re.compile(rb"\n\x08location\x12([\x80-\xff]?[\x00-\x7f])", re.DOTALL)  # of a tensor's external data
 
 
 class Session:
     """An open graph. Its inputs and outputs are NumPy arrays."""
 
     def __init__(self, file: Path, *, threads: int | None = None, device: str = "cpu") -> None:
-        self.file, self._runner = file, ThreadPoolExecutor(1)
+        """Raises ValueError where ONNX Runtime cannot read the file, or does not have the device."""
+        self.file = file
         providers = _providers(device)
-        self.num_bytes = sum(part.stat().st_size for part in graph_files(file))
-        self.session = self._open(threads or default_threads(), providers)
+        self.num_bytes = sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))  # with external data
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or default_threads()
+        for name, value in SPIN_OPTIONS.items():
+            options.add_session_config_entry(f"session.intra_op.{name}", value)
+        options.log_severity_level = 4  # errors are raised as well
+        try:
+            self.session = onnxruntime.InferenceSession(file, options, providers=providers)
+        except ERRORS as error:
+            raise ValueError(f"{file}: ONNX Runtime cannot read it: {_line(error)}") from error
         provider = self.session.get_providers()[0]
         self.device = device if device not in ("auto", "cpu") else "cuda:0" if "CUDA" in provider else "cpu"
         if not provider.lower().startswith(self.device.partition(":")[0]):
             raise ValueError(f"device {device!r}: ONNX Runtime cannot start it here: try cpu")
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
-    def _open(self, threads: int, providers: list[Any]) -> onnxruntime.InferenceSession:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        for name, value in SPIN_OPTIONS.items():
-            options.add_session_config_entry(f"session.intra_op.{name}", value)
-        options.log_severity_level = 4  # errors are raised as well
-        try:
-            return onnxruntime.InferenceSession(self.file, options, providers=providers)
-        except ERRORS as error:
-            raise ValueError(f"{self.file}: ONNX Runtime cannot read it: {_line(error)}") from error
-
-    def inspect(self, read: Callable[..., Found]) -> Found:
-        """The result of `read` for the graph's inputs and outputs; errors name the file."""
-        try:
-            return read(self.session.get_inputs(), self.session.get_outputs())
-        except ValueError as error:
-            raise ValueError(f"{self.file}: {error}") from error
-
     def zeros(self, kind: str, shape: Sequence[int]) -> np.ndarray:
         """Zeros of a type that is named as ONNX Runtime names it."""
         return np.zeros(shape, _dtype(kind))
 
     def run(
-        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str], *, tokens: int = 1
+        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
     ) -> dict[str, np.ndarray]:
-        """The outputs by name, for so many tokens to read.
+        """The outputs by name.
 
-        Raises ValueError in one line where the graph does not run with these tensors, or for too long, and MemoryError
-        where they are too large.
+        Raises ValueError in one line where the graph does not run with these tensors, and MemoryError where they are
+        too large.
         """
         try:
             values = {name: _to_value(array, types[name]) for name, array in feed.items()}
-            results = self._run_within(SECONDS + tokens // 4 + self.num_bytes // 50_000_000, outputs, values)
+            results = self.session.run_with_ort_values(outputs, values)
             return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
         except ERRORS as error:
-            raise self.failure(error) from error
-
-    def _run_within(self, seconds: int, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
-        """Run in another thread, so that a loop of the graph ends after a time, or with Ctrl-C."""
-        options = onnxruntime.RunOptions()
-        run = self._runner.submit(self.session.run_with_ort_values, outputs, values, options)
-        try:
-            return run.result(seconds)
-        except TimeoutError as error:
-            raise ValueError(f"{self.file}: running it takes more than the limit of {seconds} s") from error
-        finally:
-            options.terminate = True
+            raise self._failure(error) from error
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
         """Run with the bound inputs and outputs; errors are those of `run`."""
         try:
             self.session.run_with_iobinding(binding)
         except ERRORS as error:
-            raise self.failure(error) from error
+            raise self._failure(error) from error
 
-    def failure(self, error: Exception) -> Exception:
-        """The error to raise for a failed run."""
+    def _failure(self, error: Exception) -> Exception:
         failed = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
         return as_memory_error(error, self.device) or failed
 
 
-def graph_files(file: Path) -> list[Path]:
-    """The file, and the files of its external weights. Raises ValueError with one that is missing."""
-    names = set()
-    if file.stat().st_size:
-        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            names = {_location(content, found) for found in _LOCATION.finditer(content)}
-    for name in sorted(names):
-        if not os.path.isfile(file.parent / name):  # false for invalid file names, too
-            raise ValueError(f"{file}: its weights are in {name!r}, which is missing: put it beside the graph")
-    return [file, *(file.parent / name for name in names)]
-
-
-def _location(content: mmap.mmap, found: re.Match[bytes]) -> str:
-    """The name that follows its length, whose lower seven bits come first."""
-    *low, high = found[1]
-    length = high << 7 | low[0] & 0x7F if low else high
-    return content[found.end() : found.end() + length].decode(errors="replace")
-
-
 def _providers(device: str) -> list[Any]:
-    """The execution provider of a device, and the processor for what it lacks."""
+    """The execution provider of a device, and the CPU for what it lacks."""
     available = [name for name in onnxruntime.get_available_providers() if not name.startswith("Azure")]
     kinds = {name.removesuffix("ExecutionProvider").lower(): name for name in available}
     kind, _, index = device.partition(":")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chatmill.checkpoints.weights import Weights, first_few, read_weights, weight_files
 from chatmill.engines.engine import as_memory_error, check_append, check_rewind, default_threads
-from chatmill.engines.torch.pytorch_engine import resolve_device
+from chatmill.engines.pytorch_engine import resolve_device
 
 UNLIMITED_CONTEXT = 1 << 20  # tokens, for models that name no context, such as recurrent ones
 MAX_PACKING = 8  # quantized weights in one number of a file

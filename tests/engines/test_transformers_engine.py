@@ -144,9 +144,9 @@ class Hidden(PathFinder):
         return None if name == "transformers" else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
 from pathlib import Path
-from chatmill.engines.torch.opening import open_torch_engine
+from chatmill.inference.torch_loading import open_weights
 try:
-    open_torch_engine(Path({str(tmp_path)!r}))
+    open_weights(Path({str(tmp_path)!r}))
 except ValueError as error:
     print(error)
 """

@@ -1,4 +1,4 @@
-"""The caches of one or more sequences, which our `shared` graph reads and writes in place.
+"""The engine of our `shared` graph, whose key-value caches are read and written in place; it opens other graphs, too.
 
 Needs neither PyTorch nor DVC.
 
@@ -7,12 +7,15 @@ D head size, V vocabulary.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
 
-from chatmill.engines.onnx.session import Session
+from chatmill.engines.engine import CachedEngine, ChatBatch, Engine
+from chatmill.engines.graph_engine import GraphEngine
+from chatmill.engines.onnx_session import Session
 
 PREFILL_CHUNK = 512  # tokens read at once: more are no faster, but take memory for their attention
 
@@ -105,3 +108,38 @@ def _bind_inputs(
     names = ("input_ids", "seqlens_k", "total_sequence_length", "logits_to_keep")
     for name, array in zip(names, (ids, last, total, np.array([keep], np.int64)), strict=True):
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+
+
+class SharedCacheEngine(CachedEngine):
+    """Runs the `shared` graph of chatmill.onnx_export.graphs."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        caches = SharedCaches(session, rows=1)
+        super().__init__(caches, row=0)
+        self.name, self.device, self.num_bytes = name, session.device, session.num_bytes
+        self.context, self.vocab_size = caches.context, caches.vocab_size
+        self.fingerprint = session.metadata["chatmill.fingerprint"]
+        self.template = session.metadata["chatmill.template"]
+        self._session = session
+
+    def chat_batch(self, rows: int) -> ChatBatch:
+        """A batch of up to `rows` chats, each with a cache of its own, on the weights of this engine."""
+        return ChatBatch(self, SharedCaches(self._session, rows), rows)
+
+
+def open_onnx_engine(
+    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
+) -> Engine:
+    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for.
+
+    Raises ValueError, with the reason, if the graph cannot be read or run.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file}: not a regular file: expected an ONNX graph")
+    session = Session(file, threads=threads, device=device)
+    is_shared = any(node.name == "seqlens_k" for node in session.session.get_inputs())
+    if not is_shared or "chatmill.format" not in session.metadata:
+        return GraphEngine(session, name, context)
+    if session.device != "cpu":
+        raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
+    return SharedCacheEngine(session, name)

@@ -1,18 +1,13 @@
-import re
-from types import SimpleNamespace
-
 import numpy as np
 import onnx
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from chatmill.engines.onnx import graph_probe
-from chatmill.engines.onnx.graph_inputs import read_graph
-from chatmill.engines.onnx.onnx_engine import open_onnx_engine
+from chatmill.engines.onnx_engine import open_onnx_engine
 from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, cached, fused, logits_of, plain
 from support.paths import SHARED
 
@@ -158,14 +153,14 @@ def test_a_run_that_fails_is_one_sentence_and_leaves_what_was_read(plain_file):
 
 
 def test_weights_beside_the_graph_are_read_counted_and_missed(tmp_path):
-    file, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    file, weights = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
     fused(file)
     onnx.save(onnx.load(file), file, save_as_external_data=True, location=weights.name)
     engine = open_file(file)
-    assert engine.num_bytes == file.stat().st_size + weights.stat().st_size > 4 * file.stat().st_size
+    assert engine.num_bytes == file.stat().st_size + weights.stat().st_size
     np.testing.assert_allclose(engine.sequence_logits([1, 2, 3]), logits_of("qwen3", [1, 2, 3]), atol=1e-4)
     weights.unlink()
-    with pytest.raises(ValueError, match=r"model\.onnx: its weights are in 'weights\.bin', which is missing: put it"):
+    with pytest.raises(ValueError, match=r"model\.onnx: ONNX Runtime cannot read it: .*model\.onnx\.data"):
         open_file(file)
 
 
@@ -188,121 +183,6 @@ def test_half_a_graph_is_named(tmp_path):
 def test_a_device_that_is_not_there_is_named_with_those_that_are(plain_file, device):
     with pytest.raises(ValueError, match=f"^device '{device}': not available: expected one of auto, cpu$"):
         open_file(plain_file, device=device)
-
-
-def save_functions(file, depth):
-    """A graph of one node whose function calls another twice, and so on: 2 ** (depth - 1) nodes when it is open."""
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-
-    def function(level):
-        calls = [("x", "m"), ("m", "y")]
-        nodes = [helper.make_node(f"f{level + 1}", [a], [b], domain="own") for a, b in calls]
-        nodes = nodes if level < depth - 1 else [helper.make_node("Abs", ["x"], ["y"])]
-        return helper.make_function("own", f"f{level}", ["x"], ["y"], nodes, opsets)
-
-    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "time"])
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, ["batch", "time"])
-    graph = helper.make_graph([helper.make_node("f0", ["input_ids"], ["y"], domain="own")], "bomb", [ids], [y])
-    functions = [function(level) for level in range(depth)]
-    onnx.save(helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8), file)
-
-
-def test_a_graph_that_takes_hours_to_open_is_refused_after_seconds(tmp_path, monkeypatch):
-    monkeypatch.setattr(graph_probe, "SECONDS", 2)
-    save_functions(tmp_path / "bomb.onnx", 25)
-    assert (tmp_path / "bomb.onnx").stat().st_size < 2000
-    with pytest.raises(
-        ValueError, match=r"bomb\.onnx: opening it and reading a token takes more than the limit of 2 s"
-    ):
-        open_file(tmp_path / "bomb.onnx")
-
-
-def test_a_graph_that_takes_all_memory_is_refused(plain_file, tmp_path):
-    model = onnx.load(plain_file)
-    model.graph.initializer.append(numpy_helper.from_array(np.array([10**10]), "size"))
-    nodes = [
-        ("ConstantOfShape", ["size"], ["zeros"]),
-        ("ReduceSum", ["zeros"], ["sum"]),
-        ("Add", ["logits", "sum"], ["all"]),
-    ]
-    model.graph.node.extend(helper.make_node(*node) for node in nodes)
-    model.graph.output[0].name = "all"
-    onnx.save(model, tmp_path / "bomb.onnx")
-    with pytest.raises(ValueError, match=r"bomb\.onnx: opening it takes more than the limit of 512 MB of memory"):
-        open_file(tmp_path / "bomb.onnx")
-
-
-def node(name, kind, *shape):
-    return SimpleNamespace(name=name, type=f"tensor({kind})", shape=list(shape))
-
-
-IDS, LOGITS = node("input_ids", "int64", "b", "t"), node("logits", "float", "b", "t", 96)
-
-
-@pytest.mark.parametrize(
-    ("past", "present", "empty", "axis"),
-    [
-        (("past_0", 2, "b", 4, "p", 8), ("present_0", 2, "b", 4, "s", 8), (2, 1, 4, 0, 8), 3),
-        (("past.0.key", None, 4, None, 8), ("present.0.key", None, 4, None, 8), (1, 4, 0, 8), 2),
-        (("past_key_0", "b", "n", 4, 8), ("present_key_0", "b", "n", 4, 8), (1, 0, 4, 8), 1),
-        (("k", "batch_size", "h", "past_len", 8), ("k_out", "batch_size", 4, "len", 8), (1, 4, 0, 8), 2),
-        (("layer_3_key", 1, 4, "x", 8), ("new_layer_3_key", 1, 4, "y", 8), (1, 4, 0, 8), 2),
-        (("past_conv.0", "b", 32, 4), ("present_conv.0", "b", 32, 4), (1, 32, 4), None),
-        (("past.0.key", "b", 4, "past", "d"), ("present.0.key", "b", 4, "all", "d"), (1, 4, 0, None), 2),
-        (("past_keys", 6, "b", 4, "past", 8), ("present_keys", 6, "b", 4, "all", 8), (6, 1, 4, 0, 8), 3),
-    ],
-)
-def test_a_past_is_found_with_its_present_and_the_axis_that_grows(past, present, empty, axis):
-    ids = IDS if None not in past else node("input_ids", "int64", None, None)
-    outputs = [node(present[0], "float", *present[1:]), LOGITS]
-    cache = read_graph([ids, node(past[0], "float", *past[1:])], outputs).caches[0]
-    assert (cache.present, cache.empty_shape, cache.axis) == (present[0], empty, axis)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "message"),
-    [
-        (
-            [IDS, node("encoder_hidden_states", "float", "b", "e", 64)],
-            [LOGITS],
-            "input 'encoder_hidden_states' (tensor(float), ['b', 'e', 64]) is not recognised: expected input_ids, ",
-        ),
-        ([IDS, node("beam_idx", "int32", "b")], [LOGITS], "input 'beam_idx' (tensor(int32), ['b']) is not recog"),
-        (
-            [node("x", "float", "b", "t", 8)],
-            [LOGITS],
-            "no input is input_ids, nor the only one of integers (batch, tim",
-        ),
-        (
-            [IDS],
-            [node("last_hidden_state", "float", "b", "t", 64)],
-            "no output can be the logits (batch, time, vocabulary): the outputs are 'last_hidden_state' (tensor(",
-        ),
-        (
-            [IDS, node("past.0.key", "float", "b", 2, "p", 8)],
-            [LOGITS],
-            "no output is the present of input 'past.0.key' (tensor(float), ['b', 2, 'p', 8]): the other outp",
-        ),
-        (
-            [IDS, node("past.0.key", "float", "b", "x", "y", 8)],
-            [LOGITS, node("present.0.key", "float", "b", "x", "y", 8)],
-            "cannot tell which of its dimensions [1, 2] is the past",
-        ),
-        (
-            [IDS, node("past.0.key", "float", "b", 2, "past_sliding_length", 8)],
-            [LOGITS, node("present.0.key", "float", "b", 2, "total_sliding_length", 8)],
-            "a sliding past is not supported: export the graph without",
-        ),
-        (
-            [IDS, node("past.0.key", "float", "b", 2, 127, 8)],
-            [LOGITS, node("present.0.key", "float", "b", 2, 128, 8)],
-            "its past has another fixed length than that of present.0.key",
-        ),
-    ],
-)
-def test_what_is_not_understood_is_named(inputs, outputs, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read_graph(inputs, outputs)
 
 
 def test_an_unknown_input_is_named_with_its_file(tmp_path):

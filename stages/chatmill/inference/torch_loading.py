@@ -1,0 +1,102 @@
+"""Open models whose weights are read by PyTorch: Hugging Face folders, files of torch.save, and GGUF files.
+
+Apart from model_loading, as exports to ONNX are opened where PyTorch is not installed.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from chatmill.checkpoints.configuration import UnsupportedArchitecture
+from chatmill.checkpoints.weights import weight_files
+from chatmill.engines.engine import Engine
+from chatmill.engines.pytorch_engine import PyTorchEngine, resolve_device
+from chatmill.engines.transformers_engine import open_transformers_engine
+from chatmill.gguf_import import FIELD, read_gguf, read_shape, read_tensors, read_vocabulary
+from chatmill.inference.model_metadata import ModelMetadata
+from chatmill.model.chat_model import ChatModel
+from chatmill.model.checkpoint_loading import load_chat_model, model_from_weights
+from chatmill.pipeline.manifest import check_manifest
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.tokenizer_loading import make_lossless
+from chatmill.tokenizer.vocabulary.preprocessing import adds_prefix_space
+
+END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")  # that end answers in llama.cpp
+
+
+def open_weights(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
+    """The engine of a model folder, or of one file of weights; transformers runs what our model cannot represent.
+
+    Raises ValueError for a damaged or unknown model.
+    """
+    if not path.exists():
+        raise ValueError(f"{path}: no such model")
+    folder = path if path.is_dir() else path.parent
+    check_manifest(folder)
+    try:
+        model, content = load_chat_model(path, resolve_device(device))
+    except UnsupportedArchitecture as error:
+        return open_transformers_engine(folder, weight_files(path), str(error), device=device, threads=threads)
+    section = content.get("chatmill")  # what train_model wrote
+    origin = {
+        key: str(section.get(key, "")) if isinstance(section, dict) else "" for key in ("fingerprint", "template")
+    }
+    return PyTorchEngine(model, **origin, device=device, threads=threads)
+
+
+class GGUFModel(NamedTuple):
+    engine: PyTorchEngine
+    tokenizer: ChatTokenizer
+    metadata: ModelMetadata
+
+
+def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> GGUFModel:
+    """Open a file. Quantized weights become float32.
+
+    Raises ValueError for a damaged file, and for an architecture or a tokenizer that chatmill does not have.
+    """
+    check_manifest(file.parent)
+    content = read_gguf(file)
+    fields = content.fields
+    try:
+        config, vocabulary = read_shape(content), read_vocabulary(fields)
+        if config.vocab_size < len(vocabulary.tokens):
+            raise ValueError(f"{len(vocabulary.tokens):,} tokens, but embeddings of {config.vocab_size:,}")
+        with torch.device("meta"):
+            names = list(ChatModel(config).state_dict())
+        weights = read_tensors(content, config, names)
+        expected = fields.get("chatmill.fingerprint", vocabulary.fingerprint)
+        if vocabulary.fingerprint != expected:
+            raise ValueError("its tokenizer is not the one the model was trained with: make the file anew")
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    model = model_from_weights(config, weights, resolve_device(device), file)
+    origin = {name: str(fields.get(f"chatmill.{name}", "")) for name in ("fingerprint", "template")}
+    engine = PyTorchEngine(model, **origin, device=device, threads=threads)
+    leading_space = adds_prefix_space(vocabulary.steps)
+    tokenizer = ChatTokenizer(make_lossless(vocabulary), leading_space=leading_space)
+    return GGUFModel(engine, tokenizer, _metadata(fields, tokenizer, config.max_position_embeddings))
+
+
+def _metadata(fields: dict[str, Any], tokenizer: ChatTokenizer, context: int) -> ModelMetadata:
+    """What llama.cpp takes from the fields: the token that begins a text, and those that end an answer."""
+    jinja = fields.get("tokenizer.chat_template", "")
+    jinja = jinja if isinstance(jinja, str) else ""
+    ids = {kind: fields.get(f"{FIELD}{kind}_token_id") for kind in ("bos", "eos", "eot", "eom")}
+    known = {kind: i for kind, i in ids.items() if type(i) is int and 0 <= i < len(tokenizer.vocabulary.tokens)}
+    bos = known.pop("bos", None)
+    name = next((name for name, i in tokenizer.special.items() if i == bos), "")
+    if jinja:
+        begins = "bos_token" in jinja or (bool(name) and name in jinja)
+    else:
+        begins = bool(fields.get(f"{FIELD}add_bos_token", fields.get(f"{FIELD}model") == "llama"))
+    named = {tokenizer.special[token] for token in END_TOKENS if token in tokenizer.special}
+    tools = fields.get("chatmill.tools", [])
+    return ModelMetadata(
+        context=context,
+        bos_id=bos if begins else None,
+        stop_ids=frozenset(known.values()) | frozenset(named),
+        chat_template=jinja,
+        tools=tuple(map(str, tools)) if isinstance(tools, list) else (),
+    )
