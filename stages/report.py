@@ -126,7 +126,6 @@ def main(
         sections.checks(measured),
         answers.chats(chats),
         answers.skills(measured),
-        answers.calibration(measured),
         answers.persona(measured),
         answers.talk(measured),
         answers.lengths(measured),

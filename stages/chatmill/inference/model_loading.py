@@ -48,6 +48,7 @@ def load_model(
     model = find_model(Path(path))
     folder = model if model.suffix == GGUF else _metadata_folder(model)
     own_tokenizer = None
+    engine: Engine
     try:
         if model.suffix == GGUF:
             from chatmill.inference.torch_loading import open_gguf  # exports run where PyTorch is not installed

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import chain
 
-from chatmill.report.chart import Line, bar, line_chart, linear_axis
+from chatmill.report.chart import bar
 from chatmill.report.markup import Html, section, table, tag, words
 from chatmill.report.metrics import Metrics, get_nested, number, percent, percent_range
 
@@ -59,38 +59,6 @@ def wrong_answers(evaluation: Metrics) -> Html:
     return tag("details", tag("summary", "Wrong answers"), listed)
 
 
-def calibration(evaluation: Metrics) -> Html:
-    """How often the likeliest token is the true one, by the chance that the model gives it."""
-    measured = get_nested(evaluation, "calibration", default={})
-    right = measured.get("right")
-    if not right:
-        return Html()
-    points = [(measured["chance"][name], share) for name, share in right.items()]
-    lines = [Line("the model", points), Line("perfect", [(0.0, 0.0), (1.0, 1.0)], color=4, dashed=True)]
-    share_axis, chance_axis = (
-        linear_axis(name, [1.0]) for name in ("share of tokens that are right", "chance of the likeliest token")
-    )
-    rows = [
-        (
-            f"{number(100 * float(name))} % and more",
-            percent(measured["chance"][name]),
-            share_cell(evaluation, "calibration", "right", name),
-            number(get_nested(evaluation, "counts", "calibration", "right", name)),
-        )
-        for name in right
-    ]
-    note = (
-        "In held-out trained text. Below the diagonal the model is too sure of itself. On average the two are "
-        f"{percent(measured.get('error'))} apart (the expected calibration error)."
-    )
-    head = ("chance", "mean", "right", "tokens")
-    columns = (
-        line_chart("Calibration", lines, chance_axis, share_axis),
-        table("By chance of the likeliest token, with 95 % intervals", head, rows),
-    )
-    return section("Calibration", tag("p", note, class_="note"), tag("div", *columns, class_="columns"))
-
-
 def share_cell(evaluation: Metrics, *path: str) -> str:
     """A share and its interval."""
     limits = get_nested(evaluation, "intervals", *path)
@@ -101,7 +69,6 @@ def talk(evaluation: Metrics) -> Html:
     """Whether the model knows true replies from others, and how much of its answers is copied."""
     copies = get_nested(evaluation, "verbatim", default={})
     shares = [
-        ("true reply found among 20 (hits@1; by chance 5.0 %)", ("hits_at_1",)),
         ("answers that stand word for word in the training data", ("verbatim", "share")),
         ("true answers of the test set that do", ("verbatim", "true", "share")),
     ]

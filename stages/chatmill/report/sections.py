@@ -63,7 +63,6 @@ def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
             percent(get_nested(evaluation, "sense", "first")),
             "of replies to first messages, on unseen phrasings",
         ),
-        ("True reply first", percent(get_nested(evaluation, "hits_at_1")), "of 20 replies; by chance 5.0 %"),
         ("Copied answers", percent(get_nested(evaluation, "verbatim", "share")), "stand in the training data"),
         ("Complete answers", percent(get_nested(evaluation, "stops_rate")), "ended by the model"),
         ("Time per token", f"{number(milliseconds)} ms", f"{engine}, prompt of {prompt}" if engine else ""),

@@ -1,6 +1,6 @@
 """The key figures of a run, by which runs are compared and which DVC tracks as metrics.
 
-Bits per byte, skills, `stops_rate` and `hits_at_1` are measured on the test set, `validation_bits_per_byte` at the last
+Bits per byte, skills, and `stops_rate` are measured on the test set, `validation_bits_per_byte` at the last
 step of training that measures it. `sense_first`, `sense_later`, `sense_noisy` and `recall` are shares of replies to a
 persona's user that make sense; `verbatim` is the share of answers to talk that stand word for word in training data.
 `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in all runs;
@@ -39,7 +39,6 @@ def key_figures(
         "sense_later": get_nested(evaluation, "sense", "later"),
         "sense_noisy": get_nested(evaluation, "sense", "noisy"),
         "recall": get_nested(evaluation, "recall"),
-        "hits_at_1": get_nested(evaluation, "hits_at_1"),
         "verbatim": get_nested(evaluation, "verbatim", "share"),
         "model_mb": get_nested(evaluation, "engines", ENGINE, "size_mb"),
         "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),

@@ -257,7 +257,7 @@ def notify_of_run(run: Run) -> None:
     """Print on stderr how a model was measured."""
     engine = run.loaded.engine
     documents = len(run.text.sums["all"][0])
-    counts = f"{plural(documents, 'document')}, {plural(len(run.correct), 'exercise')}, {len(run.hits)} rankings"
+    counts = f"{plural(documents, 'document')} and {plural(len(run.correct), 'exercise')}"
     notify(f"{run.name}: {engine.name} on {device_name(engine)}: {counts}")
 
 

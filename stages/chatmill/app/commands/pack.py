@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from chatmill.app.commands.qwen3c import export_qwen3c
-from chatmill.app.introduction import TEST_SET, data_prompts
 from chatmill.app.page.builder import build_page
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
@@ -76,8 +75,6 @@ def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str
     fields = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     tags = ["chatmill", *(tag for part, tag in {"gguf": "gguf", "onnx": "onnx"}.items() if part in parts)]
     lines = ["---", *(f"{key}: {value}" for key, value in fields.items()), "tags:", *(f"- {tag}" for tag in tags)]
-    prompts = data_prompts(data / TEST_SET, generated_only=True)
-    lines += ["widget:", *(f"- text: {json.dumps(prompt)}" for prompt in prompts)] if prompts else []
     lines += ["---", "", f"# {name}", "", *_description(data, config), "", "## Run it", ""]
     for part, (title, language, code) in RUN.items():
         if part in ("transformers", "chatmill", *parts):

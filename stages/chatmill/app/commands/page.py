@@ -28,19 +28,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the page, and print its size."""
     from chatmill.app.page.builder import build_page  # slow to import
-    from chatmill.app.server.run_introductions import introduce_named_run
 
     if options.output.is_dir():
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")
     if not options.output.absolute().parent.is_dir():
         raise ValueError(f"{options.output.parent}: no such folder")
     with fetch_model(options.model) as model:
-        prompts = None
-        if not Path(options.model).exists():
-            prompts = introduce_named_run(options.model, Path.cwd(), generated_only=True).prompts
         own = Path(options.model) in MODEL_FOLDERS
         name = options.name or ("chatmill" if own else Path(options.model).absolute().name)
-        page = build_page(model, name, prompts)
+        page = build_page(model, name)
     with atomic_output(options.output) as place, explain_full_disk([options.output]):
         place.write_bytes(page)
     print(f"{options.output}: {len(page) / 1e6:,.1f} MB")

@@ -3,7 +3,6 @@
 import argparse
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,9 +31,8 @@ def sample_lines(sample: Sample) -> Iterator[str]:
     yield f"{sample.path}: {count}{in_words(sample.kinds)}, {format_size(sample.bytes)}{entries}"
     yield from left_out_lines(sample)
     if not sample.is_complete:
-        places = ", ".join(dict.fromkeys(excerpt.where for excerpt in sample.excerpts))
-        several = f" of {len({excerpt.origin for excerpt in sample.excerpts})} files" if len(sample.files) > 1 else ""
-        yield f"all that follows is of a sample from {places}{several}"
+        several = f" of {len(sample.read)} files" if len(sample.files) > 1 else ""
+        yield f"all that follows is of a sample from the beginning{several}"
     if not sample.kind.is_text and sample.kind.container != Container.YAML:
         yield from columns_lines(sample.rows)
 
@@ -173,21 +171,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show what is there on stderr, and print its section on stdout; 1 if there is none to propose."""
     path: Path = options.look
-    with tempfile.TemporaryDirectory(prefix="chatmill-") as scratch:
-        sample = take_sample(path, Path(scratch))
-        try:
-            trial = propose(sample, Path(scratch))
-        except NoGuessError as error:
-            show(sample_lines(sample))
-            show([""])
-            raise ValueError(f"{path}: no section can be proposed: {error}") from error
+    sample = take_sample(path)
+    try:
+        trial = propose(sample)
+    except NoGuessError as error:
         show(sample_lines(sample))
-        count_tokens = counter_of(options.tokenizer)
-        card = make_card(trial.records, count_tokens=count_tokens)
-        show(trial_lines(trial))
-        show(card_lines(card, speaker_names(sample, trial)))
-        show(conversation_lines(examples(trial)))
-        show(doubt_lines(trial))
+        show([""])
+        raise ValueError(f"{path}: no section can be proposed: {error}") from error
+    show(sample_lines(sample))
+    count_tokens = counter_of(options.tokenizer)
+    card = make_card(trial.records, count_tokens=count_tokens)
+    show(trial_lines(trial))
+    show(card_lines(card, speaker_names(sample, trial)))
+    show(conversation_lines(examples(trial)))
+    show(doubt_lines(trial))
     show([""])
     sys.stderr.flush()
     sys.stdout.write(section_text(sample, trial))

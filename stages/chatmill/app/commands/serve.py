@@ -6,12 +6,10 @@ import socket
 import threading
 import webbrowser
 from dataclasses import fields
-from ipaddress import ip_address
 from pathlib import Path
 
 from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
-from chatmill.app.server.http_protocol import MAX_CONNECTIONS_OF_ADDRESS
 from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
@@ -20,7 +18,7 @@ from chatmill.app.terminal.text import plural
 from chatmill.inference.sampler import Sampling
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]
 EXAMPLES = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
   chatmill serve --open                                 the same, and its page opens in the browser
@@ -60,14 +58,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         help="another site whose pages may send requests; may be repeated",
-    )
-    add(
-        "--proxy",
-        action="append",
-        default=[],
-        metavar="ADDRESS",
-        help=f"IP address of a reverse proxy, which may open more than {MAX_CONNECTIONS_OF_ADDRESS} connections; "
-        "may be repeated (this machine always may)",
     )
     add(
         "--api-key",
@@ -113,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"chatmill: {page}", flush=True)
         if options.open:
             threading.Thread(target=open_page, args=[page], daemon=True).start()
-        Server(app, models, grace=options.grace, verbose=options.verbose, proxies=options.proxy).run([bound])
+        Server(app, models, grace=options.grace, verbose=options.verbose).run([bound])
 
 
 def open_page(url: str) -> None:
@@ -135,11 +125,6 @@ def check(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected 0 to 86400 seconds")
     if options.threads is not None:
         check_positive("--threads", options.threads, MAX_THREADS)
-    for proxy in options.proxy:
-        try:
-            ip_address(proxy)
-        except ValueError as error:
-            raise ValueError(f"--proxy {proxy}: expected an IP address, such as 192.0.2.7") from error
     if not is_loopback(options.host) and not options.api_key:
         raise ValueError(
             f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"
@@ -159,14 +144,12 @@ def serving_options(options: argparse.Namespace) -> ServingOptions:
         options.max_tokens,
         options.time_limit,
         options.strict,
-        shows_data=is_loopback(options.host) and not options.allow_host,
     )
 
 
 def hosts(options: argparse.Namespace) -> list[str]:
     """The allowed values of a request's Host header, without port."""
-    bound = f"[{options.host}]" if ":" in options.host else options.host
-    return [*LOCAL_HOSTS, bound, *options.allow_host]
+    return [*LOCAL_HOSTS, options.host, *options.allow_host]
 
 
 def address(bound: socket.socket) -> str:

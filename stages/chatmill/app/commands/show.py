@@ -4,14 +4,13 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 import numpy as np
 
-from chatmill.app.fairness import LanguageCost, language_costs, read_parallel
 from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
 from chatmill.app.named_models import repro_commands
 from chatmill.app.terminal.text import StyledLine
@@ -78,14 +77,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--model", type=Path, metavar="PATH", help="also show the chunks of a model with learned chunking")
     add("--template", choices=get_args(TemplateName), default="chatml", help="of conversations (default: %(default)s)")
-    add("--parallel", type=Path, metavar="FILE", help="also compare languages: rows of language, key and text")
     add("--html", type=Path, metavar="FILE", help="write an HTML page instead of printing")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the tokens and tables, or write them as a page."""
     content = read_input(options)
-    parallel = read_parallel(options.parallel) if options.parallel else {}
     tokenizers = read_tokenizers(options)
     views = (
         [] if content is None else [tokenize_content(content, *item, options.template) for item in tokenizers.items()]
@@ -93,8 +90,6 @@ def run(options: argparse.Namespace) -> None:
     tables = [sizes(views)] if views else []
     if options.model and content is not None:
         views.append(chunks_of(content, options.model, options.template))
-    if parallel:
-        tables += fairness({name: language_costs(parallel, tokenizer) for name, tokenizer in tokenizers.items()})
     if options.html:
         options.html.write_text(page(content, views, tables), encoding="utf-8")
     else:
@@ -113,10 +108,8 @@ def read_input(options: argparse.Namespace) -> TextOrConversation | None:
         return read_input_file(options.file, options.index)
     if options.text is not None:
         return parse_input(os.fsencode(options.text), options.index, "TEXT")
-    if options.parallel:
-        return None
     if sys.stdin.isatty():
-        raise ValueError("nothing to show: pass a text, --file or --parallel, or pipe a text in")
+        raise ValueError("nothing to show: pass a text or --file, or pipe a text in")
     return parse_input(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), options.index, "standard input")
 
 
@@ -202,29 +195,6 @@ def sizes(views: Sequence[Tokenization]) -> Table:
         per_token = number(sum(map(len, text)) / len(text) if text else None, decimals=2)
         rows.append((name, tokenizer.vocabulary.type, f"{tokenizer.num_text:,}", f"{len(tokens):,}", per_token))
     return Table("Tokenizers", ("", "type", "text vocabulary", "tokens", "bytes per token"), rows)
-
-
-def fairness(costs_by_tokenizer: Mapping[str, Mapping[str, LanguageCost]]) -> list[Table]:
-    """The cost of languages with each tokenizer, sorted by that of the first tokenizer."""
-    first = next(iter(costs_by_tokenizer.values()))
-    languages = sorted(first, key=lambda language: first[language].sentence_ratio)
-
-    def beside_english(caption: str, value: str, ratio: str) -> Table:
-        rows = []
-        for language in languages:
-            cells = [str(first[language].sentences)]
-            for by_language in costs_by_tokenizer.values():
-                cost = by_language[language]
-                cells += [f"{getattr(cost, value):.2f}", f"{getattr(cost, ratio):.2f}"]
-            rows.append((language, *cells))
-        return Table(
-            caption, ("", "sentences", *(name for one in costs_by_tokenizer for name in (one, "× English"))), rows
-        )
-
-    return [
-        beside_english("Tokens per sentence", "tokens_per_sentence", "sentence_ratio"),
-        beside_english("Tokens per byte", "tokens_per_byte", "byte_ratio"),
-    ]
 
 
 def print_views(views: Sequence[Tokenization], tables: Sequence[Table]) -> None:

@@ -2,14 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from chatmill.app.look.excerpts import BEGINNING, COPIED_ENTRIES, Excerpt
 from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
 from chatmill.app.look.guess import Guess, NoGuessError, text_file
 from chatmill.app.look.rows import guess_rows
@@ -24,7 +23,6 @@ from chatmill.pipeline.parts import size_of
 
 ENOUGH = 0.95  # share of kept entries with which no other guess is tried
 MIN_KEPT = 0.8  # share of kept entries below which a section is of little use
-_OF_SEVERAL_LINES = ("oasst", "documents")  # whose entries begin before an excerpt
 _MAX_GUESSES = 3  # that are tried
 
 
@@ -63,18 +61,10 @@ def try_section(guess: Guess, sample: Sample) -> Trial:
     if guess.format == "hub":
         return trial
     seen = defaultdict[str, list[int]](lambda: [0, 0])
-    several_files = len({excerpt.origin for excerpt in sample.excerpts}) > 1
-    for excerpt in sample.excerpts:
-        is_copy = excerpt.where != BEGINNING
-        if is_copy and (guess.format in _OF_SEVERAL_LINES or "parent" in guess.columns):
-            continue
-        limit = min(COPIED_ENTRIES, sample.limit) if is_copy else sample.limit
-        place = str(excerpt.origin) if several_files else excerpt.where
+    for file in sample.read:
         try:
-            _read(trial, tally, excerpt, parameters_of(guess, excerpt.file, limit=limit), seen[place])
+            _read(trial, tally, parameters_of(guess, file, limit=sample.limit), seen[str(file)])
         except (ValueError, OSError) as error:
-            if trial.records and is_copy:
-                continue  # a copy may begin within a row
             trial.problem = str(error)
     trial.kept = {place: (kept, count) for place, (kept, count) in seen.items()}
     trial.counts = tally.content()
@@ -86,25 +76,18 @@ def parameters_of(guess: Guess, path: Path, **others: Any) -> SourceParameters:
     return SourceParameters.model_validate({**guess.section(), "path": path, **others})
 
 
-def _read(trial: Trial, tally: Tally, excerpt: Excerpt, parameters: SourceParameters, seen: list[int]) -> None:
+def _read(trial: Trial, tally: Tally, parameters: SourceParameters, seen: list[int]) -> None:
     for entry in records("look", parameters, tally):
         if isinstance(entry, Record):
             trial.records.append(entry)
         elif not entry.part:
             trial.reasons[entry.reason] += 1
         if isinstance(entry, Reject):
-            trial.first.setdefault(entry.reason, _placed(entry, excerpt))
+            trial.first.setdefault(entry.reason, entry)
         is_entry = isinstance(entry, Record) or not entry.part
         seen[0] += isinstance(entry, Record)
         seen[1] += is_entry
         trial.entries += is_entry
-
-
-def _placed(reject: Reject, excerpt: Excerpt) -> Reject:
-    """The reject with its place in the original file."""
-    if excerpt.file == excerpt.origin:
-        return reject
-    return replace(reject, place=f"{excerpt.origin} ({excerpt.where})")
 
 
 def name_of(path: Path) -> str:
@@ -121,7 +104,7 @@ _MAX_DIFFERENT = 60  # files of a folder that are looked at one by one
 _GENERATED = 10_000  # conversations that are proposed to be generated
 
 
-def propose(sample: Sample, scratch: Path) -> Trial:
+def propose(sample: Sample) -> Trial:
     """The likeliest section for a sample, tried on it. Raises NoGuessError.
 
     Of a folder whose files have different shapes, those of the commonest one remain in the sample.
@@ -129,7 +112,7 @@ def propose(sample: Sample, scratch: Path) -> Trial:
     guesses: list[Guess] = []
     different: list[Path] = []
     if 1 < len(sample.files) <= _MAX_DIFFERENT:
-        guesses, different = _keep_commonest(sample, scratch)
+        guesses, different = _keep_commonest(sample)
     if not guesses or guesses[0].format == "table":
         guesses = _guesses(sample.kind, sample.rows, sample.files[0])
     if different:
@@ -151,7 +134,7 @@ def propose(sample: Sample, scratch: Path) -> Trial:
     return trial
 
 
-def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Path]]:
+def _keep_commonest(sample: Sample) -> tuple[list[Guess], list[Path]]:
     """Leave the files in the sample that have the commonest shape by their bytes; returns its guess, and the others."""
     shapes: dict[str, list[Path]] = {}
     guesses: dict[str, Guess] = {}
@@ -173,7 +156,7 @@ def _keep_commonest(sample: Sample, scratch: Path) -> tuple[list[Guess], list[Pa
     if different:
         every = [*sample.files, *sample.others]
         sample.files = shapes[shape]
-        fill(sample, sorted(every), scratch)
+        fill(sample, sorted(every))
     return [guesses[shape]], different
 
 

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.look.excerpts import BEGINNING, Excerpt, excerpts_of
 from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
@@ -19,7 +18,7 @@ from chatmill.pipeline.parts import size_of
 # Reads some entries of files of any size: from the beginning, and where that is cheap from the middle and the end.
 
 MAX_ENTRIES = 500  # of the beginning of a file
-MAX_BYTES = 3_000_000  # of the entries of an excerpt, about
+MAX_BYTES = 3_000_000  # of the entries of a file, about
 MAX_FILES = 9  # of a folder, of which entries are read
 _MAX_KINDS = 200  # files of a folder that are opened to see what they are
 _TEXT_BYTES = 300_000  # from the beginning of a text file
@@ -34,12 +33,12 @@ class Sample:
     kinds: set[FileKind]  # of the files themselves, some of which may be compressed
     files: list[Path]
     others: list[Path] = field(default_factory=list)  # in the folder
-    excerpts: list[Excerpt] = field(default_factory=list)
+    read: list[Path] = field(default_factory=list)  # of them, those of which the beginning was read
     rows: list[Any] = field(default_factory=list)  # of the beginnings, parsed; of text its paragraphs
     entries: int = 0  # of all files, of text its lines; about, unless these were all read
     is_complete: bool = False
     errors: dict[Path, str] = field(default_factory=dict)  # of files in the folder that cannot be read
-    limit: int = MAX_ENTRIES  # of the entries of an excerpt
+    limit: int = MAX_ENTRIES  # of the entries of a file
 
     @property
     def bytes(self) -> int:
@@ -47,8 +46,8 @@ class Sample:
         return sum(size_of(file) for file in self.files)
 
 
-def take_sample(path: Path, scratch: Path) -> Sample:
-    """A sample of a file, or of those files of a folder whose content has the most bytes; `scratch` gets excerpts.
+def take_sample(path: Path) -> Sample:
+    """A sample of a file, or of those files of a folder whose content has the most bytes.
 
     Raises ValueError for files that cannot be read.
     """
@@ -66,7 +65,7 @@ def take_sample(path: Path, scratch: Path) -> Sample:
     alike = {file for file in every if ending(file) in endings}.difference(opened)
     files = [file for file in every if file in alike or contents.get(file) == chosen]
     sample = Sample(path, chosen, {kinds[file] for file in taken}, files, errors=errors)
-    fill(sample, every, scratch)
+    fill(sample, every)
     return sample
 
 
@@ -98,15 +97,10 @@ def evenly(files: list[Path], count: int) -> list[Path]:
     return [files[round(i * step)] for i in range(min(count, len(files)))]
 
 
-def fill(sample: Sample, every: list[Path], scratch: Path) -> None:
-    """Read excerpts of the sample's files; `every` is all files of the folder."""
+def fill(sample: Sample, every: list[Path]) -> None:
+    """Read the beginnings of the sample's files; `every` is all files of the folder."""
     sample.others = [file for file in every if file not in {*sample.files}]
-    is_single = len(sample.files) == 1
-    sample.excerpts = [
-        excerpt
-        for file in evenly(sample.files, MAX_FILES)
-        for excerpt in excerpts_of(file, sample.kind, scratch, is_single=is_single)
-    ]
+    sample.read = evenly(sample.files, MAX_FILES)
     sample.rows = []
     if sample.kind.is_text:
         _read_text(sample)
@@ -128,12 +122,10 @@ def _read_text(sample: Sample) -> None:
 
 def _read_rows(sample: Sample) -> None:
     """Read the first rows of each file, and estimate the number of all."""
-    most = MAX_ENTRIES if len(sample.excerpts) < 4 else max(30, MAX_ENTRIES // len(sample.excerpts))
+    most = MAX_ENTRIES if len(sample.read) < 4 else max(30, MAX_ENTRIES // len(sample.read))
     size, is_complete = 0, len(sample.files) <= MAX_FILES
-    for excerpt in sample.excerpts:
-        if excerpt.where != BEGINNING:
-            continue
-        rows = _rows(excerpt.file, sample.kind)
+    for file in sample.read:
+        rows = _rows(file, sample.kind)
         for row in islice(rows, most):
             sample.rows.append(row)
             size += _size(row, with_keys=sample.kind.is_json)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -79,12 +79,12 @@ else $load("page/page.js").then(() => $load("chat/chat.js"));"""
 FROM_SERVER, IN_FILE = "all of which comes from this server", "all of which is in this file"
 
 
-def build_page(model: Path, name: str, prompts: Sequence[str] | None = None) -> bytes:
-    """The page of a model, the same bytes each time; an empty chat has its folder's prompts where none are given.
+def build_page(model: Path, name: str) -> bytes:
+    """The page of a model, the same bytes each time.
 
     Raises ValueError for a model that is damaged, or that a page cannot run.
     """
-    content = read_content(model, name, prompts)
+    content = read_content(model, name)
     scripts = [_asset("shared/theme.js"), program()]
     style = _asset("shared/style.css") + _asset("chat/chat.css")
     policy = "; ".join(

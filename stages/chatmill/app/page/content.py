@@ -9,7 +9,7 @@ not every browser has `(?i:…)`. What is not translated is refused.
 import base64
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 
-from chatmill.app.introduction import introduce
 from chatmill.checkpoints.configuration import ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.inference.chat_template import LAYOUTS, ChatmillTemplate, ChatTemplate
@@ -196,8 +195,8 @@ class PageContent(NamedTuple):
     fingerprint: str
 
 
-def read_content(path: Path, name: str, prompts: Sequence[str] | None = None) -> PageContent:
-    """Read a model; its prompts are those of its folder where none are given.
+def read_content(path: Path, name: str) -> PageContent:
+    """Read a model.
 
     Raises UnsupportedPageError for one that the page cannot run, and ValueError for a damaged one."""
     folder = find_model(path)
@@ -225,7 +224,6 @@ def read_content(path: Path, name: str, prompts: Sequence[str] | None = None) ->
         "template": template_content(loaded.template, loaded.tokenizer),
         "stop_ids": sorted(loaded.stop_ids),
         "tools": list(loaded.tools),
-        "prompts": list(introduce(path, generated_only=True).prompts if prompts is None else prompts),
     }
     return PageContent(description, data, loaded.tokenizer.fingerprint)
 

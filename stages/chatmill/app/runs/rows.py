@@ -284,7 +284,6 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
         "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
         "skills": finite_number(get_nested(summary, "skills")),
         "skills_held_back": finite_number(get_nested(summary, "skills_held_back")),
-        "hits_at_1": finite_number(get_nested(summary, "hits_at_1")),
         "verbatim": finite_number(get_nested(summary, "verbatim")),
         "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
         "milliseconds_per_token": milliseconds,

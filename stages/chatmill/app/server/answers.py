@@ -110,7 +110,7 @@ def start_answers(
     return answers
 
 
-def answer_response(models: Models, answers: Sequence[Answer], respond: Callable[[Send], Awaitable[None]]) -> Response:
+def answer_response(answers: Sequence[Answer], respond: Callable[[Send], Awaitable[None]]) -> Response:
     """A response whose jobs end with it."""
 
     async def respond_and_cancel(send: Send) -> None:
@@ -119,7 +119,6 @@ def answer_response(models: Models, answers: Sequence[Answer], respond: Callable
         finally:
             for answer in answers:
                 answer.model.scheduler.cancel(answer.job)
-                models.metrics.count_answer(answer.model.name, answer.job)
 
     return CancellableResponse(respond_and_cancel)
 

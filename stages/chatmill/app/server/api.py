@@ -2,18 +2,16 @@
 
 import secrets
 from time import time
-from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from chatmill.app.server import prometheus, request_models, responses
-from chatmill.app.server.answers import Answer, answer_response, start_answers
+from chatmill.app.server import request_models, responses
+from chatmill.app.server.answers import answer_response, start_answers
 from chatmill.app.server.api_errors import HEADER, report_ignored
-from chatmill.app.server.client_tools import ClientFunction, client_function, ignored_tools, refused_tools
+from chatmill.app.server.client_tools import client_function, ignored_tools, refused_tools
 from chatmill.app.server.jobs import GenerationConfig
-from chatmill.app.server.json_grammar import JsonGrammar
-from chatmill.app.server.models import Model, Models
+from chatmill.app.server.models import Models
 from chatmill.app.server.prompts import chat_prompt, text_prompts
 from chatmill.app.server.request_body import encode_without_blocking, parse
 from chatmill.app.server.streaming import CompletionWriter
@@ -24,44 +22,28 @@ IGNORED_TOOLS = (
 )
 
 
-class Chat(NamedTuple):
-    """The answers to a conversation, and the function of the client that they may call."""
-
-    model: Model
-    answers: list[Answer]
-    function: ClientFunction | None
-
-
-async def start_chat(models: Models, request: Request, parameters: request_models.ChatRequest, num_bytes: int) -> Chat:
-    """Start the answers to a conversation, whose request has so many bytes. Raises ApiError."""
+async def create_chat_completion(models: Models, request: Request) -> Response:
+    """Answer a conversation."""
+    parameters, num_bytes = await parse(models, request, request_models.ChatRequest)
     model = await models.get(parameters.model)
+
+    # Tools: the client's calculator, if the model was trained to call one.
     function = client_function(model, parameters)
     if unknown := ignored_tools(parameters, function):
         if models.options.strict:
             raise refused_tools(model, unknown)
         report_ignored(request, [f"tools.{name}" for name in unknown])
         models.log_once(IGNORED_TOOLS)
-    config = generation_config(
-        models, parameters, parameters.max_completion_tokens or parameters.max_tokens, parameters.num_logprobs
-    )
-    schema, param = function and function.schema, "tools"
-    if schema is None and parameters.response_format:
-        schema, param = parameters.response_format.json_grammar, "response_format"
-    if schema is not None:  # in a thread, as a large schema takes long
-        grammar = await encode_without_blocking(1 << 30, JsonGrammar, model.prompt_builder, schema, param)
-        config = config._replace(grammar=grammar)
+
+    # The prompt, and the answers that are generated while the response is sent.
+    max_tokens = parameters.max_completion_tokens or parameters.max_tokens
+    config = generation_config(models, parameters, max_tokens, parameters.num_logprobs)
     config = config._replace(ends_at_call=function is not None)
     prompt = await encode_without_blocking(num_bytes, chat_prompt, model, parameters, config.max_tokens, function)
-    return Chat(model, start_answers(models, model, [prompt], config, parameters.n or 1), function)
-
-
-async def create_chat_completion(models: Models, request: Request) -> Response:
-    """Answer a conversation."""
-    parameters, num_bytes = await parse(models, request, request_models.ChatRequest)
-    model, answers, function = await start_chat(models, request, parameters, num_bytes)
+    answers = start_answers(models, model, [prompt], config, parameters.n or 1)
     builder = responses.CompletionBuilder("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
     writer = CompletionWriter(answers, parameters, builder, function)
-    return answer_response(models, answers, writer.stream if parameters.stream else writer.send_full)
+    return answer_response(answers, writer.stream if parameters.stream else writer.send_full)
 
 
 async def create_completion(models: Models, request: Request) -> Response:
@@ -73,7 +55,7 @@ async def create_completion(models: Models, request: Request) -> Response:
     answers = start_answers(models, model, prompts, config, parameters.n or 1)
     builder = responses.CompletionBuilder("text", f"cmpl-{secrets.token_hex(12)}", model.name, int(time()))
     writer = CompletionWriter(answers, parameters, builder)
-    return answer_response(models, answers, writer.stream if parameters.stream else writer.send_full)
+    return answer_response(answers, writer.stream if parameters.stream else writer.send_full)
 
 
 async def health(_: Models, __: Request) -> Response:
@@ -83,22 +65,13 @@ async def health(_: Models, __: Request) -> Response:
 
 async def list_models(models: Models, _: Request) -> Response:
     """All models."""
-    return JSONResponse({"object": "list", "data": [await models.entry(name) for name in models.all_names()]})
+    return JSONResponse({"object": "list", "data": [models.describe(name) for name in models.all_names()]})
 
 
 async def show_model(models: Models, request: Request) -> Response:
     """One model."""
     models.check_name(request.path_params["name"])
-    return JSONResponse(await models.entry(request.path_params["name"]))
-
-
-async def show_metrics(models: Models, _: Request) -> Response:
-    """The metrics, with the numbers of running and waiting answers."""
-    schedulers = {model.name: model.scheduler for model in models.loaded()}
-    running = {name: scheduler.num_running for name, scheduler in schedulers.items()}
-    waiting = {name: scheduler.num_waiting for name, scheduler in schedulers.items()}
-    text = models.metrics.text({"chatmill_running_answers": running, "chatmill_waiting_answers": waiting})
-    return Response(text, media_type=prometheus.CONTENT_TYPE)
+    return JSONResponse(models.describe(request.path_params["name"]))
 
 
 def generation_config(

@@ -48,7 +48,11 @@ class ApiError(Exception):
     def response(self) -> Response:
         """The error as an HTTP response."""
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
-        headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        headers |= (
+            {"WWW-Authenticate": 'Basic realm="chatmill: any name, and the API key as password"'}
+            if self.status == 401
+            else {}
+        )
         headers |= {"Connection": "close"} if self.status == 408 else {}
         return JSONResponse(self.as_dict(), self.status, headers)
 
@@ -72,14 +76,10 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(503, str(error) or "out of memory", code="out_of_memory")
 
 
-async def handle_api_error(request: Request, error: Exception) -> Response:
+async def handle_api_error(_: Request, error: Exception) -> Response:
     """Starlette's handler of ApiError; it is async because Starlette would call another one in a thread."""
     assert isinstance(error, ApiError)
-    response = error.response()
-    if request.url.path.startswith("/api/"):  # ollama's clients expect a text
-        headers = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
-        return JSONResponse({"error": error.message}, error.status, headers)
-    return response
+    return error.response()
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:
@@ -160,21 +160,14 @@ class CancellableResponse(Response):
             responding.result()
 
 
-async def send_events(
-    send: Send,
-    events: AsyncIterator[bytes | None],
-    *,
-    content_type: bytes = b"text/event-stream; charset=utf-8",
-    layout: bytes = EVENT,
-    ping: bytes = b": still here\n\n",
-    last: bytes = EVENT % b"[DONE]",
-) -> None:
-    """Send server-sent events, or events in another layout, and what ends them; None is sent as a ping."""
-    headers = [(b"content-type", content_type), (b"x-accel-buffering", b"no")]
+async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
+    """Send server-sent events, and the one that ends them; None is sent as a ping."""
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     async for event in events:
-        await send({"type": "http.response.body", "body": ping if event is None else layout % event, "more_body": True})
-    await send({"type": "http.response.body", "body": last, "more_body": False})
+        body = b": still here\n\n" if event is None else EVENT % event
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
 
 
 async def send_response(send: Send, response: Response) -> None:

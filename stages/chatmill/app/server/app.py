@@ -4,35 +4,36 @@ import asyncio
 import logging
 import socket
 import traceback
-from collections.abc import Collection
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import cast
 
 import uvicorn
 import uvicorn.logging
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from chatmill.app.server import assets, routes, runs, verdicts
 from chatmill.app.server.api_errors import (
+    HEADER,
     ApiError,
     IgnoredParametersMiddleware,
     handle_api_error,
     handle_exception,
     handle_http_exception,
 )
-from chatmill.app.server.http_protocol import LimitedProtocol
 from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
-from chatmill.app.server.prometheus import MetricsMiddleware
 from chatmill.app.server.security import SecurityMiddleware
 
 KEEP_ALIVE_SECONDS = 30  # after which an idle connection is closed
+MAX_CONNECTIONS = 512  # at once; others are refused with status 503
+MAX_HEADER_BYTES = 32_768  # of a request's line and headers
 
 
 def create_app(
@@ -42,17 +43,28 @@ def create_app(
     origins: list[str],
     api_key: str | None,
     chat: LoadedChat | None = None,
-) -> ASGIApp:
-    """The ASGI application: API, runs and pages behind the security middleware; `chat` opens in the page."""
-    api_routes = routes.routes(models)
+) -> Starlette:
+    """The ASGI application: API, runs and pages; `chat` opens in the page."""
     judge = verdicts.Verdicts(known_runs, Path.cwd())
     app = Starlette(
         routes=[
-            *api_routes,
+            *routes.routes(models),
             *verdicts.routes(judge),
             *runs.routes(known_runs),
             *loaded_chat_routes(chat),
             *assets.routes(),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(SecurityMiddleware, origins=origins, key=api_key),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type"],
+                expose_headers=[HEADER],
+            ),
+            Middleware(IgnoredParametersMiddleware),
         ],
         exception_handlers={
             ApiError: handle_api_error,
@@ -62,9 +74,7 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False
-    paths = frozenset(route.path for route in api_routes)
-    counted = MetricsMiddleware(IgnoredParametersMiddleware(app), models.metrics, paths)
-    return SecurityMiddleware(counted, hosts=hosts, origins=origins, key=api_key)
+    return app
 
 
 async def handle_disconnect(_: Request, __: Exception) -> Response:
@@ -86,17 +96,15 @@ class RedactingFormatter(uvicorn.logging.DefaultFormatter):
 class Server(uvicorn.Server):
     """Uvicorn with a graceful shutdown: running answers get `grace` seconds, then they are ended."""
 
-    def __init__(
-        self, app: ASGIApp, models: Models, *, grace: float, verbose: bool, proxies: Collection[str] = ()
-    ) -> None:
-        """`proxies` are the addresses of reverse proxies, whose connections are those of many clients."""
+    def __init__(self, app: ASGIApp, models: Models, *, grace: float, verbose: bool) -> None:
         log_config = deepcopy(uvicorn.config.LOGGING_CONFIG)
         log_config["formatters"]["default"]["()"] = RedactingFormatter
         config = uvicorn.Config(
             app,
-            http=cast(type[asyncio.Protocol], partial(LimitedProtocol, proxies=proxies)),
+            http="h11",
             ws="none",
-            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(grace) + 5,

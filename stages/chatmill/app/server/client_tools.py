@@ -5,8 +5,7 @@ A model that was trained to call the calculator calls a function like it, one wh
     {"type": "function", "function": {"name": "calculator", "parameters":
         {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}}}
 
-Any model can be made to call one function by `tool_choice`: its arguments are then JSON of the function's schema
-(chatmill.app.server.json_grammar). Other tools are ignored, as a model may always answer without a call.
+Other tools are ignored, as a model may always answer without a call; a call cannot be forced.
 """
 
 import json
@@ -23,14 +22,10 @@ EXPRESSIONS = ("expression", "expr", "formula", "equation")  # names of a calcul
 
 
 class ClientFunction(NamedTuple):
-    """The function that an answer may call. `expression` is the parameter that takes the model's call.
-
-    An answer to which `schema` applies is JSON of the function's arguments.
-    """
+    """The function that an answer may call. `expression` is the parameter that takes the model's call."""
 
     name: str
-    expression: str = ""
-    schema: dict[str, Any] | None = None
+    expression: str
 
 
 class ClientCall:
@@ -48,10 +43,6 @@ class ClientCall:
     def delta(self, parts: Sequence[Part], *, first: bool) -> dict[str, Any]:
         """The fields of a delta for the parts that were added to an answer."""
         text = "".join(part.text for part in parts if part.kind == "text")
-        if self.function.schema is not None:
-            named = {"id": self.id, "type": "function"} if first else {}
-            function = {"name": self.function.name} if first else {}
-            return {"tool_calls": [{"index": 0, **named, "function": {**function, "arguments": text}}]}
         delta: dict[str, Any] = {"content": text} if text or first else {}
         calls = [part.text for part in parts if part.kind == "call"]
         if calls:
@@ -62,29 +53,27 @@ class ClientCall:
 
 
 def client_function(model: Model, parameters: request_models.ChatRequest) -> ClientFunction | None:
-    """The function of the client that an answer may call. Raises ApiError where a required call is not possible."""
-    tools, choice = parameters.tools or [], parameters.tool_choice
-    if not tools:
-        if choice in (None, "none", "auto"):
-            return None
-        raise _invalid("tool_choice", f"{_describe(choice)}: there are no `tools`")
-    if choice == "none":
+    """The function of the client that an answer may call. Raises ApiError where a call is required."""
+    choice = parameters.tool_choice
+    if choice not in (None, "none", "auto"):
+        raise ApiError(
+            400,
+            "tool_choice: expected 'auto' or 'none': a call cannot be forced",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    if choice == "none" or CALCULATOR not in model.prompt_builder.tools:
         return None
-    functions = {tool.function.name: tool.function for tool in tools if tool.function}
-    if choice not in (None, "auto"):
-        name = _chosen_name(choice, list(functions))
-        return ClientFunction(name, schema=functions[name].parameters or {"type": "object", "properties": {}})
-    if CALCULATOR in model.prompt_builder.tools:
-        for function in functions.values():
-            if expression := expression_parameter(function):
-                return ClientFunction(function.name, expression)
+    for function in (tool.function for tool in parameters.tools or [] if tool.function):
+        if expression := expression_parameter(function):
+            return ClientFunction(function.name, expression)
     return None
 
 
 def ignored_tools(parameters: request_models.ChatRequest, function: ClientFunction | None) -> list[str]:
     """The names of the tools that an answer could call if the model knew them."""
     tools = parameters.tools or []
-    if parameters.tool_choice not in (None, "auto"):
+    if parameters.tool_choice == "none":
         return []
     return [tool.name for tool in tools if not (function and tool.function and tool.name == function.name)]
 
@@ -94,21 +83,8 @@ def refused_tools(model: Model, names: Sequence[str]) -> ApiError:
     calculator = "a calculator only (one required text, such as `expression`)"
     known = calculator if CALCULATOR in model.prompt_builder.tools else "no tools"
     given = f"tools: {model.name} calls {known}, got {', '.join(names):.200}"
-    message = f"{given}: leave them out, or choose one function by `tool_choice`"
+    message = f"{given}: leave them out"
     return ApiError(400, message, param="tools", code="unsupported_parameter")
-
-
-def _chosen_name(choice: object, names: Sequence[str]) -> str:
-    """The function that an answer has to call. Raises ApiError if that is not one of these names."""
-    if isinstance(choice, request_models.ToolChoice):
-        if not choice.function:
-            raise _invalid("tool_choice", f"{choice.type!r} cannot be called: choose a function of `tools`")
-        if choice.function.name not in names:
-            raise _invalid("tool_choice", f"there is no function {choice.function.name!r} in `tools`")
-        return choice.function.name
-    if len(names) != 1:
-        raise _invalid("tool_choice", f"'required' needs one function in `tools`, got {len(names)}: choose one by name")
-    return names[0]
 
 
 def expression_parameter(function: request_models.Function) -> str | None:
@@ -125,7 +101,7 @@ def expression_parameter(function: request_models.Function) -> str | None:
 
 def with_calculator_calls(messages: list[Any], function: ClientFunction | None) -> list[Any]:
     """The messages, with calls of the client's function as calls of the calculator, as the model wrote them."""
-    if not function or not function.expression:
+    if not function:
         return messages
     return [_with_calculator_calls(message, function) for message in messages]
 
@@ -149,11 +125,3 @@ def _as_calculator(call: Any, function: ClientFunction) -> Any:
     if not isinstance(values, dict) or not isinstance(expression := values.get(function.expression), str):
         return call
     return {**call, "function": {"name": CALCULATOR, "arguments": {"expression": expression}}}
-
-
-def _describe(choice: object) -> str:
-    return repr(choice) if isinstance(choice, str) else "a function"
-
-
-def _invalid(param: str, message: str) -> ApiError:
-    return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")

@@ -9,7 +9,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from chatmill.app.server.json_grammar import JsonGrammar
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.generation import Generation, IncrementalDetokenizer
 from chatmill.inference.sampler import Sampler, Sampling, TokenLogprob, token_logprob
@@ -81,7 +80,6 @@ class GenerationConfig(NamedTuple):
     num_logprobs: int | None = None  # the top logprobs of each token; None: no logprobs at all
     answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
     ends_at_call: bool = False  # the client runs the tool, not the server
-    grammar: JsonGrammar | None = None  # that the answer matches
 
 
 class Timestamps(NamedTuple):
@@ -142,10 +140,9 @@ class CompletionJob:
         self.times = Timestamps(perf_counter())
         self.deadline = self.times.submitted_at + time_limit
         self.num_logprobs, self._is_text = config.num_logprobs, prompt_builder.tokenizer.is_text
-        tool = None if config.grammar else prompt_builder.tool
+        tool = prompt_builder.tool
         self._call_end = {tool.end_id} if tool and config.ends_at_call else set()
         self._stop_ids = prompt_builder.stop_ids | self._call_end
-        self._matcher = config.grammar.matcher() if config.grammar else None
         needs_text = config.stop or prompt_builder.template.stop or config.num_logprobs is not None
         self._detokenizer = new_detokenizer(prompt_builder, config) if needs_text else None
         self.generation = Generation(
@@ -171,7 +168,7 @@ class CompletionJob:
     def done(self) -> bool:
         """Whether the answer is complete."""
         stopped = self._detokenizer is not None and self._detokenizer.stopped
-        return self.generation.done or stopped or (self._matcher is not None and self._matcher.complete)
+        return self.generation.done or stopped
 
     def start(self, cached_tokens: int) -> None:
         """Start the job; the first `cached_tokens` ids are in the cache already."""
@@ -182,13 +179,10 @@ class CompletionJob:
         """Add the next token to the answer, chosen from logits (V,)."""
         if not self.times.first_token_at:
             self.times = self.times._replace(first_token_at=perf_counter())
-        ids = self.generation.step(*((self._matcher.mask(logits), None) if self._matcher else (logits, likeliest)))
+        ids = self.generation.step(logits, likeliest)
         logprobs = self._decode(self._detokenizer, ids, logits) if self._detokenizer else []
         if ids[-1] in self._stop_ids:
             self.finish_reason = "tool_calls" if ids[-1] in self._call_end else "stop"
-        elif self._matcher:
-            self._matcher.accept(ids[-1])
-            self.finish_reason = "stop" if self._matcher.complete else "length"
         self.results.put(AnswerDelta(ids, logprobs))
 
     def finish(self, error: Exception | None = None) -> None:

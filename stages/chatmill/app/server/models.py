@@ -5,8 +5,6 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
-from pathlib import Path
 from time import time
 from typing import Any, NamedTuple, Protocol
 
@@ -14,10 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chatmill.app.introduction import Introduction, introduce
 from chatmill.app.named_models import fetch_model
 from chatmill.app.server.api_errors import ApiError
-from chatmill.app.server.prometheus import Metrics
 from chatmill.app.server.scheduler import Scheduler
 from chatmill.app.terminal.saved_chats import read_numbered_chat, to_json_line
 from chatmill.app.terminal.terminal_chat import notify
@@ -69,7 +65,6 @@ class ServingOptions(NamedTuple):
     max_tokens: int
     time_limit: float  # seconds for an answer
     strict: bool = False  # refuse unknown parameters
-    shows_data: bool = False  # whether prompts that people wrote to be trained on may be shown
 
 
 class Model(NamedTuple):
@@ -93,9 +88,6 @@ class ModelsOfRuns(Protocol):
     def model_names(self) -> list[str]:
         """The names of the runs whose models can be loaded."""
 
-    async def introduction(self, name: str, *, generated_only: bool) -> Introduction:
-        """What a run says of itself."""
-
 
 class Models:
     """Models by name, the first of which is the default."""
@@ -106,10 +98,7 @@ class Models:
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
-        self._introduction_of = cache(lambda path: introduce(path, generated_only=not options.shows_data))
         self.parsing = asyncio.Semaphore(1)  # of large requests
-        self.embedding, self.num_embedding = asyncio.Semaphore(1), 0  # requests for embeddings, waiting ones too
-        self.metrics = Metrics()
         self._logged: set[str] = set()
 
     def load_all(self) -> list[Model]:
@@ -144,19 +133,6 @@ class Models:
         if name not in self.all_names():
             message = f"there is no model {name!r:.200}: see /v1/models for their names"
             raise ApiError(404, message, param="model", code="model_not_found")
-
-    async def entry(self, name: str) -> dict[str, Any]:
-        """An entry of /v1/models: a description, and what the model says of itself."""
-        if Path(name).exists() or not self._runs:
-            introduction = await asyncio.to_thread(self._introduction_of, Path(name))
-        else:
-            introduction = await self._runs.introduction(name, generated_only=not self.options.shows_data)
-        own = {"title": introduction.title, "prompts": list(introduction.prompts)}
-        return self.describe(name) | own
-
-    def loaded(self) -> list[Model]:
-        """The models that are loaded."""
-        return list(self._models.values())
 
     def describe(self, name: str) -> dict[str, Any]:
         """What is known of a model; null is what is not known before the model is loaded."""

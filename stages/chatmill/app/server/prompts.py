@@ -42,7 +42,7 @@ def chat_prompt(
         message = f"messages: the last message has the role {last.role!r}: expected {expected}"
         raise ApiError(400, message, param="messages")
     answer_prefix = "" if continues and last.parts else None
-    if parameters.tool_choice != "none" and not (function and function.schema is not None):
+    if parameters.tool_choice != "none":
         conversation = model.prompt_builder.declare(conversation)
     if last.role == "assistant" and not continues:
         ids = model.prompt_builder.encode(model.loaded.template.prompt(conversation))

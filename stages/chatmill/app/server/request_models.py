@@ -156,34 +156,10 @@ class ToolDefinition(BaseModel):
         return self.function.name if self.function else self.type
 
 
-class ToolChoice(BaseModel):
-    """The choice of one function, which the answer calls, or of another tool, which is refused."""
-
-    type: Annotated[str, Field(max_length=64)]
-    function: Function | None = None
-
-
-class JsonSchema(BaseModel):
-    """A named JSON schema."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    value: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-
-
 class ResponseFormat(BaseModel):
-    """The format of an answer."""
+    """The format of an answer; JSON is refused, as no grammar constrains it."""
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @property
-    def json_grammar(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer has to match; None for text."""
-        if self.type == "text":
-            return None
-        schema = self.json_schema.value if self.json_schema and self.type == "json_schema" else None
-        return {"type": "object"} if schema is None else schema
+    type: Literal["text"]
 
 
 class ChatRequest(GenerationRequest):
@@ -196,7 +172,7 @@ class ChatRequest(GenerationRequest):
     truncation: Literal["auto", "disabled"] = "disabled"
     continue_final_message: bool = False
     tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Any = None
     response_format: ResponseFormat | None = None
     modalities: list[Literal["text"]] | None = None
 
@@ -226,19 +202,6 @@ class CompletionRequest(GenerationRequest):
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or ids."""
         return as_list(self.prompt)
-
-
-class EmbeddingRequest(ModelRequest):
-    """The request of /v1/embeddings."""
-
-    input: Text | Ids | Texts | IdLists
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-
-    @property
-    def inputs(self) -> list[str | list[int]]:
-        """The inputs, each a text or ids."""
-        return as_list(self.input)
 
 
 class TokenizeRequest(ModelRequest):

@@ -190,14 +190,6 @@ def json_response(values: JsonObject) -> Response:
     return Response(to_json(values), media_type="application/json")
 
 
-def parse_arguments(text: str) -> Any:
-    """The arguments of a call; {} where its JSON was cut."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
-
-
 def to_json(values: Any) -> bytes:
     """Compact JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

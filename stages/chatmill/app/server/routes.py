@@ -9,16 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.server import (
-    api,
-    embeddings,
-    ollama_api,
-    ollama_requests,
-    request_models,
-    responses_api,
-    responses_request,
-    tokens_api,
-)
+from chatmill.app.server import api, request_models, tokens_api
 from chatmill.app.server.models import Models
 
 Handler = Callable[[Models, Request], Awaitable[Response]]
@@ -34,20 +25,10 @@ class Endpoint(NamedTuple):
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint(api.create_chat_completion, request_models.ChatRequest),
     "/v1/completions": Endpoint(api.create_completion, request_models.CompletionRequest),
-    "/v1/responses": Endpoint(responses_api.create_response, responses_request.ResponsesRequest),
-    "/v1/embeddings": Endpoint(embeddings.create_embeddings, request_models.EmbeddingRequest),
     "/tokenize": Endpoint(tokens_api.tokenize, request_models.TokenizeRequest),
     "/detokenize": Endpoint(tokens_api.detokenize, request_models.DetokenizeRequest),
     "/tokens": Endpoint(tokens_api.token_logprobs, request_models.TokensRequest),
-    "/api/chat": Endpoint(ollama_api.chat, ollama_requests.OllamaChatRequest),
-    "/api/generate": Endpoint(ollama_api.generate, ollama_requests.OllamaGenerateRequest),
-    "/api/embed": Endpoint(ollama_api.embed, ollama_requests.OllamaEmbedRequest),
-    "/api/show": Endpoint(ollama_api.show_model, ollama_requests.OllamaShowRequest),
-    "/api/tags": Endpoint(ollama_api.list_models),
-    "/api/ps": Endpoint(ollama_api.list_loaded),
-    "/api/version": Endpoint(ollama_api.version),
     "/health": Endpoint(api.health),
-    "/metrics": Endpoint(api.show_metrics),
     "/v1/models": Endpoint(api.list_models),
     "/v1/models/{name}": Endpoint(api.show_model),
 }
@@ -81,7 +62,7 @@ def openapi() -> dict[str, Any]:
     )
     return {
         "openapi": "3.1.0",
-        "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API, and a part of ollama's."},
+        "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."},
         "paths": {path: _operation(path, endpoint) for path, endpoint in ENDPOINTS.items()},
         "components": {
             "schemas": schemas["$defs"],

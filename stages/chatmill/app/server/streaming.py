@@ -52,9 +52,7 @@ class ChoiceWriter:
 
     @property
     def _finish_reason(self) -> str:
-        reason = self.answer.job.finish_reason
-        forced = self._call is not None and self._call.function.schema is not None
-        return "tool_calls" if forced and reason == "stop" else reason
+        return self.answer.job.finish_reason
 
     def _logprobs(self, logprobs: list[TokenLogprob]) -> responses.JsonObject | None:
         if self.answer.job.num_logprobs is None:
@@ -122,9 +120,7 @@ class CompletionWriter:
         return {"timings": responses.timings_of(answer.job, answer.model.context, dropped)}
 
 
-async def send_stream(
-    send: Send, answers: Sequence[Answer], events: AsyncIterator[bytes | None], **options: bytes
-) -> None:
+async def send_stream(send: Send, answers: Sequence[Answer], events: AsyncIterator[bytes | None]) -> None:
     """Send events; an error before the first token is raised, so that it becomes an error response."""
     first = await anext(events)
     for answer in answers:
@@ -136,4 +132,4 @@ async def send_stream(
         async for event in events:
             yield event
 
-    await send_events(send, all_events(), **options)
+    await send_events(send, all_events())

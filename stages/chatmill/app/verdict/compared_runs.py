@@ -1,4 +1,4 @@
-"""What a verdict needs of each run: the nats of each conversation, right answers to exercises, and hits@1.
+"""What a verdict needs of each run: the nats of each conversation, and right answers to exercises.
 
 Shapes: D documents, I items.
 """
@@ -13,20 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.inputs import text_or_messages
 from chatmill.app.measurement import Measurement, ScoredDocument, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.conversation import Conversation, Record
 from chatmill.datasets.formats.row_readers import open_decompressed
 from chatmill.evaluation.answering import answer_questions
 from chatmill.evaluation.held_out_set import Question, sample_test_set
-from chatmill.evaluation.hits import hits_at_1, make_rankings
-from chatmill.evaluation.scoring import make_prefix_scorer
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import LoadedModel
 
 MAX_QUESTIONS = 10  # of each skill and phrasing
-MAX_RANKINGS = 50  # conversations, each with 20 replies to choose from
 MAX_ANSWER = 128  # tokens
 WARM_UP, TIMED = 8, 64  # tokens
 
@@ -36,7 +31,6 @@ class ComparedData(NamedTuple):
 
     documents: list[ScoredDocument]
     questions: list[Question]  # exercises, each with one right answer
-    talk: list[Conversation]  # conversations that end with a true reply
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,6 @@ class Run:
     loaded: LoadedModel
     text: Measurement
     correct: np.ndarray  # (I,) bool, for each question
-    hits: np.ndarray  # (I,) 0 to 1, for each ranking
     token_ms: float  # of an answer, the median
 
 
@@ -57,11 +50,10 @@ def read_compared(file: Path, format: str | None, limit: int) -> ComparedData:
     Raises ValueError with file and line for what cannot be read.
     """
     if format is None and _is_split(file):
-        sample = sample_test_set(file, limit, MAX_QUESTIONS, 10 * MAX_RANKINGS)
+        sample = sample_test_set(file, limit, MAX_QUESTIONS, 0)
         documents = [ScoredDocument(file, record.source, record) for record in sample.test.records]
-        return ComparedData(documents, sample.questions, sample.talk)
-    documents = read_documents(file, format, limit)
-    return ComparedData(documents, [], [one for one in map(_conversation, documents) if one])
+        return ComparedData(documents, sample.questions)
+    return ComparedData(read_documents(file, format, limit), [])
 
 
 def _is_split(file: Path) -> bool:
@@ -72,13 +64,6 @@ def _is_split(file: Path) -> bool:
     return False
 
 
-def _conversation(document: ScoredDocument) -> Conversation:
-    """The messages of a document; none where it is a text."""
-    content = document.content
-    plain = text_or_messages(content) if isinstance(content, Record) else content
-    return [] if isinstance(plain, str) else plain
-
-
 def measure_run(name: str, data: ComparedData, device: str, threads: int | None) -> Run:
     """Measure the model of a name: a path, or a DVC run. Raises ValueError with its name."""
     loaded = load_named(name, device, threads)
@@ -86,14 +71,7 @@ def measure_run(name: str, data: ComparedData, device: str, threads: int | None)
         text = measure(loaded, data.documents)
         session = ChatSession(*loaded, max_tokens=MAX_ANSWER)
         correct = [answer.correct for answer in answer_questions(session, data.questions, MAX_ANSWER)]
-        hits = _hits(loaded, data.talk)
-        return Run(name, loaded, text, np.array(correct, bool), np.array(hits), _token_ms(loaded))
-
-
-def _hits(loaded: LoadedModel, talk: Sequence[Conversation]) -> list[float]:
-    rankings = make_rankings(talk, MAX_RANKINGS)
-    engine, segments = loaded.engine, loaded.template.continue_final_message
-    return hits_at_1(rankings, loaded.tokenizer, segments, engine.context, make_prefix_scorer(engine))
+        return Run(name, loaded, text, np.array(correct, bool), _token_ms(loaded))
 
 
 def _token_ms(loaded: LoadedModel) -> float:

@@ -162,11 +162,6 @@ class Side:
         return share(np.mean([run.correct for run in self.runs], axis=0).tolist())
 
     @property
-    def hits_at_1(self) -> Estimate:
-        """The share of replies that are found among others; its interval is that of one run."""
-        return share(np.mean([run.hits for run in self.runs], axis=0).tolist())
-
-    @property
     def token_ms(self) -> float:
         """The median milliseconds of a token, of the fastest run."""
         return min(run.token_ms for run in self.runs)
@@ -183,7 +178,6 @@ class Difference(NamedTuple):
     side: Side
     bits: BitsDifference
     skills: ShareDifference | None
-    hits: ShareDifference | None
 
 
 def differences(sides: Sequence[Side]) -> list[Difference]:
@@ -194,7 +188,6 @@ def differences(sides: Sequence[Side]) -> list[Difference]:
             side,
             bits_difference(first.nats, side.nats),
             share_difference([run.correct for run in first.runs], [run.correct for run in side.runs]),
-            share_difference([run.hits for run in first.runs], [run.hits for run in side.runs]),
         )
         for side in sides[1:]
     ]
@@ -204,9 +197,8 @@ def sentence(first: Side, difference: Difference) -> str:
     """The verdict on a difference, in a sentence or two."""
     other, bits = difference.side.letter, difference.bits
     parts = [_bits_part(first.letter, other, bits)]
-    for name, found in (("skills", difference.skills), ("hits@1", difference.hits)):
-        if found:
-            parts.append(f"{name}: {_share_part(first.letter, other, found)}")
+    if difference.skills:
+        parts.append(f"skills: {_share_part(first.letter, other, difference.skills)}")
     rerun = f"With another seed alone {first.letter} would differ by up to {_percent(bits.noise.of_rerun)} %"
     source = (
         f"by these {bits.noise.runs} runs and the default model" if bits.noise.runs else "as the default model does"

@@ -159,12 +159,8 @@ class Verdict:
         """A row for each figure, with a column for each side."""
         sides = self.sides
         yield NAMES_OF_TEXT[sides[0].which], *(_bits(side.bits_per_byte) for side in sides)
-        for name, shares in (
-            ("right answers", [side.skills for side in sides]),
-            ("hits@1", [side.hits_at_1 for side in sides]),
-        ):
-            if shares[0].n:
-                yield f"{name}, of {shares[0].n}", *map(_share, shares)
+        if questions := sides[0].skills.n:
+            yield f"right answers, of {questions}", *(_share(side.skills) for side in sides)
         yield "ms a token", *(number(side.token_ms) for side in sides)
         yield "MB of weights", *(number(side.megabytes) for side in sides)
 
@@ -257,7 +253,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    figures = {"bits_per_byte": side.bits_per_byte, "skills": side.skills, "hits_at_1": side.hits_at_1}
+    figures = {"bits_per_byte": side.bits_per_byte, "skills": side.skills}
     return {
         "letter": side.letter,
         "runs": [run.name for run in side.runs],
@@ -272,8 +268,8 @@ def _difference_json(found: Difference) -> dict[str, Any]:
     result: dict[str, Any] = {"side": found.side.letter}
     result["bits"] = {"relative": bits.value, "interval": bits.interval, "is_clear": bits.is_clear}
     result["bits"] |= {"seed_deviation": bits.noise.deviation, "seed_runs": bits.noise.runs}
-    for name, shares in (("skills", found.skills), ("hits_at_1", found.hits)):
-        result[name] = None if shares is None else shares._asdict() | {"is_clear": shares.is_clear}
+    shares = found.skills
+    result["skills"] = None if shares is None else shares._asdict() | {"is_clear": shares.is_clear}
     return result
 
 
