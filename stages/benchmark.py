@@ -34,7 +34,7 @@ from chatmill.benchmarking.latency import (
     time_cases,
 )
 from chatmill.benchmarking.roofline import LimitsProbe, Workload, weight_bytes
-from chatmill.conversation import is_document, parse, read_records, record_segments, unescape
+from chatmill.conversation import is_document, parse, record_segments, unescape
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.generation import IncrementalDetokenizer, generate
@@ -44,6 +44,7 @@ from chatmill.pipeline.params_file import PositiveInt
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.record_files import read_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer

@@ -12,39 +12,36 @@ from chatmill.encoded.token_files import (
     write_meta,
     write_split,
 )
-from chatmill.pipeline.params_file import PositiveInt
-from chatmill.pipeline.parts import size_of
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.shards.workers import worker_pool
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+from chatmill.workers import worker_pool
 
 LARGE_BYTES = 32_000_000  # of conversations, of which a process more saves more than its start takes
 
 
 @stage
-def main(
-    train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName, part_tokens: PositiveInt
-) -> None:
+def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName) -> None:
     """Write the token ids, loss kinds and source of all conversations, and their sizes."""
     files = dict(zip(SPLITS, (train, validation), strict=True))
-    vocabulary = read_folder(tokenizer)
-    vocab_size, numbers = len(vocabulary.tokens), SourceNumbers()
+    vocabulary, numbers = read_folder(tokenizer), SourceNumbers()
     encode = partial(encode_shard, folder=tokenizer, fingerprint=vocabulary.fingerprint, template=template)
+
+    # Encode: shards of a large file by several processes, written in their order.
     tokens.mkdir()
-    with worker_pool(size_of(train) // LARGE_BYTES) as ordered_map:
+    with worker_pool(train.stat().st_size // LARGE_BYTES) as ordered_map:
         counts = {
-            split: write_split(
-                tokens, split, encode_shards(file, encode, ordered_map), vocab_size, numbers, part_tokens, ordered_map
-            )
+            split: write_split(tokens, split, encode_shards(file, encode, ordered_map), len(vocabulary.tokens), numbers)
             for split, file in files.items()
         }
     if not counts["train"].conversations:
         raise ValueError(f"{train}: no conversations")
+
+    # Describe, once the sources of both splits are known.
     meta = Meta(
         fingerprint=vocabulary.fingerprint,
         template=template,
-        vocab_size=vocab_size,
+        vocab_size=len(vocabulary.tokens),
         tools=[CALCULATOR] if counts["train"].has_tools else [],  # models are trained to call no other tool
         sources=numbers.sort(tokens),
         **{

@@ -43,9 +43,9 @@ def _check_rejects(source: str, result: Written, rejects: Path, max_reject_rate:
     saved.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(rejects, saved)  # outputs are removed on an error
     reason, times = faults.most_common(1)[0]
-    _, first = result.first[reason][0]
+    first = result.first[reason][0]
     for name, number in faults.most_common():
-        for _, reject in result.first[name] if name != "unknown_role" else ():
+        for reject in result.first[name] if name != "unknown_role" else ():
             if reject is not first:
                 log("prepare", f"{name} ({number:,}): {reject.place}: {reject.detail}")
     for detail, number in result.unknown_roles.most_common(10):

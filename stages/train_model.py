@@ -1,6 +1,5 @@
 """Train the chat model."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,7 +53,6 @@ from chatmill.training.new_model import (
 )
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.remote_states import check_remote
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import Trainer, keep_freed_memory
 from chatmill.training.training_loop import STAGE, Plan, plan_steps, train
@@ -335,8 +333,6 @@ def main(
     """
     if parameters.initial is not None:
         check_external(parameters.initial, external, "train_model.initial")
-    if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first saves states
-        check_remote()
     device = choose_device_kind(parameters.device)
     count = 1 if is_launched() else choose_processes(parameters.processes, device)
     arguments = (device, tokens, tokenizer, teacher, model, curve, parameters)

@@ -24,8 +24,6 @@ from chatmill.evaluation.held_out_set import read_test_set
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.pipeline.params_file import check_external
-from chatmill.pipeline.part_arrays import LongArray
-from chatmill.pipeline.parts import open_parts, size_of
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
@@ -76,15 +74,15 @@ def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -
 
 def sample_lines(file: Path, folder: Path) -> Path:
     """The file, or if it is large a new one in the folder with every n-th of its lines."""
-    if (size := size_of(file)) <= MAX_ENCODED_BYTES:
+    if (size := file.stat().st_size) <= MAX_ENCODED_BYTES:
         return file
     sample = folder / file.name
-    with open_parts(file) as lines, sample.open("wb") as out:
+    with file.open("rb") as lines, sample.open("wb") as out:
         out.writelines(islice(lines, 0, None, -(-size // MAX_ENCODED_BYTES)))
     return sample
 
 
-def count_tokens(ids: LongArray, vocab_size: int) -> NDArray[np.int64]:
+def count_tokens(ids: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
     """(V,): how often each id occurs, counted in parts: the ids may be larger than memory."""
     counts = np.zeros(vocab_size, np.int64)
     for start in range(0, len(ids), COUNTED_AT_ONCE):

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chatmill.conversation import CONTROL_TOKENS, Record, read_records
+from chatmill.conversation import CONTROL_TOKENS, Record
 from chatmill.pipeline.params_file import check_external
-from chatmill.pipeline.parts import size_of
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.record_files import read_records
 from chatmill.tokenizer.type_registry import TokenizerParameters, load_type
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, check_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -25,7 +25,7 @@ def sample_conversations(chat: Path, max_bytes: int | None) -> Iterator[Record]:
     and all copies of a conversation are sampled or none.
     """
     records = progress(read_records(chat), "train_tokenizer", unit=" conversations")
-    size = size_of(chat)
+    size = chat.stat().st_size
     yield from records if max_bytes is None or size <= max_bytes else _sample_fraction(records, max_bytes / size)
 
 

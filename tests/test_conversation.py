@@ -5,18 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import (
-    Message,
-    Part,
-    Record,
-    check_turns,
-    escape,
-    is_document,
-    parse,
-    read_records,
-    render,
-    unescape,
-)
+from chatmill.conversation import Message, Part, Record, check_turns, escape, is_document, parse, render, unescape
+from chatmill.record_files import read_records
 from support.conversations import MESSAGES, TEXT
 
 

@@ -22,11 +22,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
-
-from chatmill.pipeline.manifest import MANIFEST_NAME, check_file
-from chatmill.pipeline.parts import open_parts
 
 BOS, IM_START, IM_END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
 CALL_START, CALL_END = "<|python_start|>", "<|python_end|>"
@@ -230,25 +226,6 @@ class Record:
         if self.train is not None:
             fields["train"] = self.train
         return json.dumps(fields, ensure_ascii=False) + "\n"
-
-
-def read_records(file: Path) -> Iterator[Record]:
-    """The records of a file that `prepare` or `mix` wrote.
-
-    Raises ValueError with file and line for other lines, or if the manifest in its folder lists another checksum.
-    """
-    check_records(file)
-    with open_parts(file) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield parse_record(line)
-            except ValueError as error:
-                raise ValueError(f"{file}:{number}: {error}") from error
-
-
-def check_records(file: Path) -> None:
-    """Raise ValueError if the manifest in the folder of a file of records lists another checksum."""
-    check_file(file, file.with_name(MANIFEST_NAME))
 
 
 def parse_record(line: bytes) -> Record:

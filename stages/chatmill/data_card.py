@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
-from chatmill.pipeline.parts import open_parts, size_of
 
 AROUND = 24  # characters of an example on each side
 
@@ -148,10 +147,10 @@ def sample_records(file: Path, count: int) -> list[Record]:
     A small file is read as a whole, and as many records of each source are taken as there is room for. Of a large one
     those after evenly spaced bytes are taken. Raises ValueError with the byte of a line that is not a record.
     """
-    if size_of(file) > MAX_READ_BYTES:
+    if file.stat().st_size > MAX_READ_BYTES:
         return list(_spaced_records(file, count))
     by_source: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
-    with open_parts(file) as stream:
+    with file.open("rb") as stream:
         place = 0
         for line in stream:
             record = _parse(file, place, line)
@@ -177,8 +176,8 @@ def _within_bytes(records: list[tuple[int, Record]]) -> list[tuple[int, Record]]
 
 
 def _spaced_records(file: Path, count: int) -> Iterator[Record]:
-    step, read = size_of(file) / count, 0
-    with open_parts(file) as stream:
+    step, read = file.stat().st_size / count, 0
+    with file.open("rb") as stream:
         for number in range(count):
             stream.seek(max(0, int(number * step) - 1))
             if number:

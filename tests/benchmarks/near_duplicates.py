@@ -22,11 +22,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import mix
-from chatmill.conversation import Message, Record, parse, read_records, render
+from chatmill.conversation import Message, Record, parse, render
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import Tally
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.split import on_side, question_group
+from chatmill.record_files import read_records
 
 SOURCES = {
     "dailydialog/dialogues_text.txt": "dailydialog",

@@ -29,11 +29,12 @@ from safetensors.torch import save_file
 from chatmill.app.page.builder import build_page
 from chatmill.app.page.content import PageContent, read_content, tokenizer_content
 from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
-from chatmill.conversation import Conversation, is_document, parse, read_records
+from chatmill.conversation import Conversation, is_document, parse
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.chat_session import ChatSession, PromptBuilder, common_prefix_length
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import ChatModel
+from chatmill.record_files import read_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from support.chromium import chromium

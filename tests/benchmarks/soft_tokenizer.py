@@ -29,12 +29,12 @@ from learning import BATCH, planned, run
 
 import encode
 import train_model
-from chatmill.conversation import read_records
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.corpus import Corpus
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.params_file import read_params
+from chatmill.record_files import read_records
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoderShape, use_byte_embedding, use_embedding_table
 from chatmill.soft_tokenizer.embedding_evaluation import (
     embedding_table,

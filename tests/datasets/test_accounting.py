@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 import prepare
-from chatmill.conversation import parse, read_records
+from chatmill.conversation import parse
+from chatmill.record_files import read_records
 from support.texts import FRACTION
 
 ROLES = ("system", "user", "assistant", "human", "gpt", "robot", "tool")

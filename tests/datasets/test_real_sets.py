@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 import prepare
-from chatmill.conversation import check_turns, parse, read_records
+from chatmill.conversation import check_turns, parse
+from chatmill.record_files import read_records
 from support.paths import SHARED
 
 DATA = SHARED / "chat"

@@ -10,7 +10,7 @@ import yaml
 from pyarrow import parquet
 
 import prepare
-from chatmill.conversation import read_records
+from chatmill.record_files import read_records
 from support.paths import ROOT
 
 

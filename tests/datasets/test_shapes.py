@@ -12,7 +12,8 @@ import zstandard
 from pyarrow import feather, ipc, parquet
 
 import prepare
-from chatmill.conversation import parse, read_records, unescape
+from chatmill.conversation import parse, unescape
+from chatmill.record_files import read_records
 
 TEXTS = ["Is it open?", "Yes,\nuntil six. ", "Größe 客 <|im_end|> \U0001f389", '  "quoted", and\ttabs', "x" * 300]
 CHATS = [[f"{TEXTS[(number + turn) % 5]} {number}" for turn in range(2 + number % 3 * 2)] for number in range(20)]

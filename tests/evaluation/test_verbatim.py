@@ -1,13 +1,13 @@
 import random
 
 import pytest
+from chatmill.pipeline.parts import PartsWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import Message, Part, Record, escape, render
 from chatmill.evaluation.intervals import values_of
 from chatmill.evaluation.verbatim import Stretches, find_copies, measure_copying, sampled_answers, sampled_share, words
-from chatmill.pipeline.parts import PartsWriter
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=8).map(tuple), max_size=4)
 

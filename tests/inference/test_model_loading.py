@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 
-from chatmill.conversation import IM_END, parse, read_records
+from chatmill.conversation import IM_END, parse
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import find_model, load_model
+from chatmill.record_files import read_records
 from export_onnx import main as export
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model

@@ -14,10 +14,11 @@ import prepare
 import report
 import train_soft_tokenizer
 import train_tokenizer
-from chatmill.conversation import IM_END, is_document, read_records, unescape
+from chatmill.conversation import IM_END, is_document, unescape
 from chatmill.datasets.formats import documents
 from chatmill.encoded.token_files import read_split
 from chatmill.inference.model_loading import load_engine
+from chatmill.record_files import read_records
 from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer
 from support.training_runs import run_training, write_teacher

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from chatmill.pipeline.parts import PART_LIST
+from chatmill.shards.file_ranges import shards_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,8 +37,6 @@ from chatmill.encoded.token_files import (
     token_byte_lengths,
     write_split,
 )
-from chatmill.pipeline.parts import PART_LIST
-from chatmill.shards.file_ranges import shards_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.tiny import VOCABULARY, byte_tokenizer
 

@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.conversation import (
-    Message,
-    Part,
-    Record,
-    conversation_segments,
-    declare_tools,
-    parse,
-    read_records,
-    render,
-    unescape,
-)
+from chatmill.conversation import Message, Part, Record, conversation_segments, declare_tools, parse, render, unescape
 from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
 from chatmill.evaluation.answering import accuracies, answer_prompts, answer_talk
@@ -28,6 +18,7 @@ from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import write_manifest
+from chatmill.record_files import read_records
 from evaluate import main
 from support.paths import ANY_FOLDER
 from support.talk import write_persona

@@ -5,15 +5,16 @@ import subprocess
 import sys
 
 import pytest
+from chatmill.pipeline.parts import PartsWriter, open_parts, read_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mix
-from chatmill.conversation import Message, Record, read_records, render
+from chatmill.conversation import Message, Record, render
 from chatmill.datasets.near_duplicates import search
 from chatmill.datasets.split import assign_split, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
-from chatmill.pipeline.parts import PartsWriter, open_parts, read_parts
+from chatmill.record_files import read_records
 from support.paths import SOURCE
 
 SHARES = {"validation_share": 0.2, "test_share": 0.2}

@@ -13,10 +13,10 @@ import pytest
 import tiktoken
 import tokenizers
 import yaml
+from chatmill.pipeline.parts import PartsWriter
 
 import train_tokenizer
 from chatmill.conversation import Message, Record, render
-from chatmill.pipeline.parts import PartsWriter
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from support.paths import ANY_FOLDER, SHARED

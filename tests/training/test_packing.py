@@ -4,12 +4,12 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from chatmill.pipeline.part_arrays import ArrayWriter, open_array
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, Message, Record, render
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.pipeline.part_arrays import ArrayWriter, open_array
 from chatmill.training import packing
 from chatmill.training.chains import Row, best_fit
 from support.packed import SPECIAL, TOKENIZER, encode, pack

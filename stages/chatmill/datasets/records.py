@@ -1,15 +1,13 @@
 """The records of a dataset: its conversations, repaired and checked, and what is left out."""
 
 import re
-import sys
-from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -37,14 +35,11 @@ from chatmill.datasets.formats.example import (
     total_extent,
 )
 from chatmill.datasets.formats.registry import Dataset, open_dataset
-from chatmill.datasets.formats.row_readers import inner_suffix
 from chatmill.datasets.repair import Tally, repair
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.split import on_side, question_group
-from chatmill.pipeline.parts import PartsWriter, size_of
 from chatmill.pipeline.progress import progress
-from chatmill.shards.stripes import join_stripes, stripes_in_turn
-from chatmill.shards.workers import available_workers, worker_pool
+from chatmill.workers import worker_pool
 
 MAX_MESSAGE_BYTES = 1_000_000
 MAX_RUN = 50_000  # equal characters, or whitespace; encode refuses 100,000, with what a template puts around a message
@@ -186,35 +181,13 @@ def _longest_run(text: str) -> str:
     return max((match[0] for match in _RUN.finditer(text)), key=len, default="")
 
 
-# Writes the conversations of a dataset and its rejects, with several processes where the dataset is large.
+# Writes the conversations of a dataset and its rejects, converted by several processes where the dataset is large.
 
 LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
+BATCH_ROWS = 256  # that a process converts at once
 FIRST_REJECTS = 5  # of each reason, that are kept for messages
 MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
-_MAX_PROCESSES = 8  # more would mostly read
-_STRIPE_ROWS = 256
-_FILE_BITS = 40  # of the number of a row in a file
-_ONE_READER = {".parquet", ".arrow", ".feather", ".json"}  # of which each reader may hold over 100 MB
-
-
-@dataclass(frozen=True)
-class Share:
-    """One of `count` shares of the rows: those of a file, or else stripes of those of the dataset."""
-
-    number: int = 0
-    count: int = 1
-    file: Path | None = None
-
-    def __str__(self) -> str:
-        return str(self.file) if self.file else f"share {self.number + 1} of {self.count} of its rows"
-
-    def has(self, row: int) -> bool:
-        """Whether a row, counted from 0, belongs to it."""
-        return self.file is not None or row // _STRIPE_ROWS % self.count == self.number
-
-    def place(self, row: int) -> int:
-        """A number for a row by which those of all shares are in order."""
-        return row if self.file is None else row + (self.number << _FILE_BITS)
+GENERATED = ("skills", "talk", "hub")  # have no files of rows
 
 
 @dataclass
@@ -223,7 +196,7 @@ class Written:
 
     records: int = 0
     reasons: Counter[str] = field(default_factory=Counter)  # of complete entries
-    first: dict[str, list[tuple[int, Reject]]] = field(default_factory=dict)  # rejects by reason, with their rows
+    first: dict[str, list[Reject]] = field(default_factory=dict)  # rejects by reason
     tools: Counter[str] = field(default_factory=Counter)  # conversations that declare them
     unknown_roles: Counter[str] = field(default_factory=Counter)  # by what is said of them
     tally: Tally = field(default_factory=Tally)
@@ -234,7 +207,7 @@ class Written:
         for name in tools_of(record):
             self.tools[name] += 1
 
-    def add_reject(self, row: int, reject: Reject) -> None:
+    def add_reject(self, reject: Reject) -> None:
         """Count a reject."""
         if not reject.part:
             self.reasons[reject.reason] += 1
@@ -242,104 +215,64 @@ class Written:
             self.unknown_roles[reject.detail] += 1
         first = self.first.setdefault(reject.reason, [])
         if len(first) < FIRST_REJECTS:
-            first.append((row, reject))
+            first.append(reject)
 
     def add(self, other: "Written") -> None:
-        """Count what another process has written."""
+        """Count what follows."""
         self.records += other.records
         self.reasons.update(other.reasons)
         for reason, rejects in other.first.items():
-            both = sorted([*self.first.get(reason, []), *rejects], key=lambda entry: entry[0])
-            self.first[reason] = both[:FIRST_REJECTS]
+            self.first[reason] = [*self.first.get(reason, []), *rejects][:FIRST_REJECTS]
         self.tools.update(other.tools)
         self.unknown_roles.update(other.unknown_roles)
         self.tally.add(other.tally)
 
 
-class _Files(NamedTuple):
-    conversations: Path
-    rejects: Path
-
-
-class _Starts(NamedTuple):
-    """Where the stripes of a share start in its two files."""
-
-    conversations: "array[int]"
-    rejects: "array[int]"
-
-
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
     """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
-    files, shares = _Files(conversations, rejects), _shares(parameters)
-    if len(shares) == 1:
-        return _write(Share(), source, parameters, [files], parameters.part_bytes)[0]
-    result, starts, most = Written(), list[_Starts](), min(len(shares), 1 + _size(parameters) // LARGE_BYTES)
-    with TemporaryDirectory(dir=conversations.parent) as folder, worker_pool(most) as parallel_map:
-        parts = [_Files(*(Path(folder, f"{file.name}.{share.number}") for file in files)) for share in shares]
-        write = partial(_write, source=source, parameters=parameters, parts=parts, part_bytes=sys.maxsize)
-        done = parallel_map(write, shares)
-        for one, own in progress(done, f"prepare {source}", total=len(shares)) if shares[0].file else done:
-            result.add(one)
-            starts.append(own)
-        limits = parameters.part_bytes, sys.maxsize
-        for number, (output, part_bytes) in enumerate(zip(files, limits, strict=True)):
-            stripes = partial(stripes_in_turn, [part[number] for part in parts], [own[number] for own in starts])
-            join_stripes(stripes, output, part_bytes, parallel_map)
+    result, workers = Written(), 1
+    if parameters.format not in GENERATED:
+        size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
+        workers += size // LARGE_BYTES
+    dataset = dataset_of(parameters)
+    rows = iter(progress(dataset.rows, f"prepare {source}"))
+    batches = iter(lambda: list(islice(rows, BATCH_ROWS)), [])
+    item = dataset.item if workers == 1 else None
+    convert = partial(_convert, source=source, parameters=parameters, item=item)
+    with worker_pool(workers) as ordered_map, conversations.open("wb") as out, rejects.open("wb") as rejected:
+        for written, lines, reject_lines in ordered_map(convert, batches):
+            out.writelines(lines)
+            rejected.writelines(reject_lines)
+            result.add(written)
     return result
+
+
+def _convert(
+    rows: list[Any], *, source: str, parameters: SourceParameters, item: Callable[[Any], Any] | None
+) -> tuple[Written, list[bytes], list[bytes]]:
+    """The lines of the records and of the rejects of some rows; a worker has a dataset of its own."""
+    written, lines, reject_lines = Written(), list[bytes](), list[bytes]()
+    item = item or _dataset(parameters.model_dump_json()).item
+    for row in rows:
+        for entry in entries_of(item(row), source, parameters, written.tally):
+            if isinstance(entry, Record):
+                lines.append(_line(entry))
+                written.add_record(entry)
+            else:
+                reject_lines.append(to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n")
+                written.add_reject(entry)
+    return written, lines, reject_lines
+
+
+@lru_cache(maxsize=1)
+def _dataset(parameters: str) -> Dataset:
+    return dataset_of(SourceParameters.model_validate_json(parameters))
 
 
 def tools_of(record: Record) -> list[str]:
     """The names of the tools that a record declares."""
     first, _, _ = record.text.partition(f"{IM_END}\n")
     return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
-
-
-def _shares(parameters: SourceParameters) -> list[Share]:
-    """The shares of a dataset: its files if they are many, or stripes; a single one of what is small or generated.
-
-    With columns it is known at the end of all files whether some column is in none, so these are read in stripes; but
-    stripes of files that take much memory to read are not worth their readers.
-    """
-    rows_are_messages = parameters.columns is not None and parameters.columns.parent is not None
-    if rows_are_messages or parameters.format in ("skills", "talk", "hub", "documents"):
-        return [Share()]
-    files = files_of(parameters.path, parameters.patterns)
-    count = min(available_workers(), 1 + _size(parameters) // LARGE_BYTES)
-    if count > 1 and len(files) >= 2 * count and parameters.limit is None and parameters.columns is None:
-        return [Share(number, len(files), file) for number, file in enumerate(files)]
-    if any(inner_suffix(file) in _ONE_READER for file in files):
-        return [Share()]
-    return [Share(number, min(_MAX_PROCESSES, count)) for number in range(min(_MAX_PROCESSES, count))]
-
-
-def _size(parameters: SourceParameters) -> int:
-    return sum(size_of(file) for file in files_of(parameters.path, parameters.patterns))
-
-
-def _write(
-    share: Share, source: str, parameters: SourceParameters, parts: Sequence[_Files], part_bytes: int
-) -> tuple[Written, _Starts]:
-    """Write the entries of the rows of a share; also returns where its stripes start."""
-    files = parts[share.number]
-    if share.file:
-        parameters = parameters.model_copy(update={"path": share.file, "files": "*"})
-    written, starts, dataset = Written(), _Starts(array("q"), array("q")), dataset_of(parameters)
-    rows = dataset.rows if share.file or share.number else progress(dataset.rows, f"prepare {source}")
-    with PartsWriter(files.conversations, part_bytes) as out, files.rejects.open("wb") as rejected:
-        for number, row in enumerate(rows):
-            if not share.has(number):
-                continue
-            if number % _STRIPE_ROWS == 0 and not (share.file and number):
-                starts.conversations.append(out.tell())
-                starts.rejects.append(rejected.tell())
-            for entry in entries_of(dataset.item(row), source, parameters, written.tally):
-                if isinstance(entry, Record):
-                    out.write(_line(entry))
-                    written.add_record(entry)
-                else:
-                    rejected.write(to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n")
-                    written.add_reject(share.place(number), entry)
-    return written, starts
 
 
 def _line(record: Record) -> bytes:

@@ -31,7 +31,6 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
     max_reject_rate: Fraction = 0.05  # of 20 published sets read as they should be, none had more than 0.016
     side: SplitName | None = None
     near_duplicates: Literal["across", "within", "off"] | None = None  # mix reads it
-    part_bytes: PositiveInt = 256_000_000  # a larger output is a folder of parts of this size
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

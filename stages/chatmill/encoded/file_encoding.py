@@ -17,7 +17,6 @@ from chatmill.conversation import (
     Message,
     Segment,
     TemplateName,
-    check_records,
     conversation_segments,
     declare_tools,
     document_segments,
@@ -28,12 +27,11 @@ from chatmill.conversation import (
     render,
 )
 from chatmill.encoded.token_files import EncodedRecords, EncodedShard, SourceNumbers, Sources, token_byte_lengths
-from chatmill.pipeline.parts import open_parts
 from chatmill.pipeline.progress import progress
-from chatmill.shards.file_ranges import FileRange, shards_of
-from chatmill.shards.workers import OrderedMap
+from chatmill.record_files import check_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
+from chatmill.workers import FileRange, OrderedMap, shards_of
 
 BATCH_RECORDS = 4096  # encoded at once, which bounds the memory
 _DECLARES_TOOLS = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
@@ -105,7 +103,7 @@ def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) ->
     """The records of a file that memory holds. Raises ValueError with file and line."""
     check_records(file)
     try:
-        with open_parts(file) as lines:
+        with file.open("rb") as lines:
             return encode_lines(lines, tokenizer, template)
     except LineError as error:
         raise ValueError(f"{file}:{error.number}: {error.reason}") from error

@@ -7,13 +7,11 @@ A folder with, for each split,
     train_offsets.npy  int64              conversation i is ids[offsets[i]:offsets[i + 1]]
     train_sources.npy  uint16             the source of each conversation, an index of `sources` in meta.json
 
-of which the first two may be folders of parts (chatmill.pipeline.part_arrays), and meta.json, which describes how they
-were encoded.
+and meta.json, which describes how they were encoded.
 """
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +22,6 @@ from numpy.typing import NDArray
 
 from chatmill.conversation import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
-from chatmill.pipeline.part_arrays import ArrayWriter, LongArray, open_array
-from chatmill.pipeline.parts import Part
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -43,13 +39,10 @@ class SplitCounts(NamedTuple):
 
 
 class EncodedSplit(NamedTuple):
-    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends.
+    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends."""
 
-    Of large data the first two are in parts, which have the same tokens in both.
-    """
-
-    ids: LongArray
-    loss: LongArray
+    ids: NDArray[Any]
+    loss: NDArray[np.uint8]
     offsets: NDArray[np.int64]
 
     @property
@@ -112,24 +105,14 @@ def write_split(
     shards: Iterable[EncodedShard],
     vocab_size: int,
     numbers: "SourceNumbers",
-    part_tokens: int,
-    ordered_map: Callable[..., Iterable[Part]] = map,
 ) -> SplitCounts:
-    """Write one split; `numbers` are those of its sources for now.
-
-    Of more than `part_tokens` tokens, ids and loss are folders of parts.
-    """
+    """Write one split, a shard at a time; `numbers` are those of its sources for now."""
     ids_type = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     text, has_tools = 0, False
     with ExitStack() as files:
         ids, loss, offsets, sources = (
-            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind, length, ordered_map))
-            for name, kind, length in zip(
-                EncodedRecords._fields,
-                (ids_type, np.uint8, np.int64, np.uint16),
-                (part_tokens, part_tokens, sys.maxsize, sys.maxsize),
-                strict=True,
-            )
+            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind))
+            for name, kind in zip(EncodedRecords._fields, (ids_type, np.uint8, np.int64, np.uint16), strict=True)
         )
         offsets.append(np.zeros(1))
         for records, in_shard, declares_tools in shards:
@@ -140,6 +123,33 @@ def write_split(
             text += in_shard
             has_tools |= declares_tools
     return SplitCounts(text, offsets.length - 1, ids.length, has_tools)
+
+
+class ArrayWriter:
+    """Writes an array (N,) to a .npy file in the order in which it comes. Used in a `with` statement."""
+
+    def __init__(self, file: Path, dtype: type[np.generic]) -> None:
+        self.file, self.dtype, self.length = file, np.dtype(dtype), 0
+
+    def __enter__(self) -> "ArrayWriter":
+        self._stream = self.file.open("w+b")
+        self._write_header()
+        return self
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Write some numbers."""
+        self._stream.write(np.ascontiguousarray(values, self.dtype).data)
+        self.length += len(values)
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.seek(0)
+        self._write_header()
+        self._stream.close()
+
+    def _write_header(self) -> None:
+        """Write the header, whose size does not depend on the length, once before the numbers and once after them."""
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._stream, header)
 
 
 class SourceNumbers:
@@ -198,8 +208,7 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
 
 def read_split(folder: Path, split: str) -> EncodedSplit:
     """The split's arrays, mapped from disk."""
-    ids, loss, offsets = (open_array(folder / f"{split}_{name}.npy") for name in EncodedSplit._fields)
-    return EncodedSplit(ids, loss, np.asanyarray(offsets))
+    return EncodedSplit(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in EncodedSplit._fields))
 
 
 def read_sources(folder: Path, split: str, meta: Meta) -> Sources:

@@ -8,7 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation import Conversation, Record, is_document, parse, read_records
+from chatmill.conversation import Conversation, Record, is_document, parse
+from chatmill.record_files import read_records
 
 MIN_OF_SOURCE = 200  # conversations of each source in a sample, if it has as many
 TALK_SKILLS = ("talk", "recall")  # of generated conversations that are measured otherwise than exercises

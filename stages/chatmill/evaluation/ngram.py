@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chatmill.encoded.token_files import EncodedSplit, read_meta, read_split
-from chatmill.pipeline.part_arrays import LongArray
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
@@ -112,7 +111,7 @@ def score_with_ngrams(text: CountedText, tokenizer: ChatTokenizer, ids: Ids, off
     return NgramScore(found[best][size:], best + 1, len(counted))
 
 
-def limit_tokens(ids: LongArray, offsets: Integers, max_tokens: int) -> tuple[Ids, Integers]:
+def limit_tokens(ids: Ids, offsets: Integers, max_tokens: int) -> tuple[Ids, Integers]:
     """The conversations, or every second, third, … of them, so that they have about `max_tokens` tokens at most."""
     lengths = np.diff(offsets)
     chosen = np.arange(len(lengths)) % max(1, -(-len(ids) // max_tokens)) == 0

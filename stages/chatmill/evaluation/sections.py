@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, PositiveInt
 
 from chatmill.checkpoints.weights import read_weights, weight_files
-from chatmill.conversation import Conversation, TemplateName, read_records, record_segments
+from chatmill.conversation import Conversation, TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.answering import accuracies, answer_questions
@@ -27,6 +27,7 @@ from chatmill.inference.model_loading import LoadedModel, engine_names, load_eng
 from chatmill.model.checkpoint_loading import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.progress import progress
+from chatmill.record_files import read_records
 from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.talk.persona import read_persona
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.conversation import Conversation, is_document, parse, read_records, unescape
+from chatmill.conversation import Conversation, is_document, parse, unescape
 from chatmill.evaluation.intervals import share
-from chatmill.pipeline.parts import size_of
+from chatmill.record_files import read_records
 
 MAX_TRAIN_BYTES = 200_000_000  # that are searched, of a larger file a sample by hash
 
@@ -119,7 +119,7 @@ def sampled_answers(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> Iterator[s
 
 def sampled_share(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> float:
     """The share of a training file that is searched."""
-    return min(1.0, max_bytes / max(1, size_of(train)))
+    return min(1.0, max_bytes / max(1, train.stat().st_size))
 
 
 def answers(conversation: Conversation) -> Iterator[str]:

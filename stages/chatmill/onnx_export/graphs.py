@@ -279,11 +279,11 @@ def _replace_inputs(graph: onnx.GraphProto) -> None:
 def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
     """Replace the large tensors of a graph by references to a file, which holds them in this order."""
     content, at = file.read_bytes(), 0
-    for tensor in tensors:
-        if len(tensor.raw_data) < INLINE:
+    for large in tensors:
+        if len(large.raw_data) < INLINE:
             continue
-        at, size = content.index(tensor.raw_data, at), len(tensor.raw_data)
-        tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
+        at, size = content.index(large.raw_data, at), len(large.raw_data)
+        large.ClearField("raw_data")
+        large.data_location = TensorProto.EXTERNAL
         for key, value in (("location", file.name), ("offset", at), ("length", size)):
-            tensor.external_data.add(key=key, value=str(value))
+            large.external_data.add(key=key, value=str(value))

@@ -4,10 +4,11 @@ A manifest is the list of the folder's files with their checksums and sizes in b
 
 {"format": 1, "kind": "model", "fingerprint": "…", "files": {"config.json": "<sha256>", …}, "sizes": {"config.json": …}}
 
-Sizes may be missing, as in manifests of version 0.1.0. Nothing outside the folder is opened for it, except the objects
+Nothing outside the folder is opened for it, except the objects
 of a DVC cache that the files of a folder may be links to.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -15,12 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
-from chatmill.pipeline.parts import PART_LIST, check_parts, read_parts
-from chatmill.pipeline.store import sha256_of
-
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
-MAX_BYTES = 1 << 24  # a list of some 140,000 files, as the parts of much text are
+MAX_BYTES = 1 << 24
 MAX_JSON_BYTES, MAX_JSON_VALUES = 1 << 26, 1 << 22  # twice as much as the largest tokenizer.json known
 
 _REMEDY = "recreate the folder with dvc repro or dvc checkout"
@@ -30,9 +28,7 @@ _CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC names the objects of 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     """Write the manifest of a finished folder; `fingerprint` is that of its tokenizer."""
     paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
-    lists = [file.parent for file in paths if file.name == PART_LIST]
-    known = {parts / part.name: part.sha256 for parts in lists for part in read_parts(parts)}
-    files = {str(file.relative_to(folder)): known.get(file) or sha256_of(file) for file in paths}
+    files = {str(file.relative_to(folder)): sha256_of(file) for file in paths}
     sizes = {str(file.relative_to(folder)): file.stat().st_size for file in paths}
     content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files, "sizes": sizes}
     (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -41,15 +37,12 @@ def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
 def write_file_manifest(
     manifest: Path, files: Iterable[Path], *, kind: str, counts: dict[str, Any] | None = None
 ) -> None:
-    """Write a manifest of some files beside it, which have no tokenizer, and counts of what is in them.
-
-    The checksum of a file in parts is that of their list.
-    """
+    """Write a manifest of some files beside it, which have no tokenizer, and counts of what is in them."""
     content = {
         "format": FORMAT_VERSION,
         "kind": kind,
         "fingerprint": "",
-        "files": {f.name: _checksum(f) for f in files},
+        "files": {f.name: sha256_of(f) for f in files},
     }
     content |= {} if counts is None else {"counts": counts}
     manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -64,10 +57,8 @@ def check_file(file: Path, manifest: Path) -> None:
         expected = files.get(file.name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{manifest}: not a manifest: run `chatmill repair`, then `dvc repro`") from error
-    if expected is not None and _checksum(file) != expected:
+    if expected is not None and sha256_of(file) != expected:
         raise ValueError(f"{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`")
-    if expected is not None and file.is_dir():
-        check_parts(file)
 
 
 def check_manifest(folder: Path) -> str | None:
@@ -81,7 +72,7 @@ def check_manifest(folder: Path) -> str | None:
     _file_inside(folder, MANIFEST_NAME)
     try:
         content = read_json(manifest, MAX_BYTES)
-        files, sizes = _object(content["files"]), _object(content.get("sizes", {}))
+        files, sizes = _object(content["files"]), _object(content["sizes"])
         version, fingerprint = content["format"], content["fingerprint"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{manifest}: not a manifest: {error}") from error
@@ -143,6 +134,7 @@ def _file_inside(folder: Path, name: str) -> Path:
     return file
 
 
-def _checksum(file: Path) -> str:
-    """The SHA-256 of a file, or of the list of its parts."""
-    return sha256_of(file / PART_LIST if file.is_dir() else file)
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.pipeline.part_arrays import LongArray
 from chatmill.teacher.predictions import Predictions, keep_likeliest
 
 DISCOUNT = 0.75
@@ -89,7 +88,7 @@ class NgramTeacher:
         return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def predict_block(counted: list[Counts], ids: LongArray, block: slice) -> Predictions:
+def predict_block(counted: list[Counts], ids: NDArray[Any], block: slice) -> Predictions:
     """The candidates of all orders for a block of tokens, of which some are there more than once."""
     actual = ids[block].astype(np.int64)[:, None]
     rest = np.ones((len(actual), 1))

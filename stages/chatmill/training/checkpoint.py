@@ -25,7 +25,6 @@ from torch import Tensor
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 from chatmill.processor import machine_properties
-from chatmill.training.remote_states import RemoteStates, remote_address
 from chatmill.training.state_file import (
     SUFFIX,
     is_state_name,
@@ -66,7 +65,7 @@ def _sha256(content: bytes) -> str:
 
 
 class Checkpoint:
-    """The states of a run on disk, in the project's scratch folder, which git and DVC ignore; and in a storage, if any.
+    """The states of a run on disk, in the project's scratch folder, which git and DVC ignore.
 
     Errors are logged in a sentence, and the run continues.
     """
@@ -75,8 +74,6 @@ class Checkpoint:
         self.folder = Path(os.environ.get("DVC_ROOT", "."), SCRATCH, "resume", name)
         self.log = log
         self.failed = False
-        address = remote_address()
-        self.remote = RemoteStates(address, name, log) if address else None
 
     def save(self, state: Any, tensors: Iterable[Tensor] | None = None) -> bool:
         """Write a state; return whether it is complete on disk. If the process is killed, the former ones remain.
@@ -99,14 +96,10 @@ class Checkpoint:
                 part.unlink()
             return False
         self.failed = False
-        if self.remote:
-            self.remote.send(file, _MAX_TO_KEEP)
         return True
 
     def load(self) -> Any | None:
         """The last undamaged state, whose tensors are mapped from its file; None where there is none."""
-        if self.remote:
-            self.remote.fetch(self.folder, self._newest())
         for file in reversed(self._files()):
             if is_whole(file, file.name):
                 return read_state(file)
@@ -117,8 +110,6 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the states of this run, which is done, and of runs that were abandoned."""
-        if self.remote:
-            self.remote.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # another run may do the same, or still need the folder
             for folder in self.folder.parent.iterdir():
@@ -128,11 +119,8 @@ class Checkpoint:
 
     def _log_unusable(self) -> None:
         """Log the states of runs with the same parameters that this run cannot resume, and why."""
-        places = {folder.name: str(folder) for folder in sorted(self.folder.parent.glob("*-*/"))}
-        if self.remote:
-            places |= {name: self.remote.place_of(name) for name in self.remote.runs()}
-        for name, place in places.items():
-            changed = changed_parts(self.folder.name, name)
+        for place in sorted(self.folder.parent.glob("*-*/")):
+            changed = changed_parts(self.folder.name, place.name)
             if changed and changed[0] != "parameters":
                 reason = f"the {' and the '.join(changed)} changed after it was killed"
                 self.log(f"{place} is not resumed, since {reason}: training starts from the beginning")

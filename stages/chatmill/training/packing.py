@@ -9,7 +9,6 @@ import numpy as np
 
 from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, TemplateName
 from chatmill.encoded.token_files import EncodedSplit, Sources
-from chatmill.pipeline.part_arrays import PartedArray
 from chatmill.teacher.predictions import Predictions
 from chatmill.training.chains import Heads, Row, best_fit, draw_epoch, find_heads, make_chains, source_factors
 from chatmill.training.train_parameters import Weight
@@ -17,7 +16,6 @@ from chatmill.training.train_parameters import Weight
 # Complete conversations, by themselves or in chains, packed into rows of equal length.
 
 _BLOCK = 1 << 24  # tokens that are looked through at once
-_PARTS_AT_ONCE = 16  # of a large dataset, from which the conversations of some steps are
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
 
 
@@ -184,20 +182,11 @@ class PackedDataset:
             order = draw_epoch(self._span_sources(), self.source_factors(), random)
         else:
             order = random.permutation(len(self.spans.starts))
-        order = self._part_by_part(order, random)
         for window in np.array_split(order, -(-len(order) // _WINDOW) or 1):
             documents = list(self._documents(window, random))
             rows = best_fit([self._length(document) for document in documents], self.row_length)
             for row in random.permutation(len(rows)):
                 yield Row(*map(np.concatenate, zip(*(documents[i] for i in rows[row]), strict=True)))
-
-    def _part_by_part(self, order: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """The order, in which a few parts of the tokens are read to the end before the next ones are."""
-        ids = self.split.ids
-        if not isinstance(ids, PartedArray) or len(ids.parts) <= _PARTS_AT_ONCE:
-            return order
-        turns = random.permutation(len(ids.parts)) // _PARTS_AT_ONCE  # of each part
-        return order[np.argsort(turns[self.spans.starts[order] // ids.part_length], kind="stable")]
 
     def _documents(self, window: np.ndarray, random: np.random.Generator) -> Iterator[Row]:
         """Each conversation by itself or in a chain."""

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from chatmill.app.fairness import language_costs, read_parallel
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
 from chatmill.app.cli import main
 from chatmill.app.commands.show import unique_names
-from chatmill.app.fairness import language_costs, read_parallel
 from chatmill.app.inputs import parse_input, read_input_file
 from chatmill.app.terminal.tokens import grid
 from chatmill.conversation import BOS, Message, Part, Record, conversation_segments, escape, render

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +24,6 @@ from chatmill.app.integrity.project import (
 )
 from chatmill.app.integrity.workspace import Workspace
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_file, check_manifest
-from chatmill.pipeline.parts import PART_LIST, check_parts
-from chatmill.pipeline.store import StoreError, current_store
 
 REPAIR = "run `chatmill repair`, then `dvc repro`"
 FETCH = "`dvc pull` fetches it, or `dvc repro` makes it"
@@ -309,8 +306,7 @@ def _input_remedy(result: Survey, path: str) -> str:
 
 
 def _check_manifests(result: Survey) -> None:
-    """Check the manifests and parts in outputs that have no finding yet."""
-    current_store()  # before all else, since its settings may be none
+    """Check the manifests in outputs that have no finding yet."""
     outputs = [path for stage in result.project.outputs.values() for path in stage if not result.named(path)]
     root, checks = result.project.root, list[tuple[str, Callable[[], Any]]]()
     for path in outputs:
@@ -319,18 +315,10 @@ def _check_manifests(result: Survey) -> None:
     for manifest in (Path(path) for path in outputs if path.endswith(MANIFEST_NAME)):
         for path in (path for path in outputs if Path(path).parent == manifest.parent and path != str(manifest)):
             checks.append((path, lambda f=root / path, m=root / manifest: check_file(f, m) if f.is_file() else None))  # type: ignore[misc]
-    for path in outputs:
-        for parts in sorted((root / path).rglob(PART_LIST)):
-            checks.append((path, partial(check_parts, parts.parent, in_store=True)))
-    unreachable = None
     with ThreadPoolExecutor() as threads:
         for (path, _), error in zip(checks, threads.map(lambda check: _error_of(check[1]), checks), strict=True):
-            if isinstance(error, StoreError):
-                unreachable = error
-            elif error:
+            if error:
                 result.add(path, str(error), "run `dvc repro --force` for its stage")
-    if unreachable:
-        result.add("the store", str(unreachable), "correct its address, or your access to it")
 
 
 def _error_of(check: Callable[[], Any]) -> Exception | None:

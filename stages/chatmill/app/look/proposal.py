@@ -19,7 +19,6 @@ from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import Tally
 from chatmill.datasets.source_parameters import SourceParameters
-from chatmill.pipeline.parts import size_of
 
 ENOUGH = 0.95  # share of kept entries with which no other guess is tried
 MIN_KEPT = 0.8  # share of kept entries below which a section is of little use
@@ -151,7 +150,7 @@ def _keep_commonest(sample: Sample) -> tuple[list[Guess], list[Path]]:
             guesses.setdefault(shape, found)
     if not shapes:
         raise NoGuessError(errors[0])
-    shape = max(shapes, key=lambda name: sum(size_of(file) for file in shapes[name]))
+    shape = max(shapes, key=lambda name: sum(file.stat().st_size for file in shapes[name]))
     different = [file for file in sample.files if file not in shapes[shape]]
     if different:
         every = [*sample.files, *sample.others]

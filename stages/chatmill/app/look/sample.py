@@ -13,7 +13,6 @@ from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
 from chatmill.datasets.formats.containers import files_of, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
 from chatmill.datasets.formats.row_readers import PACKED, json_entries, open_decompressed
-from chatmill.pipeline.parts import size_of
 
 # Reads some entries of files of any size: from the beginning, and where that is cheap from the middle and the end.
 
@@ -43,7 +42,7 @@ class Sample:
     @property
     def bytes(self) -> int:
         """The size of all files."""
-        return sum(size_of(file) for file in self.files)
+        return sum(file.stat().st_size for file in self.files)
 
 
 def take_sample(path: Path) -> Sample:
@@ -57,7 +56,7 @@ def take_sample(path: Path) -> Sample:
     contents = _contents(kinds)
     sizes = Counter[FileKind]()
     for file, content in contents.items():
-        sizes[content] += size_of(file)
+        sizes[content] += file.stat().st_size
     data = [content for content in sizes if content.container not in (Container.MARKDOWN, Container.YAML)]
     chosen = max(data or sizes, key=lambda content: sizes[content])
     taken = [file for file, content in contents.items() if content == chosen]
@@ -200,7 +199,7 @@ def _estimate(sample: Sample, count: int, size: int) -> int:
 
 def _unpacked_bytes(file: Path) -> int:
     """The bytes of a file when it is unpacked, about: by how its first ones are packed."""
-    size = size_of(file)
+    size = file.stat().st_size
     if file.suffix not in PACKED:
         return size
     with open_decompressed(file) as stream:

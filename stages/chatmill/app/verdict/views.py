@@ -65,8 +65,8 @@ def differing_documents(
     chosen = [documents[i] for i in order]
     scored = [[score(run, chosen, which) for run in side] for side in (first, second)]
     result = []
-    for number, i in enumerate(order):
-        one, other = (_mean([texts[number] for texts in side]) for side in scored)
+    for place, i in enumerate(order):
+        one, other = (_mean([texts[place] for texts in side]) for side in scored)
         parts = word_differences(one, other)
         result.append(DocumentDifference(documents[i].place, float(differences[i]), parts))
     return result

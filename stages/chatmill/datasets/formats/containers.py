@@ -20,7 +20,6 @@ from chatmill.datasets.formats.row_readers import (
     open_decompressed,
     table_rows,
 )
-from chatmill.pipeline.parts import PART_LIST
 
 _TEXTS = (".txt", ".text", ".md")
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -38,7 +37,7 @@ def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     folder. Hidden files, those in hidden folders, and those of DVC are left out.
     Raises ValueError where none is left.
     """
-    if not path.is_dir() or (path / PART_LIST).exists():
+    if not path.is_dir():
         return [path]
     found = {file for pattern in patterns for file in _matching(path, pattern)}
     files = [file for file in found if file.is_file() and file.suffix != ".dvc" and not _is_hidden(file, path)]

@@ -29,7 +29,6 @@ from chatmill.datasets.near_duplicates.candidates import (
 from chatmill.datasets.near_duplicates.comparison import ComparedText, Relation, relation
 from chatmill.datasets.near_duplicates.fingerprints import fingerprints
 from chatmill.datasets.split import NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
-from chatmill.pipeline.parts import open_parts, size_of
 from chatmill.pipeline.progress import progress
 
 BLOCK_RECORDS = 1 << 16
@@ -88,14 +87,14 @@ class RecordFiles(NamedTuple):
 
     def starts(self) -> list[int]:
         """The byte at which each file begins."""
-        return list(accumulate((size_of(file) for file in self.files[:-1]), initial=0))
+        return list(accumulate((file.stat().st_size for file in self.files[:-1]), initial=0))
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[int], ComparedText]]:
         """A function that returns the text of a record."""
         positions, starts = self.positions(), self.starts()
         with ExitStack() as opened:
-            streams = [opened.enter_context(open_parts(file)) for file in self.files]
+            streams = [opened.enter_context(file.open("rb")) for file in self.files]
 
             def compared(record: int) -> ComparedText:
                 position = int(positions[record])

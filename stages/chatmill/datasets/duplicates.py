@@ -1,0 +1,201 @@
+"""Finds duplicates among the records of all sources, on disk, so that memory does not grow with the data.
+
+Each record has keys: hashes of its text and of what it asks. Keys are divided into shards by their value; equal ones
+meet in one shard, which memory holds.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import from_json
+
+from chatmill.datasets.near_duplicates.search import KeyBatches, RecordFiles, mark_near_duplicates
+from chatmill.datasets.split import (
+    DUPLICATE,
+    LEAKED,
+    SPLITS,
+    TRAIN,
+    SplitName,
+    fixed_side,
+    is_by_column,
+    is_generated,
+    question_of,
+)
+from chatmill.pipeline.progress import progress
+from chatmill.workers import FileRange, OrderedMap
+
+NearScope = Literal["across", "within", "off"]  # other sources only, all, or nothing
+
+SHARD_BYTES = 8_000_000  # of keys that are sorted in memory at a time
+MAX_SHARDS = 1024  # of 65,536 at most: their numbers are of 16 bits
+SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a sixth of the records'
+HASHED = 4  # added to the split in a key where it follows from the hash of the question
+BY_COLUMN = 8  # the same for one that follows from a column of groups
+KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1"), ("trained", "<i4")])
+ROLE = re.compile(r"<\|im_start\|>(\w+)\n")
+
+
+class Digests(NamedTuple):
+    """The n records of a file range: their splits, sizes in bytes, and keys, which equal records share."""
+
+    splits: NDArray[np.uint8]  # (n,)
+    sizes: NDArray[np.uint32]  # (n,) of the texts
+    lines: NDArray[np.uint64]  # (n,) sizes of the lines
+    exact: NDArray[np.void]  # (n,)
+    question: NDArray[np.void]  # (n,)
+    near: NDArray[np.void]  # (k,) of other keys, as many as the texts give
+
+
+def digest(
+    part: FileRange, *, split_of: Callable[[str], SplitName], scopes: dict[str, NearScope | None] | None
+) -> Digests:
+    """The digests of a file range, with records numbered from 0. Raises ValueError for a line that is not a record.
+
+    `scopes` says for each source what its records are compared with for near-duplicates; with None there are none.
+    """
+    splits, hashed = bytearray(), bytearray()
+    sizes: list[int] = []
+    lines: list[int] = []
+    exact: list[bytes] = []
+    trained: list[int] = []
+    questions: list[bytes] = []
+    near, scope = KeyBatches(), scopes.get(part.file.stem) if scopes is not None else "off"
+    for number, line in enumerate(part.lines()):
+        try:
+            record = from_json(line)
+            text, group = record["text"].encode(), record["group"]
+            splits.append(SPLITS.index(split_of(group)))
+            questions.append(_hash(question_of(group, record["text"]).encode()))
+            trained.append(count_trained(record["text"], record.get("train")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
+            ) from error
+        hashed.append(0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED)
+        sizes.append(len(text))
+        lines.append(len(line))
+        exact.append(_hash(text))
+        if scope != "off":
+            within = scope == "within" or (scope is None and not is_generated(group))
+            near.add(record["text"], number, within=within)
+    split_array, records = np.frombuffer(splits, np.uint8), np.arange(len(splits))
+    order = split_array + np.frombuffer(hashed, np.uint8)
+    return Digests(
+        split_array,
+        np.array(sizes, np.uint32),
+        np.array(lines, np.uint64),
+        _keys(exact, records, order, trained),
+        _keys(questions, records, order, trained),
+        near.keys(),
+    )
+
+
+def count_trained(text: str, train: list[bool | None] | None) -> int:
+    """How many messages more the flags train than the roles do, in which all None stands for; fewer if negative."""
+    roles = ROLE.findall(text) if train else []
+    return sum(flag - (role == "assistant") for role, flag in zip(roles, train or (), strict=True) if flag is not None)
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:16]
+
+
+def _keys(
+    hashes: list[bytes], owners: NDArray[np.int64], splits: NDArray[np.uint8], trained: list[int]
+) -> NDArray[np.void]:
+    keys = np.empty(len(hashes), KEY_DTYPE)
+    keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
+    keys["record"], keys["split"], keys["trained"] = owners, splits[owners], trained
+    return keys
+
+
+class Duplicates(NamedTuple):
+    """Records that duplicate another one: those on its side, and those on another side."""
+
+    own: NDArray[np.uint64]
+    leaked: NDArray[np.uint64]
+
+
+def duplicates_in(shard: Path, *, kind: str) -> Duplicates:
+    """The records in a shard of keys that duplicate another one.
+
+    Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
+    or that was generated before all others; of several such ones, the first of those with the most trained messages. Of
+    equal questions, those whose side follows from the question are dropped if such a conversation is on another side.
+    """
+    keys = np.fromfile(shard, KEY_DTYPE)
+    keys = keys[np.lexsort((keys["record"], -keys["trained"], keys["split"], keys["low"], keys["high"]))]
+    first = np.ones(len(keys), bool)
+    first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
+    split, is_hashed = keys["split"] % HASHED, keys["split"] // HASHED == 1
+    kept_split = split[first][np.cumsum(first) - 1]
+    leaked = (split == TRAIN) & (kept_split != TRAIN)
+    if kind == "question":
+        leaked = is_hashed & (split != kept_split) | leaked & (keys["split"] >= BY_COLUMN)
+    return Duplicates(keys["record"][~first & (kind == "exact")], keys["record"][leaked])
+
+
+def find_duplicates(
+    chunks: list[FileRange],
+    folder: Path,
+    split_of: Callable[[str], SplitName],
+    scopes: dict[str, NearScope | None] | None,
+    parallel_map: OrderedMap,
+) -> None:
+    """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text), `positions` (uint64).
+
+    The state of a record is the number of its split, or why it is dropped (chatmill.datasets.split). Positions are the
+    byte at which each record begins, where the files of all chunks follow each other, and in the end that after all.
+    """
+    # Read the records once; their keys go to the shards.
+    total = sum(chunk.end - chunk.start for chunk in chunks)
+    shards = {kind: _shards(folder, kind, times * total) for kind, times in SHARDED.items()}
+    count = position = 0
+    read = partial(digest, split_of=split_of, scopes=scopes)
+    for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
+        _append(folder / "states", digests.splits)
+        _append(folder / "sizes", digests.sizes)
+        _append(folder / "positions", position + np.cumsum(digests.lines) - digests.lines)
+        position += int(digests.lines.sum())
+        for kind in shards:
+            keys = getattr(digests, kind)
+            keys["record"] += count
+            numbers = (keys[keys.dtype.names[0]] % len(shards[kind])).astype(np.uint16)
+            order = np.argsort(numbers, kind="stable")
+            bounds = np.searchsorted(numbers[order], np.arange(len(shards[kind]) + 1))
+            for shard, start, end in zip(shards[kind], bounds, bounds[1:], strict=False):
+                if start < end:
+                    _append(shard, keys[order[start:end]])
+        count += len(digests.splits)
+    _append(folder / "positions", np.array([position], np.uint64))
+
+    # Equal texts first, then equal questions on two sides, then what is nearly equal.
+    for kind in ("exact", "question") if count else ():
+        state = np.memmap(folder / "states", np.uint8, "r+")
+        found = parallel_map(partial(duplicates_in, kind=kind), shards[kind])
+        for duplicates in progress(found, f"{kind} duplicates", total=len(shards[kind])):
+            leaked = duplicates.leaked if kind == "exact" else duplicates.leaked[state[duplicates.leaked] < DUPLICATE]
+            state[duplicates.own] = DUPLICATE
+            state[leaked] = LEAKED
+    if count and scopes is not None:
+        records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
+        mark_near_duplicates(shards["near"], records, parallel_map)
+
+
+def _shards(folder: Path, kind: str, size: int) -> list[Path]:
+    """Files of about SHARD_BYTES for the keys of `size` bytes of records; a key has at most a sixth of its record's."""
+    files = [folder / f"{kind}-{number}" for number in range(min(MAX_SHARDS, 1 + size // (6 * SHARD_BYTES)))]
+    for file in files:
+        file.touch()
+    return files
+
+
+def _append(file: Path, array: NDArray[Any]) -> None:
+    with file.open("ab") as out:
+        out.write(array.tobytes())
