@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from chatmill.training.checkpoint import tensors_of, write_state
 from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
 from chatmill.training.optimizer import MuonAdamW
-from chatmill.training.state_file import tensors_of, write_state
 from support.tiny import random_model
 from train_model import check_equal
 

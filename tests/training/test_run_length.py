@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from chatmill.pipeline.params_file import read_params
-from chatmill.training.display import RunLength, count_steps, length_warning
+from chatmill.training.display import length_warning
+from chatmill.training.plan import RunLength, count_steps
 from chatmill.training.train_parameters import TrainParameters
 from support.paths import ROOT
 

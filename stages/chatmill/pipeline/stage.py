@@ -46,6 +46,14 @@ def _decorate(main: Main, foreach: str) -> Main:
     return checked
 
 
+class RunInstead(Exception):
+    """Raised by a `main` to have `run`, which gives an exit code, called once its lock and outputs are released."""
+
+    def __init__(self, run: Callable[[], int]) -> None:
+        super().__init__()
+        self.run = run
+
+
 def on_success(callback: Callable[[], None]) -> None:
     """Run a callback once the stage has succeeded and its outputs are in place; outside a stage, run it at once."""
     if _on_success:
@@ -78,6 +86,8 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
             checked(**files, **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
         for callback in _on_success.pop():
             callback()
+    except RunInstead as other:
+        return other.run()
     except (ValueError, OSError) as error:
         print(f"{script.stem}: {error_line(error)}", file=sys.stderr)
         return 1

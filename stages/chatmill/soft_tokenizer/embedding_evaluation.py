@@ -26,8 +26,8 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.plan import rows_at_once
 from chatmill.training.trainer import Trainer
-from chatmill.training.training_loop import rows_at_once
 
 TABLES = (f"model.{EMBEDDING}", HEAD)
 BitsPerByte = Mapping[str, float | None]

@@ -4,7 +4,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -18,6 +17,7 @@ from chatmill.training.chains import Row
 from chatmill.training.distributed import DeviceKind
 from chatmill.training.estimate import flops_per_token, peak_flops
 from chatmill.training.packing import PackedDataset
+from chatmill.training.plan import RunLength
 from chatmill.training.trainer import LossTotals, Trainer
 
 PhaseLength = tuple[int, float]  # steps, and operations of each
@@ -70,25 +70,6 @@ class Pace:
 # How long a run is, in steps and in epochs, and what is logged about it before it begins.
 
 FEWEST_EPOCHS, MOST_EPOCHS = 0.5, 20  # a run outside of these is warned of
-
-
-@dataclass(frozen=True, slots=True)
-class RunLength:
-    """The steps of a run, the tokens of all of them, and those of an epoch."""
-
-    steps: int
-    tokens: int
-    tokens_per_epoch: int
-
-    @property
-    def epochs(self) -> float:
-        """How often the training set is read."""
-        return self.tokens / self.tokens_per_epoch
-
-
-def count_steps(epochs: float, tokens_per_epoch: int, tokens_per_step: float) -> int:
-    """The steps that so many epochs take, at least one."""
-    return max(1, round(epochs * tokens_per_epoch / tokens_per_step))
 
 
 def describe_run(length: RunLength, model: ChatModel, memory: int, device: DeviceKind) -> Iterator[str]:

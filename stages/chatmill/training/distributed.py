@@ -1,35 +1,33 @@
 """Distributed training: each process computes its part of every step, and sums are reduced over all of them.
 
-`launch` starts the processes on one machine, torchrun on one or many; both set the rank of each in its environment
-(RANK, WORLD_SIZE, LOCAL_RANK).
+torchrun starts the processes, on one machine or many, and sets the rank of each in its environment (RANK, WORLD_SIZE,
+LOCAL_RANK).
 """
 
-import multiprocessing
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map_only
-from tqdm import tqdm
 
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
-from chatmill.pipeline.processes import die_with_parent, scripts_on_path
-from chatmill.training.checkpoint import SIGTERM_EXIT_CODE
+from chatmill.pipeline.processes import scripts_on_path
+from chatmill.training.checkpoint import PARTS, SIGTERM_EXIT_CODE, changed_parts
 
 DeviceKind = Literal["cpu", "cuda"]
 _LOST = ("gloo", "Connection", "Socket", "NCCL")  # words in the errors of a broken connection
@@ -131,7 +129,7 @@ def choose_processes(requested: int | Literal["auto"], device: DeviceKind) -> in
 
 
 def is_launched() -> bool:
-    """Whether `launch` or torchrun started this process."""
+    """Whether torchrun started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
@@ -204,89 +202,40 @@ def gradient_norm(weights: Iterable[nn.Parameter]) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
-def launch(work: Callable[..., None], processes: int, arguments: Sequence[Any]) -> None:
-    """Call `work` in several processes on this machine. Raises ValueError if one of them fails."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
-    workers: dict[Connection, BaseProcess] = {}
-    for rank in range(processes):
-        receiver, sender = context.Pipe(duplex=False)
-        environment = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the one above; else the first process would open another
-        }
-        worker = context.Process(target=_worker_main, args=(sender, environment, work, arguments), daemon=True)
+def launch(processes: int, command: Sequence[str]) -> int:
+    """Run a Python script in several processes on this machine, as torchrun does; returns the exit code.
+
+    The first error ends all of them; SIGTERM is passed on, so that the run saves its state.
+    """
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
         with scripts_on_path():
-            worker.start()
-        sender.close()
-        workers[receiver] = worker
-    try:
-        with _forwarding_sigterm(workers.values()):
-            _wait_for(workers)
-    finally:
-        for process in workers.values():
-            process.kill()
-            process.join()
+            elastic_launch(config, sys.executable)(*command)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode in (-signal.SIGKILL, SIGTERM_EXIT_CODE):
+            remedy = ": if memory ran out, lower train_model.processes or batch_size"
+            was = f"process {rank} of {processes} was killed{remedy}" if failure.exitcode < 0 else ""
+            print(was, file=sys.stderr)
+            return SIGTERM_EXIT_CODE if failure.exitcode > 0 else 1
+        print(f"process {rank} of {processes} exited with code {failure.exitcode}: its error is above", file=sys.stderr)
+        return 1
+    except SignalException:
+        return SIGTERM_EXIT_CODE
+    return 0
 
 
-def _worker_main(
-    sender: Connection, environment: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]
-) -> None:
-    """Run a process of `launch`; on errors it reports to the parent and waits, so that no connection breaks."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
-    tqdm.set_lock(threading.RLock())  # tqdm's own lock would outlive a killed process, and Python warns of that
-    os.environ.update(environment)
-    try:
-        work(*arguments)
-    except LostContactError:
-        threading.Event().wait()
-    except (ValueError, OSError) as error:
-        sender.send(error)
-        threading.Event().wait()
-
-
-@contextmanager
-def _forwarding_sigterm(workers: Iterable[BaseProcess]) -> Iterator[None]:
-    """Forward the first SIGTERM to all workers; a second one ends the parent, and the workers with it."""
-
-    def forward(*_: Any) -> None:
-        signal.signal(signal.SIGTERM, former)
-        for worker in workers:
-            worker.terminate()
-
-    former = signal.signal(signal.SIGTERM, forward)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-def _wait_for(workers: dict[Connection, BaseProcess]) -> None:
-    """Wait for all workers; raise the first error, and exit if SIGTERM stopped them."""
-    running = dict(workers)
-    while running:
-        ready = wait(list(running))
-        for receiver in [receiver for receiver in running if receiver in ready]:
-            worker = running.pop(receiver)
-            try:
-                error: ValueError | OSError = receiver.recv()
-            except EOFError:
-                worker.join()
-            else:
-                raise error
-            if worker.exitcode not in (0, SIGTERM_EXIT_CODE):
-                raise ValueError(_ended(list(workers.values()).index(worker), len(workers), worker.exitcode))
-    if any(worker.exitcode for worker in workers.values()):
-        sys.exit(SIGTERM_EXIT_CODE)
-
-
-def _ended(rank: int, size: int, code: int | None) -> str:
-    if code == -signal.SIGKILL:
-        return f"process {rank} of {size} was killed: if memory ran out, lower train_model.processes or batch_size"
-    return f"process {rank} of {size} exited with code {code}: its error is above"
+def check_equal(fingerprint: str, group: Group) -> None:
+    """Raise ValueError in all processes if one of them has other parameters, data or code than the main process."""
+    changed = changed_parts(fingerprint, group.broadcast(fingerprint))
+    if different := [part for part in PARTS[:-1] if group.total(part in changed)]:
+        raise ValueError(
+            f"the processes have different {' and '.join(different)}: give each machine the same clone and data"
+        )

@@ -7,13 +7,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.training.hardware import NUMBER_FORMATS
-from chatmill.training.train_parameters import Precision
+from chatmill.training.distributed import DeviceKind, Group
+from chatmill.training.hardware import NUMBER_FORMATS, choose_precision
+from chatmill.training.plan import Plan
+from chatmill.training.train_parameters import Precision, TrainParameters
 
 _GPU_PEAK_TFLOPS = {  # 1e12 operations a second, by the makers' data for dense products: in bfloat16, in float32
     "GB200": (2500, 80),
@@ -98,6 +101,22 @@ def memory_needed(
     )
     batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
     return int(_LIBRARIES + state + max(muon, batch))
+
+
+def memory_limits(
+    parameters: TrainParameters, plan: Plan, device: DeviceKind, group: Group
+) -> tuple[Callable[[ModelConfig], int], int]:
+    """The bytes that a process needs for a model of some shape, and those that it may take."""
+    last = plan.phases[-1]
+    needed = partial(
+        memory_needed,
+        rows=last.rows_per_batch,
+        row_length=last.dataset.row_length,
+        precision=choose_precision(parameters.precision, device),
+        shards=group.size if parameters.shard else 1,
+        copies=int(parameters.keep == "best" and device == "cpu"),
+    )
+    return needed, available_memory(group.device) // group.processes_per_device
 
 
 def check_memory(needed: Callable[[int], int], depth: int, available: int) -> None:

@@ -17,9 +17,11 @@ from typing import Literal
 
 import torch
 
+from chatmill.model.chat_model import ChatModel
+from chatmill.pipeline.progress import log
 from chatmill.processor import Processor, machine_properties, own_processor
-from chatmill.training.distributed import DeviceKind
-from chatmill.training.train_parameters import Precision
+from chatmill.training.distributed import DeviceKind, Group
+from chatmill.training.train_parameters import Precision, TrainParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +102,28 @@ def set_up_compiler() -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareSettings:
+    """The settings that `auto` stands for on this machine."""
+
+    device: DeviceKind
+    precision: Precision
+    compile: bool
+
+
+def choose_hardware(
+    parameters: TrainParameters, device: DeviceKind, model: ChatModel, tokens: int, group: Group
+) -> HardwareSettings:
+    """The device, precision and compilation to train on so many tokens with; logged where a parameter is `auto`."""
+    precision = choose_precision(parameters.precision, device)
+    operations = 6 * sum(weight.numel() for weight in model.parameters()) * tokens
+    compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
+    if group.is_main_process and "auto" in (parameters.device, parameters.precision, parameters.compile):
+        settings = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
+        log(
+            "train_model",
+            f"chosen for this hardware: {settings}; on other hardware, weights differ from those of dvc.lock",
+        )
+    return HardwareSettings(device, precision, compiled)

@@ -27,8 +27,46 @@ from chatmill.pipeline.manifest import MANIFEST_NAME, write_manifest
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
 from chatmill.tokenizer.vocabulary.huggingface import CHAT_TEMPLATES, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
+from chatmill.training.data import TrainingData
+from chatmill.training.distributed import Group
+from chatmill.training.hardware import HardwareSettings
+from chatmill.training.plan import Plan
+from chatmill.training.train_parameters import TrainParameters
+from chatmill.training.validation import KeptWeights
 
 ENCODER_FILE = "byte_encoder.safetensors"
+
+
+def metadata_of(
+    parameters: TrainParameters,
+    data: TrainingData,
+    plan: Plan,
+    hardware: HardwareSettings,
+    kept: KeptWeights,
+    group: Group,
+    depth: int,
+) -> dict[str, Any]:
+    """How a model was trained: the section `chatmill` of config.json."""
+    spans = data.train.spans
+    return {
+        "template": data.meta.template,
+        "tools": data.meta.tools,
+        "depth": depth,
+        "steps": plan.length.steps,
+        "epochs": round(plan.length.epochs, 4),
+        **parameters.model_dump(include={"source_weights"}, exclude_defaults=True),
+        "kept_step": kept.step,
+        "prompt_loss_weight": parameters.prompt_loss_weight,
+        **data.taught_by,
+        "embedding": parameters.embedding,
+        "device": hardware.device,
+        "processes": group.size,
+        "precision": hardware.precision,
+        "compile": hardware.compile,
+        "threads": parameters.threads,
+        "conversations": {"cut": int((spans.truncated & ~spans.documents).sum()), "rejected": spans.rejected},
+        "padding": round(plan.padding, 4),
+    }
 
 
 def write_model(

@@ -6,8 +6,10 @@ rows. These are fitted to how often each token follows each other one in the tra
 Shapes: N conversations, P different bigrams, X contexts of a step, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,17 +19,27 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.checkpoints.weights import weight_files
-from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel, Decoder
+from chatmill.encoded.token_files import token_byte_lengths
+from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel, Decoder, initialise
 from chatmill.model.checkpoint_loading import CONFIG, EMBEDDING, HEAD, load_chat_model, stand_ins
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
-from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, use_byte_embedding
+from chatmill.pipeline.progress import duration, log
+from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
+from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
-from chatmill.training.hardware import autocast
+from chatmill.training.data import TrainingData
+from chatmill.training.display import describe_run
+from chatmill.training.distributed import DeviceKind, Group
+from chatmill.training.estimate import check_memory, memory_limits
+from chatmill.training.hardware import HardwareSettings, autocast, choose_hardware
 from chatmill.training.model_folder import ENCODER_FILE, read_byte_encoder
 from chatmill.training.packing import PackedDataset
-from chatmill.training.train_parameters import Precision
+from chatmill.training.plan import Plan
+from chatmill.training.train_parameters import Precision, TrainParameters
+from chatmill.training.trainer import Trainer, make_trainer
 
 STEPS, RATE = 100, 0.02
 _MAX_TOKENS = 1 << 25  # that are counted, of conversations drawn at random
@@ -213,3 +225,84 @@ def _check_share(vocabulary: Vocabulary, rows: Sequence[EmbeddingRow], path: Pat
             f"{path}: its tokenizer has {known:,} of the {vocabulary.num_text:,} text tokens to be trained: "
             "use its own tokenizer, by train_tokenizer.type: pretrained"
         )
+
+
+# The model to train, and one with the weights that training gave it.
+
+ENCODER_SHAPE = ByteEncoderShape(layers=0)  # n-grams only: with a layer, steps took a third longer, for less
+
+
+def new_trainer(
+    parameters: TrainParameters, data: TrainingData, plan: Plan, device: DeviceKind, group: Group
+) -> tuple[Trainer, HardwareSettings]:
+    """The trainer of a new model, or of the initial one, and the settings of this hardware.
+
+    Raises ValueError where the model needs more memory than there is, before it is allocated.
+    """
+    needed, available = memory_limits(parameters, plan, device, group)
+    model = new_model(parameters, data.vocabulary, needed, available)
+    hardware: HardwareSettings = group.broadcast(choose_hardware(parameters, device, model, plan.length.tokens, group))
+    if group.is_main_process:
+        start(model, plan.phases[0].dataset, parameters, hardware.precision)
+        for line in describe_run(plan.length, model, needed(model.config), device):
+            log("train_model", line)
+    num_bytes = torch.from_numpy(token_byte_lengths(data.vocabulary))
+    return make_trainer(model, parameters, plan.length.steps, hardware, num_bytes, group), hardware
+
+
+def new_model(
+    parameters: TrainParameters, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
+) -> ChatModel:
+    """The model to train: the initial one, or one of the requested shape, initialised from the seed.
+
+    Raises ValueError where that needs more bytes than are available.
+    """
+    if parameters.initial is not None:
+        return load_initial(parameters.initial, vocabulary, parameters.context, parameters.embedding)
+    shape = partial(shape_of, parameters, vocabulary)
+    check_memory(lambda depth: needed(shape(depth)), parameters.depth, available)
+    model = ChatModel(shape(parameters.depth))
+    if parameters.embedding == "bytes":
+        use_byte_embedding(model, ByteEncoder(ENCODER_SHAPE, model.config.hidden_size), vocabulary)
+    if parameters.head == "bytes":
+        model.byte_head.set_spelling(spell_vocabulary(vocabulary))
+    initialise(model, parameters.seed)
+    return model
+
+
+def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Vocabulary) -> ChatModel:
+    """A copy of a model, whose own weights may be sharded, with these full ones."""
+    trained = ChatModel(model.config)
+    if isinstance(embedding := model.model.embed_tokens, ByteEmbedding):
+        use_byte_embedding(trained, ByteEncoder(embedding.encoder.shape, model.config.hidden_size), vocabulary)
+    trained.load_state_dict(weights)
+    return trained
+
+
+def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) -> ModelConfig:
+    """The shape that the parameters define, at a depth."""
+    plain = ModelConfig.from_depth(
+        depth,
+        vocab_size=len(vocabulary.tokens),
+        context=parameters.context,
+        width=parameters.width,
+        heads=parameters.heads,
+    )
+    chunking = None
+    if parameters.chunking != "none":
+        chunking = Chunking(boundaries=parameters.chunking, rate=parameters.tokens_per_chunk)
+    return replace(
+        plain,
+        tie_word_embeddings=parameters.tie_embeddings,
+        chunking=chunking,
+        byte_head=byte_head_shape(vocabulary) if parameters.head == "bytes" else None,
+    )
+
+
+def start(model: ChatModel, dataset: PackedDataset, parameters: TrainParameters, precision: Precision) -> None:
+    """Let a new model start from what the parameters say."""
+    if parameters.start == "bigrams" and parameters.initial is None and can_start_from_bigrams(model):
+        started = time.monotonic()
+        nats = start_from_bigrams(model, count_bigrams(dataset, parameters.seed), parameters.seed, precision)
+        took = duration(time.monotonic() - started)
+        log("train_model", f"starts from counted bigrams: {nats:.2f} nats a token, {took}")

@@ -161,8 +161,8 @@ def _end_that_fits(
 class PackedDataset:
     """The conversations of a split, packed into rows and batches; the fraction `chained` of them in chains.
 
-    `weights` says how often those of each of the `sources` are read in an epoch. The orders of two datasets with
-    different numbers `stream` are independent. `teacher` has predictions for the tokens of the split.
+    `weights` says how often those of each of the `sources` are read in an epoch. `teacher` has predictions for the
+    tokens of the split.
     """
 
     split: EncodedSplit
@@ -172,12 +172,11 @@ class PackedDataset:
     chained: float = 0.0
     sources: Sources | None = None
     weights: Mapping[str, Weight] = field(default_factory=dict)
-    stream: int = 0
     teacher: Predictions | None = None
 
     def epoch(self, seed: int, number: int) -> Iterator[Row]:
         """Rows, with each conversation in one of them or as often as the weights say; the arguments set the order."""
-        random = np.random.default_rng((seed, number, self.stream))
+        random = np.random.default_rng((seed, number, 0))
         if self.weights:
             order = draw_epoch(self._span_sources(), self.source_factors(), random)
         else:

@@ -23,20 +23,6 @@ def share_of(weight: Weight) -> float | None:
     return float(weight.removesuffix("%")) / 100 if isinstance(weight, str) else None
 
 
-class WeightedSteps(BaseModel, extra="forbid", frozen=True):
-    """A phase of a run, of so many steps or epochs; its weights override those of the run."""
-
-    steps: PositiveInt | None = None
-    epochs: Positive | None = None
-    source_weights: SourceWeights = {}
-
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("expected either steps or epochs")
-        return self
-
-
 class TrainParameters(BaseModel, extra="forbid", frozen=True):
     """What is trained, for how long, and on which hardware; params.yaml describes each parameter."""
 
@@ -68,23 +54,10 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     learning_rate: Positive = 0.012
     checkpoint_every: PositiveInt = 100  # steps
     source_weights: SourceWeights = {}
-    phases: Annotated[list[WeightedSteps], Field(min_length=1)] | None = None
-
-    def weighted_steps(self) -> dict[str, WeightedSteps]:
-        """The phases of the run with all of their weights, by the parameter that has them."""
-        if self.phases is None:
-            run = WeightedSteps(steps=self.steps, epochs=self.epochs, source_weights=self.source_weights)
-            return {"source_weights": run}
-        return {
-            f"phases.{number}.source_weights": phase.model_copy(
-                update={"source_weights": self.source_weights | phase.source_weights}
-            )
-            for number, phase in enumerate(self.phases)
-        }
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.phases is None and (self.steps is None) == (self.epochs is None):
+        if (self.steps is None) == (self.epochs is None):
             values = f"train_model.steps = {in_yaml(self.steps)} and train_model.epochs = {in_yaml(self.epochs)}"
             raise ValueError(f"{values}: expected a number for one of them, and null for the other")
         if self.batch_size < self.context:
@@ -97,20 +70,6 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
             )
         if self.head == "bytes" and not self.tie_embeddings:
             raise ValueError("train_model.head = bytes has no rows of its own to untie: set tie_embeddings: true")
-        self._check_phases()
+        if (share := sum(share_of(weight) or 0 for weight in self.source_weights.values())) > 1 + 1e-9:
+            raise ValueError(f"train_model.source_weights: the shares sum to {share:.0%}: expected at most 100%")
         return self
-
-    def _check_phases(self) -> None:
-        if self.phases and self.epochs is not None:
-            raise ValueError("train_model.phases have a length of their own: set train_model.epochs: null")
-        steps = [phase.steps for phase in self.phases or () if phase.steps is not None]
-        if self.phases and self.steps is not None and len(steps) < len(self.phases):
-            raise ValueError("train_model.phases have epochs, from which the steps follow: set train_model.steps: null")
-        if self.phases and self.steps is not None and sum(steps) != self.steps:
-            raise ValueError(
-                f"train_model.phases have {sum(steps)} steps together, and train_model.steps = {self.steps}: "
-                f"set train_model.steps: {sum(steps)}, or null"
-            )
-        for place, phase in self.weighted_steps().items():
-            if (share := sum(share_of(weight) or 0 for weight in phase.source_weights.values())) > 1 + 1e-9:
-                raise ValueError(f"train_model.{place}: the shares sum to {share:.0%}: expected at most 100%")

@@ -15,11 +15,11 @@ from torch import Tensor
 from chatmill.conversation import LossKind
 from chatmill.model.chat_model import ChatModel, Decoder, SoftTargets
 from chatmill.model.layers import Segments, conversation_mask, find_segments
-from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict
-from chatmill.training.hardware import autocast
+from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict, shard
+from chatmill.training.hardware import NUMBER_FORMATS, HardwareSettings, autocast, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
 from chatmill.training.packing import Batch
-from chatmill.training.train_parameters import Precision
+from chatmill.training.train_parameters import Precision, TrainParameters
 
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
@@ -224,3 +224,33 @@ class Trainer:
         """
         mask = visible if isinstance(visible, Segments) else conversation_mask(visible)
         return self.model.nats(ids, positions, mask, targets, soft_targets)
+
+
+def make_trainer(
+    model: ChatModel,
+    parameters: TrainParameters,
+    steps: int,
+    hardware: HardwareSettings,
+    num_bytes: Tensor,
+    group: Group,
+) -> Trainer:
+    """The trainer of a model, on the device or, sharded, over those of all processes."""
+    if hardware.compile and hardware.device == "cpu":
+        set_up_compiler()
+    load_full_state_dict(model, model.state_dict(), group)
+    model.head_alignment = parameters.head_alignment
+    sharded = parameters.shard and group.size > 1
+    if sharded:
+        shard(model, group, compiled=hardware.compile)
+    model.to(group.device)
+    return Trainer(
+        model,
+        MuonAdamW(model, parameters.learning_rate, NUMBER_FORMATS[hardware.precision].dtype),
+        num_bytes,
+        steps=steps,
+        prompt_weight=parameters.prompt_loss_weight,
+        precision=hardware.precision,
+        compiled=hardware.compile and not sharded,
+        group=group,
+        teacher_weight=parameters.teacher_weight,
+    )

@@ -13,7 +13,8 @@ from torch import Tensor
 from chatmill.training.chains import Row
 from chatmill.training.distributed import Group
 from chatmill.training.packing import Batch, PackedDataset
-from chatmill.training.train_parameters import Keep
+from chatmill.training.plan import Plan
+from chatmill.training.train_parameters import Keep, TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
 TOKENS = 16384  # per validation
@@ -175,6 +176,21 @@ class KeptWeights:
         self._weights = {name: weight.clone() for name, weight in state["weights"].items()} if is_main_process else {}
 
     def describe(self) -> str:
-        """The step whose weights were best, and how good they were."""
+        """The step whose weights were best, and how good they were; empty where the last ones are kept."""
+        if not self.step:
+            return ""
         place = "validation, weighted as the sources are at the end" if self._validation else "validation"
         return f"kept the weights of step {self.step:,}: {self.bits_per_byte:.4f} bits per byte on {place}"
+
+
+def keep_weights(parameters: TrainParameters, validation: PackedDataset, plan: Plan, group: Group) -> KeptWeights:
+    """The weights to keep: the best are those for the sources as they are weighted.
+
+    Raises ValueError where the validation set has none of these.
+    """
+    if parameters.keep == "best" and not len(validation.spans.starts):
+        raise ValueError("train_model.keep = best: the validation set is empty: set keep: last")
+    last = plan.phases[-1]
+    if parameters.keep == "last" or not last.dataset.weights:
+        return KeptWeights(parameters.keep)
+    return KeptWeights("best", weighted_batches(validation, last.dataset.source_shares(), last.rows_per_batch, group))

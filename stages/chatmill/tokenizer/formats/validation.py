@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import regex
 
-from chatmill.tokenizer.vocabulary.pattern_cost import check_time
 from chatmill.tokenizer.vocabulary.patterns import (
     PATTERN_SAMPLE,
     PATTERNS,
     bounded,
+    check_time,
     known_patterns,
     oniguruma_pretokens,
     tiktoken_pretokens,

@@ -3,13 +3,14 @@ r"""The split patterns: regular expressions that cut text into pieces before it 
 All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces; how other runtimes
 read them says chatmill.tokenizer.exporting.readers. `cl100k` and `nanochat` are written without possessive quantifiers
 and `$`, and give the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not
-checked when used: to check an expression, use it as the parameter's value first. It is refused if its time may grow
-faster than the text (pattern_cost.py).
+checked when used: to check an expression, use it as the parameter's value first. It is refused if it takes
+long on texts that are hard for backtracking (check_time).
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """
 
 import re
+from itertools import product
 from typing import Annotated
 
 import regex
@@ -17,8 +18,6 @@ import tiktoken
 from pydantic import AfterValidator, Field
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
-
-from chatmill.tokenizer.vocabulary.pattern_cost import check_time
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -43,6 +42,10 @@ ANYTHING = r"[\s\S]+"
 PATTERN_SAMPLE = (
     "It's 2024,\r\n\r\n  the CAFÉ'S naïve\u00a0\u3000re\u0301sumé...\t\t中文🙂 ½٣Ⅷ <|x|>\n don't_STOP ſ'ſ\u2028!!  \n "
 )
+
+HARD_CHARACTERS = "a1 \n!.-'中"
+HARD_LENGTH = 2000
+MAX_SECONDS = 0.3  # a harmless pattern takes a few milliseconds
 
 BOUND = 22  # characters of up to four bytes; 12 of the 100 bytes are for the rest of an alternative
 _ATOM = re.compile(
@@ -78,6 +81,20 @@ def resolve(pattern: str) -> str:
     if differing:
         raise ValueError(f"{differing[0]} and `regex` split text differently by it: use classes such as \\p{{L}}")
     return pattern
+
+
+def check_time(pattern: str) -> None:
+    """Raise ValueError if the pattern takes over MAX_SECONDS on one of a few texts that are hard for backtracking."""
+    compiled = regex.compile(pattern)
+    for character, end in product(HARD_CHARACTERS, ("", "!", "\n", "a", "中")):
+        try:
+            for _ in compiled.finditer(HARD_LENGTH * character + end, timeout=MAX_SECONDS):
+                pass
+        except TimeoutError as error:
+            text = f"{HARD_LENGTH:,} times {character!r} and then {end!r}"
+            raise ValueError(
+                f"it takes over {MAX_SECONDS} s to split {text}: repeat fewer things within others"
+            ) from error
 
 
 def known_patterns() -> set[str]:
