@@ -10,15 +10,8 @@ from chatmill.pipeline.params_file import PositiveInt, check_external
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
+from chatmill.teacher import predictions as files
 from chatmill.teacher.ngram_teacher import NgramTeacher
-from chatmill.teacher.predictions import (
-    complete,
-    conversation_blocks,
-    num_kept,
-    predict_all,
-    write_formats,
-    write_predictions,
-)
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -57,8 +50,7 @@ def main(
 ) -> None:
     """Write the likeliest tokens in the place of each token, with their probabilities; or why there are none.
 
-    A teacher is a model, which lies in the folder `external`, or n-grams of at most `ngram_order` tokens, counted on
-    all tokens but the one that they predict; both together predict the weighted mean of what each does.
+    Both teachers together predict the weighted mean; n-grams are counted on all tokens but the one that they predict.
     """
     meta, vocabulary = read_inputs(tokens, tokenizer)
     train = read_split(tokens, "train")
@@ -68,11 +60,11 @@ def main(
     ngrams = ngram_order and NgramTeacher(train, ngram_order)
     teachers = [(each, share) for each, share in ((model, MODEL_SHARE), (ngrams, 1 - MODEL_SHARE)) if each]
     predictions.mkdir()
-    formats: dict[str, Any] = {"kept": num_kept(train)}
+    formats: dict[str, Any] = {"kept": files.num_kept(train)}
     if teachers:
-        blocks = predict_all(teachers, train, num_kept(train))
-        number = len(conversation_blocks(train))
-        write_predictions(predictions, train, progress(blocks, STAGE, total=number, unit=" blocks of tokens"))
+        blocks = files.predict_all(teachers, train, files.num_kept(train))
+        number = len(files.conversation_blocks(train))
+        files.write_predictions(predictions, train, progress(blocks, STAGE, total=number, unit=" blocks of tokens"))
     else:
         formats = {"reason": f"{STAGE}.teacher and {STAGE}.ngram_order are null"}
     if model:
@@ -80,5 +72,5 @@ def main(
         log(STAGE, f"{teacher} needs {model.bits_per_byte:.3f} bits per byte for the training set")
     if ngrams:
         formats["ngram"] = {"order": ngram_order}
-    write_formats(predictions, formats)
-    complete(predictions, meta)
+    files.write_formats(predictions, formats)
+    files.complete(predictions, meta)

@@ -5,166 +5,26 @@ to all rows, and its predictions replace the model's embedding table.
 """
 
 import json
-import tempfile
-from copy import deepcopy
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from chatmill.conversation import LossKind, TemplateName
-from chatmill.encoded.file_encoding import encode_file
-from chatmill.encoded.token_files import EncodedSplit, read_meta, read_split
+from chatmill.encoded.token_files import read_split
 from chatmill.evaluation.bits_per_byte import rounded
-from chatmill.evaluation.held_out_set import read_test_set
-from chatmill.model.checkpoint_loading import load_chat_model
-from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.pipeline.params_file import check_external
-from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
+from chatmill.soft_tokenizer import measures
 from chatmill.soft_tokenizer.embedding_evaluation import (
-    EmbeddingEvaluator,
     embedding_table,
     make_byte_embedding,
-    measure_noisy,
-    measure_plugged,
-    transferred_embedding,
     unsupported_reason,
     with_embedding_table,
 )
-from chatmill.soft_tokenizer.encoder_training import TrainedEncoder, collapsed, train_encoders
 from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
-from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.model_folder import write_model
 from chatmill.training.trainer import keep_freed_memory
-
-MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encodes, whose tokens are held in memory
-COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted
-
-
-def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
-    """Write the reason for skipping this stage to both outputs."""
-    folder.mkdir()
-    content = {"soft_tokenizer": {"reason": reason}}
-    (folder / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    write_manifest(folder, kind="model", fingerprint=fingerprint)
-    metrics.write_text(json.dumps({"left_out": reason}, indent=1) + "\n", encoding="utf-8")
-
-
-def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
-    """The conversations as tokens, of a large file every n-th one. Raises ValueError if they have nothing to train on.
-
-    Of the sample, about MAX_ENCODED_BYTES of text, the tokens are held in memory.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        ids, loss, offsets, _ = encode_file(sample_lines(file, Path(scratch)), tokenizer, template)
-    if not (loss == LossKind.TRAINED).any():
-        raise ValueError(f"{file}: no conversation has anything to train on")
-    return EncodedSplit(ids, loss, offsets)
-
-
-def sample_lines(file: Path, folder: Path) -> Path:
-    """The file, or if it is large a new one in the folder with every n-th of its lines."""
-    if (size := file.stat().st_size) <= MAX_ENCODED_BYTES:
-        return file
-    sample = folder / file.name
-    with file.open("rb") as lines, sample.open("wb") as out:
-        out.writelines(islice(lines, 0, None, -(-size // MAX_ENCODED_BYTES)))
-    return sample
-
-
-def count_tokens(ids: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
-    """(V,): how often each id occurs, counted in parts: the ids may be larger than memory."""
-    counts = np.zeros(vocab_size, np.int64)
-    for start in range(0, len(ids), COUNTED_AT_ONCE):
-        counts += np.bincount(ids[start : start + COUNTED_AT_ONCE], minlength=vocab_size)
-    return counts
-
-
-def train_network(
-    tokenizer: Path, vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
-) -> TrainedEncoder:
-    """The trained network; logs truncated tokens. Raises ValueError with the folder of the tokenizer."""
-    shape = ByteEncoderShape(
-        width=parameters.width,
-        layers=parameters.layers,
-        longest=parameters.longest,
-        ngrams=0,
-        features=parameters.features,
-    )
-    try:
-        trained = train_encoders(
-            vocabulary,
-            table,
-            counts,
-            shape,
-            held_out=parameters.held_out,
-            steps=parameters.steps,
-            contrast=parameters.contrast,
-            seed=parameters.seed,
-        )
-    except ValueError as error:
-        raise ValueError(f"{tokenizer}: {error}") from error
-    if cut := trained.dataset.num_truncated:
-        size = len(trained.dataset.ids)
-        remark = f"{cut} of {size} tokens are longer than {parameters.longest} bytes: only so many are read"
-        log("train_soft_tokenizer", remark)
-    return trained
-
-
-def measure_all(
-    evaluator: EmbeddingEvaluator, trained: TrainedEncoder, plugged: Tensor, *, noise: bool
-) -> dict[str, Any]:
-    """The metrics without those of fine-tuning; `plugged` (V, R) are the rows of the encoder fitted to all tokens."""
-    measures = trained.metrics()
-    result = {
-        "longer_than_read": trained.dataset.num_truncated,
-        "collapsed": collapsed(measures),
-        **measures,
-        "parameters": {
-            "table": embedding_table(evaluator.model).numel(),
-            "encoder": sum(weight.numel() for weight in trained.encoder.parameters()),
-        },
-        "bits_per_byte": measure_plugged(evaluator, trained.dataset, trained.predicted, plugged),
-    }
-    return result | ({"noisy": measure_noisy(evaluator, plugged)} if noise else {})
-
-
-def measure_transfer(
-    evaluator: EmbeddingEvaluator,
-    other: ChatTokenizer,
-    train: Path,
-    encoder: ByteEncoder,
-    counts: np.ndarray,
-    steps: int,
-    seed: int,
-) -> dict[str, Any]:
-    """Bits per byte with another tokenizer, before and after fine-tuning; `counts` (V,) are of the model's own."""
-    corpus, embedding = evaluator.corpus(other), transferred_embedding(evaluator, deepcopy(encoder), other, counts)
-    result = {"plugged_in": evaluator.bits_per_byte(embedding.weight, corpus)}
-    if steps:
-        split = encode_split(train, other, evaluator.template)
-        model = evaluator.fine_tuned(embedding, other, split, steps=steps, seed=seed)
-        result["tuned"] = evaluator.bits_per_byte(embedding_table(model), corpus)
-    return result
-
-
-def load_external_tokenizer(file: Path) -> ChatTokenizer:
-    """An external tokenizer, with any missing control tokens added. Raises ValueError with the file."""
-    loaded = load_tokenizer(file)
-    try:
-        return ChatTokenizer(add_special_tokens(loaded.vocabulary, []), leading_space=loaded.leading_space)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
 
 
 @stage
@@ -189,38 +49,30 @@ def main(
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()
     vocabulary = read_folder(tokenizer)
-    if check_manifest(model) != vocabulary.fingerprint:
-        raise ValueError(f"{model} was trained with another tokenizer than {tokenizer}: run the train_model stage anew")
-    if read_meta(tokens).fingerprint != vocabulary.fingerprint:
-        raise ValueError(f"{tokens} was encoded with another tokenizer than {tokenizer}: run the encode stage anew")
-    network, content = load_chat_model(model, torch.device("cpu"))
-    metadata = content["chatmill"]
+    evaluator, metadata = measures.make_evaluator(model, tokens, vocabulary, test, parameters)
+    network = evaluator.model
     if reason := unsupported_reason(network.config):
-        write_skipped(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
+        measures.write_skipped(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
         return
 
-    scored, template = read_test_set(test, parameters.conversations).records, metadata["template"]
-    evaluator = EmbeddingEvaluator(
-        network,
-        ChatTokenizer(vocabulary),
-        template,
-        metadata.get("prompt_loss_weight", 1.0),
-        scored,
-        parameters.threads,
-    )
+    # Train the network from bytes to rows, and put its rows in place of the model's.
     split = read_split(tokens, "train")
-    counts = count_tokens(split.ids, len(vocabulary.tokens))
-    trained = train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
+    counts = measures.count_tokens(split.ids, len(vocabulary.tokens))
+    trained = measures.train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
     embedding = make_byte_embedding(trained.encoder, vocabulary, embedding_table(network))
     soft = with_embedding_table(network, embedding.weight)
-    result = measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)
-    steps, seed = parameters.tune, parameters.seed
+    result = measures.measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)
+
+    # By parameter, plug in another tokenizer, and fine-tune with embeddings made from bytes.
     if parameters.other_tokenizer is not None:
-        other = load_external_tokenizer(parameters.other_tokenizer)
-        result["other_tokenizer"] = measure_transfer(evaluator, other, train, trained.encoder, counts, steps, seed)
-    if steps:
-        soft = evaluator.fine_tuned(embedding, evaluator.tokenizer, split, steps=steps, seed=seed)
+        other = measures.load_external_tokenizer(parameters.other_tokenizer)
+        result["other_tokenizer"] = measures.measure_transfer(
+            evaluator, other, train, trained.encoder, counts, parameters.tune, parameters.seed
+        )
+    if parameters.tune:
+        soft = evaluator.fine_tuned(embedding, evaluator.tokenizer, split, steps=parameters.tune, seed=parameters.seed)
         result["bits_per_byte"]["tuned"] = evaluator.bits_per_byte(embedding_table(soft), evaluator.corpus())
-    metadata = {**metadata, "soft_tokenizer": {"steps": parameters.steps, "tune": steps}}
+
+    metadata |= {"soft_tokenizer": {"steps": parameters.steps, "tune": parameters.tune}}
     write_model(soft_tokenizer, soft, tokenizer, vocabulary, metadata, trained.encoder)
     metrics.write_text(json.dumps(rounded(result), indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,12 @@
 """The kind of the processor, from which `auto` chooses how to compute; it never depends on a measured time."""
 
+import os
+import platform
 import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -49,6 +50,21 @@ def own_processor() -> Processor:
 
 def machine_properties() -> list[Any]:
     """The properties of this machine that decide in which order and precision numbers are added up."""
+    import torch  # only here: describe_machine needs it not
+
     abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return [torch.__version__, torch.backends.cpu.get_cpu_capability(), own_processor().vendor, abilities, device]
+
+
+def describe_machine(threads: int) -> dict[str, Any]:
+    """The processor, its load, and the versions of the libraries."""
+    libraries = {name: version(name) for name in ("torch", "onnxruntime")}
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    python = platform.python_version()
+    return {"processor": _name(), "threads": threads, "load": load, "python": python, **libraries}
+
+
+def _name() -> str:
+    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())

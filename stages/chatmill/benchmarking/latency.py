@@ -116,6 +116,17 @@ def percentiles(values: Sequence[float]) -> Metrics:
     return {f"p{share}": float(np.percentile(values, share)) for share in (50, 95)}
 
 
+def describe_limit(workload: Workload, repetitions: Sequence[Repetition], tokens: int) -> Metrics:
+    """The limits of the machine for the float32 model after this number of tokens."""
+    return {
+        "bandwidth_gb_per_s": median(limits.bandwidths[workload.weights["onnx"]] for limits, _ in repetitions) / 1e9,
+        "matrix_gflop_per_s": median(limits.flops_per_second for limits, _ in repetitions) / 1e9,
+        "bytes_per_token": workload.bytes_per_token("onnx", tokens),
+        "token_ms": median(workload.min_token_ms("onnx", tokens, limits) for limits, _ in repetitions),
+        "ttft_ms": median(workload.min_ttft_ms("onnx", tokens, limits) for limits, _ in repetitions),
+    }
+
+
 # The peak memory of a chat with one engine, measured in a process of its own.
 
 NEW_TOKENS = 8

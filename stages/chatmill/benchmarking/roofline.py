@@ -4,6 +4,7 @@ A token takes at least as long as reading the weights and the cache. A prompt ta
 weights, and at least as long as its matrix products in float32.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from chatmill.engines.engine import ONNX_FILES
 from chatmill.engines.onnx_session import Session
+from chatmill.inference.model_loading import engine_names
 
 TRIALS = 5  # the median counts
 TRIAL_BYTES = 100_000_000  # read in a trial; a smaller buffer is read repeatedly
@@ -127,3 +130,10 @@ def _median_seconds(action: Callable[[], object]) -> float:
         action()
         times.append(perf_counter() - started)
     return median(times)
+
+
+def read_workload(model: Path, onnx: Path) -> Workload:
+    """The workload of each engine; that of PyTorch is the float32 graph's, and without a graph it is unknown."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engine_names(onnx)}
+    return Workload(config, {"pytorch": weights["onnx"]} | weights if weights else {})

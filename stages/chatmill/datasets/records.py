@@ -1,6 +1,7 @@
 """The records of a dataset: its conversations, repaired and checked, and what is left out."""
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from chatmill.conversation import (
+    CALCULATOR,
     IM_END,
     IM_START,
     Conversation,
@@ -38,7 +40,8 @@ from chatmill.datasets.formats.registry import Dataset, open_dataset
 from chatmill.datasets.repair import Tally, repair
 from chatmill.datasets.source_parameters import SourceParameters
 from chatmill.datasets.split import on_side, question_group
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.outputs import SCRATCH
+from chatmill.pipeline.progress import log, progress
 from chatmill.workers import worker_pool
 
 MAX_MESSAGE_BYTES = 1_000_000
@@ -283,3 +286,49 @@ def _line(record: Record) -> bytes:
 def _in_utf8(name: str) -> str:
     r"""A name in which each byte that is not UTF-8 is written as `\udcff`."""
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+WANTED = {"language"}  # reasons that are no faults
+
+
+def log_counts(source: str, result: Written, rejects: Path) -> None:
+    """Log what was rejected, left out and repaired, and tools that models do not learn to call."""
+    counts, rejected = result.tally.content(), result.reasons.total()
+    if rejected:
+        reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(result.reasons.items()))
+        total = result.records + rejected
+        log("prepare", f"{source}: rejected {rejected:,} of {total:,} entries: {reasons} (see {rejects.name})")
+    for what, by_reason in (("left out", counts["messages"]["rejected"]), ("repaired", counts["repaired"])):
+        if numbers := ", ".join(f"{name} {number:,}" for name, number in by_reason.items() if number):
+            unit = f"of {counts['messages']['read']:,} messages" if what == "left out" else "conversations"
+            log("prepare", f"{source}: {what} {unit}: {numbers}")
+    others = [f"{name} ({number} conversations)" for name, number in result.tools.items() if name != CALCULATOR]
+    if others:
+        log("prepare", f"{source}: models learn to call {CALCULATOR} alone, but these declare {', '.join(others)}")
+
+
+def check_rejects(source: str, result: Written, rejects: Path, max_reject_rate: float) -> None:
+    """Raise ValueError if too many entries are rejected; rows in other languages are not counted."""
+    saved = Path(SCRATCH, "rejects", f"{source}.jsonl")
+    saved.unlink(missing_ok=True)
+    faults = Counter({reason: number for reason, number in result.reasons.items() if reason not in WANTED})
+    count, total = faults.total(), result.records + faults.total()
+    if count <= max_reject_rate * total:
+        return
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(rejects, saved)  # outputs are removed on an error
+    reason, times = faults.most_common(1)[0]
+    first = result.first[reason][0]
+    for name, number in faults.most_common():
+        for reject in result.first[name] if name != "unknown_role" else ():
+            if reject is not first:
+                log("prepare", f"{name} ({number:,}): {reject.place}: {reject.detail}")
+    for detail, number in result.unknown_roles.most_common(10):
+        log("prepare", f"{detail} ({number:,} conversations)")
+    remedy = f"fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
+    if not result.records:
+        remedy = f"correct prepare.{source} in params.yaml, or the file"
+    raise ValueError(
+        f"{first.place}: {first.detail}: {count} of {total} entries are rejected (see {saved}), {times} of them as "
+        f"{reason}: {remedy}"
+    )

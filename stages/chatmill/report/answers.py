@@ -1,7 +1,6 @@
 """The sections of the report on the model's answers."""
 
 from collections.abc import Iterable
-from itertools import chain
 
 from chatmill.report.chart import bar
 from chatmill.report.markup import Html, section, table, tag, words
@@ -88,26 +87,6 @@ def talk(evaluation: Metrics) -> Html:
         table("Shares of talk, with 95 % intervals", ("", "share", "cases"), rows),
         table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
     )
-
-
-def lengths(evaluation: Metrics) -> Html:
-    """How long the model's answers to messages of the test set are, beside the true ones."""
-    model, true = (get_nested(evaluation, "answer_tokens", whose, default={}) for whose in ("model", "true"))
-    counts = [get_nested(one, "counts", default={}) for one in (model, true)]
-    if not all(counts):
-        return Html()
-    rows: list[tuple[object, ...]] = []
-    for low in sorted({int(low) for one in counts for low in one}):
-        shares = [one.get(str(low), 0) / sum(one.values()) for one in counts]
-        cells = ((percent(share), bar(share, color)) for color, share in enumerate(shares))
-        rows.append((number(low) if low < 2 else f"{low:,}–{2 * low - 1:,}", *chain.from_iterable(cells)))
-    total = number(sum(counts[0].values()))
-    note = f"Greedy answers to {total} messages of the test set, and those that stand there. Means: " + "; ".join(
-        f"{name} {number(get_nested(one, 'mean'))} tokens, the longest {number(get_nested(one, 'longest'))}"
-        for name, one in (("the model's", model), ("true ones", true))
-    )
-    listed = table("Share of answers by length", ("tokens", "the model's", "", "true ones", ""), rows)
-    return section("Lengths of answers", tag("p", note, ".", class_="note"), tag("div", listed, class_="ranges"))
 
 
 def persona(evaluation: Metrics) -> Html:

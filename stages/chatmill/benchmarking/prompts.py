@@ -1,0 +1,120 @@
+"""What the engines are timed on: prompts of given lengths, turns after a history, and streamed answers."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from chatmill.benchmarking.latency import (
+    RECOMPUTED_TOKENS,
+    Metrics,
+    percentiles,
+)
+from chatmill.conversation import record_segments
+from chatmill.engines.engine import Engine
+from chatmill.inference.chat_template import CHATMILL_TEMPLATES
+from chatmill.inference.generation import IncrementalDetokenizer, generate
+from chatmill.inference.sampler import Sampler, Sampling
+from chatmill.pipeline.progress import log, progress
+from chatmill.record_files import read_records
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+TURN_TOKENS = 32
+STREAMED = 200  # tokens of an answer, at most
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95)}
+
+
+def time_turns(engines: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Metrics]:
+    """The milliseconds that each engine takes to read a message without a history and after the longest one."""
+    histories = (0, len(ids) - TURN_TOKENS)
+    times: dict[tuple[str, int], list[float]] = {
+        (engine.name, history): [] for engine in engines for history in histories
+    }
+    for repetition in progress(range(1 + repeats), "time turns"):
+        for engine in engines:
+            engine.rewind(0)
+            for history in histories:
+                if history:
+                    engine.append(ids[engine.length : history])
+                started = perf_counter()
+                engine.append(ids[history : history + TURN_TOKENS])
+                if repetition:
+                    times[engine.name, history].append(1e3 * (perf_counter() - started))
+    for engine in engines:
+        yield {str(history): percentiles(times[engine.name, history]) for history in histories}
+
+
+class TimedEngine:
+    """An engine that measures its own time in `append`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.context, self._engine, self.seconds = engine.context, engine, 0.0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self._engine.length
+
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """The logits of the engine."""
+        started = perf_counter()
+        logits = self._engine.append(ids)
+        self.seconds += perf_counter() - started
+        return logits
+
+
+def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int], repeats: int) -> Metrics:
+    """The share of an answer's time outside the engine, by the sampling method."""
+    shares = defaultdict(list)
+    for repetition in range(1 + repeats):
+        for name, sampling in SAMPLINGS.items():
+            engine.rewind(0)
+            engine.append(prompt[:-1])
+            timed, sampler, reply = (
+                TimedEngine(engine),
+                Sampler(tokenizer.is_text, sampling),
+                IncrementalDetokenizer(tokenizer),
+            )
+            started = perf_counter()
+            for token in generate(timed, prompt[-1:], sampler=sampler, stop_ids=(), max_tokens=STREAMED):
+                reply.push(token)
+            if repetition:
+                shares[name].append(1 - timed.seconds / (perf_counter() - started))
+    return {name: median(values) for name, values in shares.items()}
+
+
+def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Prompts of these lengths from concatenated test conversations, repeated if needed."""
+    records = read_records(test)
+    conversations = [
+        record_segments(record, CHATMILL_TEMPLATES[engine.template].name)
+        for record, _ in zip(records, range(100), strict=False)
+    ]
+    ids = tokenizer.encode_conversations(conversations).ids.tolist()
+    if not ids:
+        raise ValueError(f"{test}: no conversations for prompts: raise mix.test_share, or add data")
+    for length in lengths:
+        yield (ids * (1 + length // len(ids)))[:length]
+
+
+def fitting_lengths(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list[int]:
+    """The lengths of prompts, in order, that leave room for an answer; the others are logged."""
+    longest = context - max(new_tokens, RECOMPUTED_TOKENS)
+    lengths = sorted(length for length in set(prompt_tokens) if length <= longest)
+    if not lengths:
+        expected = f"expected one of at most {longest}, the context of {context} less the answer"
+        raise ValueError(f"params.yaml: benchmark.prompt_tokens: {expected}, got {list(prompt_tokens)}")
+    if left_out := sorted(set(prompt_tokens) - set(lengths)):
+        log("benchmark", f"prompts of {left_out} tokens are left out: they do not fit into a context of {context}")
+    return lengths
+
+
+def round_significant(value: Any) -> Any:
+    """A number, or all numbers in nested dictionaries, rounded to four significant digits."""
+    if isinstance(value, dict):
+        return {key: round_significant(item) for key, item in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
