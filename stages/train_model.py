@@ -10,6 +10,7 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import RunInstead, on_success, stage
+from chatmill.run_estimate import report_out_of_memory
 from chatmill.soft_tokenizer.byte_embedding import use_embedding_table
 from chatmill.training.data import read_data
 from chatmill.training.distributed import (
@@ -19,7 +20,6 @@ from chatmill.training.distributed import (
     join_process_group,
     launch,
 )
-from chatmill.training.estimate import report_out_of_memory
 from chatmill.training.model_folder import metadata_of, sample_answers, write_model
 from chatmill.training.new_model import new_trainer, trained_model
 from chatmill.training.plan import plan_steps

@@ -30,7 +30,7 @@ from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation import LossKind
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.processor import own_processor
-from chatmill.training.estimate import peak_flops
+from chatmill.run_estimate import peak_flops
 from chatmill.training.hardware import NUMBER_FORMATS, choose_precision, set_up_compiler
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import Batch

@@ -53,8 +53,8 @@ from torch import Tensor, nn
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.evaluation.ngram import count_tables, nats_by_order
 from chatmill.processor import own_processor
+from chatmill.run_estimate import peak_flops
 from chatmill.tokenizer.type_registry import type_names
-from chatmill.training.estimate import peak_flops
 
 RATES = (1e-3, 2e-3, 4e-3)
 PRECISIONS = ("bfloat16", "float32")

@@ -4,7 +4,7 @@ import sys
 import torch
 
 from chatmill.encoded.token_files import token_byte_lengths
-from chatmill.training.display import Display
+from chatmill.run_display import Display
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.trainer import LossTotals, Trainer
 from support.tiny import CONFIG, VOCABULARY, random_model

@@ -8,7 +8,7 @@ import torch
 
 from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.model.chat_model import ChatModel
-from chatmill.training.estimate import (
+from chatmill.run_estimate import (
     available_memory,
     cgroup_memory,
     check_memory,

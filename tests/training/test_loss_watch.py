@@ -6,9 +6,9 @@ import pytest
 import encode
 from chatmill.conversation import Message, Record, render
 from chatmill.encoded.token_files import read_split
+from chatmill.run_display import LossWatch, describe_conversations
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.training.chains import Row
-from chatmill.training.display import LossWatch, describe_conversations
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import VOCABULARY
 

@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.training.display import Pace
+from chatmill.run_display import Pace
 
 
 def pace_after(phases, seconds, completed=0):

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from chatmill.pipeline.params_file import read_params
-from chatmill.training.display import length_warning
+from chatmill.run_display import length_warning
 from chatmill.training.plan import RunLength, count_steps
 from chatmill.training.train_parameters import TrainParameters
 from support.paths import ROOT

@@ -1,15 +1,14 @@
 """Reads params.yaml, and checks all of it before a stage starts.
 
-A section holds the keyword-only parameters of the `main` of the script with its name; their annotations say which
-values are allowed. Of the other scripts only this signature is read, so that the check does not import their libraries.
+A section holds the keyword-only parameters of the `main` of the script with its name. A stage checks its own section
+by this signature, and all others by a JSON schema, so that it imports no code of other stages.
 """
 
 import difflib
-import hashlib
+import json
 import re
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,24 +16,17 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from chatmill.pipeline.outputs import SCRATCH
-from chatmill.pipeline.signatures import Signature, expected_value, in_yaml, read_signature
+from chatmill.pipeline.processes import SOURCE_ROOT
+from chatmill.pipeline.signatures import Schema, Signature, alternatives, describe, expected_value, in_yaml
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 
 PARAMS_FILE = Path("params.yaml")
+SCHEMA_FILE = Path("params.schema.json")  # in the folder of the scripts
 Params = dict[str, Any]
 _PLAIN_NAME = re.compile(r"[\w-]{1,100}")
-_REMOVED = {  # parameters of earlier versions, and what to do instead
-    key: f"{key} was removed, since DVC tracks the files in data/raw/external/{folder}: delete the line"
-    for key, folder in {
-        "train_model.initial_sha256": "initial",
-        "train_tokenizer.pretrained.sha256": "pretrained",
-        "train_soft_tokenizer.other_tokenizer_sha256": "other_tokenizer",
-    }.items()
-}
 
 
 class _Loader(yaml.SafeLoader):
@@ -69,56 +61,93 @@ def parse_params(content: bytes, name: str) -> Params:
 def section_of(params: Params, name: str, signature: Signature, instance: str) -> Params:
     """The section of a stage, or of one `instance` of a foreach stage. Raises ValueError where it is missing."""
     path = f"{name}.{instance}" if signature.foreach else name
-    for found, section in _sections(params, name, signature):
+    for found, section in _sections(params, name, foreach=bool(signature.foreach)):
         if found == path:
             return section
     raise ValueError(f"{PARAMS_FILE}: missing section {path}")
 
 
-def check_params(params: Params, scripts: Path) -> None:
-    """Raise ValueError, which lists all errors, unless every section fits the script of its name.
-
-    `scripts` is the folder of the scripts. A passed check is not repeated until the parameters or the code change.
-    """
-    files = sorted(scripts.rglob("*.py"))
-    digest = hashlib.sha256(repr(params).encode())
-    for file in files:
-        digest.update(file.read_bytes())
-    checked = Path(SCRATCH, "checked-params")
-    if checked.exists() and checked.read_text(encoding="utf-8") == digest.hexdigest():
-        return
-    with _temporary_imports():
-        signatures = {file.stem: read_signature(file) for file in files if file.parent == scripts}
-        errors = list(find_errors(params, signatures))
+def check_params(params: Params, own: str, signature: Signature) -> None:
+    """Raise ValueError, which lists all errors, unless the stage's own section and those of all others are right."""
+    schema = json.loads((Path(SOURCE_ROOT) / SCHEMA_FILE).read_text(encoding="utf-8"))
+    errors = list(find_errors(params, schema, own))
+    try:
+        for path, section in _sections(params, own, foreach=bool(signature.foreach)):
+            errors += section_errors(path, section, signature.model)
+    except ValueError as error:
+        errors.append(str(error).removeprefix(f"{PARAMS_FILE}: "))
     if errors:
         raise ValueError("; ".join(f"{PARAMS_FILE}: {error}" for error in dict.fromkeys(errors)))
-    checked.parent.mkdir(parents=True, exist_ok=True)
-    checked.write_text(digest.hexdigest(), encoding="utf-8")
 
 
-@contextmanager
-def _temporary_imports() -> Iterator[None]:
-    """Unload the modules of the package that the block imports, so that a run holds only modules it depends on."""
-    before = set(sys.modules)
-    try:
-        yield
-    finally:
-        for name in sys.modules.keys() - before:
-            if name.startswith("chatmill."):
-                del sys.modules[name]
-
-
-def find_errors(params: Params, signatures: Mapping[str, Signature]) -> Iterator[str]:
-    """The errors in the sections, one line each; a missing section is reported by its own stage."""
-    known = {*signatures, *(name for signature in signatures.values() for name in signature.other_sections)}
-    for unknown in sorted(params.keys() - known, key=str):
+def find_errors(params: Params, schema: Schema, own: str = "") -> Iterator[str]:
+    """The errors in the sections of all stages but one, one line each; a missing section its own stage reports."""
+    known = schema["properties"]
+    for unknown in sorted(params.keys() - known.keys(), key=str):
         yield f"unknown section {unknown}{suggest(str(unknown), known)}"
-    for name in (name for name in params if name in signatures):
-        try:
-            for path, section in _sections(params, name, signatures[name]):
-                yield from section_errors(path, section, signatures[name].model)
-        except ValueError as error:
-            yield str(error).removeprefix(f"{PARAMS_FILE}: ")
+    for name in (name for name in params if name in known and name != own):
+        yield from _value_errors(name, {} if params[name] is None else params[name], known[name], schema)
+
+
+def _value_errors(path: str, value: Any, schema: Schema, root: Schema) -> Iterator[str]:
+    """The errors of a value by the parts of JSON Schema that pydantic writes."""
+    options = alternatives(schema, root)
+    fitting = [option for option in options if _has_type(value, option)]
+    if not fitting or not any(_is_in_range(value, option) for option in fitting):
+        modules = next((option["x-modules"] for option in options if "x-modules" in option), "")
+        expected = ", ".join(_modules(modules)) if modules else describe(options, root)
+        yield f"{path}: expected {expected}, got {in_yaml(value)}"
+    elif isinstance(value, dict):
+        properties, others = fitting[0].get("properties", {}), fitting[0].get("additionalProperties", True)
+        for missing in sorted(set(fitting[0].get("required", ())) - value.keys()):
+            expected = describe(alternatives(properties[missing], root), root)
+            yield f"missing parameter {path}.{missing}: expected {expected}"
+        for key, part in value.items():
+            if key in properties:
+                yield from _value_errors(f"{path}.{key}", part, properties[key], root)
+            elif others is False:
+                yield f"unknown parameter {path}.{key}{suggest(str(key), properties)}"
+            elif isinstance(others, dict):
+                yield from _value_errors(f"{path}.{key}", {} if part is None else part, others, root)
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _value_errors(f"{path}.{number}", part, fitting[0].get("items", {}), root)
+
+
+def _has_type(value: Any, schema: Schema) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    fits = {
+        "object": isinstance(value, dict),
+        "array": isinstance(value, list),
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "null": value is None,
+        "number": is_number,
+        "integer": is_number and value == int(value) if is_number and isfinite(value) else False,
+    }
+    return fits.get(schema.get("type", ""), True)
+
+
+def _modules(folder: str) -> list[str]:
+    return sorted(file.stem for file in Path(SOURCE_ROOT, folder).glob("[!_]*.py"))
+
+
+def _is_in_range(value: Any, schema: Schema) -> bool:
+    if isinstance(value, str):
+        exists = "x-modules" not in schema or value in _modules(schema["x-modules"])
+        return exists and bool(re.search(schema.get("pattern", ""), value)) and value in schema.get("enum", [value])
+    if isinstance(value, list):
+        return len(value) >= schema.get("minItems", 0)
+    if isinstance(value, (int, float)):
+        return bool(
+            value >= schema.get("minimum", value)
+            and value <= schema.get("maximum", value)
+            and ("exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"])
+            and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
+            and value % schema.get("multipleOf", 1 if isinstance(value, int) else 0.5**60) == 0
+            and value in schema.get("enum", [value])
+        )
+    return True
 
 
 def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterator[str]:
@@ -133,16 +162,9 @@ def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterat
             name = ".".join((path, *key))
             if found[0]["type"] == "extra_forbidden":
                 known = model.model_fields if len(key) == 1 else ()
-                removed = _replaced_repeat(found[0]["input"]) if name == "mix.repeat" else _REMOVED.get(name)
-                yield removed or f"unknown parameter {name}{suggest(key[-1], known)}"
+                yield f"unknown parameter {name}{suggest(key[-1], known)}"
             else:
                 yield _error_line(name, found[0], expected_value(model, key))
-
-
-def _replaced_repeat(copies: Any) -> str:
-    """What replaces a value of `mix.repeat`, the copies in train of each conversation of a source."""
-    weights = {source: number for source, number in copies.items() if number != 1} if isinstance(copies, dict) else {}
-    return f"mix.repeat is no longer a parameter: use train_model.source_weights: {in_yaml(weights)}"
 
 
 def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
@@ -167,7 +189,7 @@ def _error_line(name: str, error: ErrorDetails, expected: str) -> str:
     return f"{name}: expected {expected}, got {in_yaml(error['input'])}"
 
 
-def _sections(params: Params, name: str, signature: Signature) -> Iterator[tuple[str, Params]]:
+def _sections(params: Params, name: str, *, foreach: bool) -> Iterator[tuple[str, Params]]:
     """The path and the parameters of each section of a stage.
 
     Raises ValueError where a section is not a mapping, and for an entry of a `foreach` stage whose name is not plain:
@@ -175,7 +197,7 @@ def _sections(params: Params, name: str, signature: Signature) -> Iterator[tuple
     """
     content = params.get(name) or {}
     sections = {name: content}
-    if signature.foreach and isinstance(content, dict):
+    if foreach and isinstance(content, dict):
         for key in content:
             if not (isinstance(key, str) and _PLAIN_NAME.fullmatch(key)):
                 raise ValueError(

@@ -1,8 +1,6 @@
 """What a parameter accepts, in words: `an integer above 0`."""
 
 import argparse
-import ast
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Sequence
@@ -22,17 +20,22 @@ Schema = dict[str, Any]
 def expected_value(model: type[BaseModel], keys: Sequence[str]) -> str:
     """The values that a model accepts under a path of keys; an index of a list is a key, too."""
     root = model.model_json_schema()
-    schemas = _alternatives(root, root)
+    schemas = alternatives(root, root)
     for key in keys:
-        schemas = [found for schema in schemas if (part := _part(schema, key)) for found in _alternatives(part, root)]
+        schemas = [found for schema in schemas if (part := _part(schema, key)) for found in alternatives(part, root)]
+    return describe(schemas, root)
+
+
+def describe(schemas: Sequence[Schema], root: Schema) -> str:
+    """What these schemas accept, of which one must hold."""
     return ", or ".join(dict.fromkeys(_describe(schema, root) for schema in schemas))
 
 
-def _alternatives(schema: Schema, root: Schema) -> list[Schema]:
-    """The schemas of which one must hold, with references resolved."""
+def alternatives(schema: Schema, root: Schema) -> list[Schema]:
+    """The schemas of which one must hold, with references to the root's definitions resolved."""
     if "$ref" in schema:
-        return _alternatives(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
-    return [found for option in schema.get("anyOf", ()) for found in _alternatives(option, root)] or [schema]
+        return alternatives(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    return [found for option in schema.get("anyOf", ()) for found in alternatives(option, root)] or [schema]
 
 
 def _part(schema: Schema, key: str) -> Schema | None:
@@ -44,7 +47,7 @@ def _describe(schema: Schema, root: Schema) -> str:
     if choices := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
     if schema.get("type") == "array":
-        entries = ", or ".join(_describe(entry, root) for entry in _alternatives(schema.get("items", {}), root))
+        entries = ", or ".join(_describe(entry, root) for entry in alternatives(schema.get("items", {}), root))
         return f"a list, each entry {entries}"
     if schema.get("examples"):
         return f"{_NOUNS[schema['type']]} such as {in_yaml(schema['examples'][0])}"
@@ -99,37 +102,6 @@ def signature_of(main: Callable[..., None], foreach: str = "") -> Signature:
 
 def _is(annotation: Any, marker: str) -> bool:
     return get_origin(annotation) is Annotated and marker in get_args(annotation)
-
-
-def read_signature(script: Path) -> Signature:
-    """The signature of a script's `main`; only the modules that its annotations need are imported.
-
-    Raises ValueError where the script has no `main`.
-    """
-    tree = ast.parse(script.read_text(encoding="utf-8"))
-    mains = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
-    if not mains:
-        raise ValueError(f"{script}: expected a function main")
-    main, namespace = mains[0], dict[str, Any](__name__=script.stem)
-    options = [option for call in main.decorator_list if isinstance(call, ast.Call) for option in call.keywords]
-    foreach = next((ast.literal_eval(option.value) for option in options if option.arg == "foreach"), "")
-    main.body, main.decorator_list = ast.parse("pass").body, []
-    statements: list[ast.stmt] = [main]
-    needed = _names(main)
-    for node in reversed(tree.body):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if alias.name in needed:
-                    namespace[alias.name] = getattr(importlib.import_module(str(node.module)), alias.name)
-        elif isinstance(node, ast.Assign) and _names(node) & needed:
-            statements.insert(0, node)
-            needed |= _names(node)
-    exec(compile(ast.Module(statements, []), script, "exec"), namespace)
-    return signature_of(namespace["main"], foreach)
-
-
-def _names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 # The command line of a stage: its files, as positional arguments or, if there are many, as named options.

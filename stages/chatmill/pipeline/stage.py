@@ -43,6 +43,7 @@ def _decorate(main: Main, foreach: str) -> Main:
     checked = validate_call(config=ConfigDict(extra="forbid"))(main)
     if main.__module__ == "__main__":
         sys.exit(_run(main, checked, foreach))
+    checked.foreach = foreach  # type: ignore[attr-defined]
     return checked
 
 
@@ -69,7 +70,7 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
     try:
         signature = signature_of(main, foreach)
         params = read_params()
-        check_params(params, script.parent)
+        check_params(params, script.stem, signature)
         files = parse_files(main, signature, script.stem, sys.argv[1:])
         section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
         others = {name: params.get(name) or {} for name in signature.other_sections}

@@ -26,14 +26,14 @@ from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel, Decod
 from chatmill.model.checkpoint_loading import CONFIG, EMBEDDING, HEAD, load_chat_model, stand_ins
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.progress import duration, log
+from chatmill.run_display import describe_run
+from chatmill.run_estimate import check_memory, memory_limits
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
 from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.data import TrainingData
-from chatmill.training.display import describe_run
 from chatmill.training.distributed import DeviceKind, Group
-from chatmill.training.estimate import check_memory, memory_limits
 from chatmill.training.hardware import HardwareSettings, autocast, choose_hardware
 from chatmill.training.model_folder import ENCODER_FILE, read_byte_encoder
 from chatmill.training.packing import PackedDataset

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.progress import log
+from chatmill.run_display import Display, LossWatch, PhaseLength, describe_conversations
+from chatmill.run_estimate import flops_per_token
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm, run_fingerprint, tensors_of
-from chatmill.training.display import Display, LossWatch, PhaseLength, describe_conversations
 from chatmill.training.distributed import Group, check_equal
-from chatmill.training.estimate import flops_per_token
 from chatmill.training.new_model import initial_files
 from chatmill.training.plan import STAGE, Plan
 from chatmill.training.train_parameters import Precision, TrainParameters

@@ -12,10 +12,10 @@ import numpy as np
 
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.progress import Clock, LineSchedule, duration, on_terminal, progress_bar
+from chatmill.run_estimate import flops_per_token, peak_flops
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.chains import Row
 from chatmill.training.distributed import DeviceKind
-from chatmill.training.estimate import flops_per_token, peak_flops
 from chatmill.training.packing import PackedDataset
 from chatmill.training.plan import RunLength
 from chatmill.training.trainer import LossTotals, Trainer
