@@ -34,8 +34,6 @@ class _ExpressionError(Exception):
 
 
 class _Parser:
-    """Recursive descent over the tokens of one expression."""
-
     def __init__(self, expression: str) -> None:
         self.tokens = self._split(expression.rstrip())
         self.depth = 0

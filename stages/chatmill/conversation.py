@@ -76,7 +76,6 @@ class Message:
 
     @classmethod
     def from_text(cls, role: str, text: str) -> "Message":
-        """A message that holds only text."""
         return cls(role, (Part("text", text),) if text else ())
 
     @property
@@ -155,7 +154,6 @@ def is_document(text: str) -> bool:
 
 
 def declare_tools(conversation: Conversation, tools: Collection[str] = (CALCULATOR,)) -> Conversation:
-    """The conversation with these tools declared, where there are any; one that declares tools stays as it is."""
     if not tools or declared_tools(conversation):
         return conversation
     line = f"{_DECLARATION}{', '.join(tools)}"
@@ -166,7 +164,6 @@ def declare_tools(conversation: Conversation, tools: Collection[str] = (CALCULAT
 
 
 def declared_tools(conversation: Conversation) -> list[str]:
-    """The names of the tools that a conversation declares."""
     first = conversation[0] if conversation else None
     if first is None or first.role != "system" or not first.text.startswith(_DECLARATION):
         return []
@@ -266,7 +263,6 @@ def record_segments(record: Record, template: TemplateName = "chatml") -> list[S
 
 
 def document_segments(text: str) -> list[Segment]:
-    """The segments of a document, whose text is escaped."""
     return [
         Segment(BOS, LossKind.IGNORED, control=True),
         Segment(text, LossKind.TRAINED),

@@ -170,7 +170,6 @@ def _evenly(records: list[tuple[int, Record]], count: int) -> list[tuple[int, Re
 
 
 def _within_bytes(records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
-    """The records, or evenly chosen ones of them that have about MAX_BYTES together."""
     size = sum(len(record.text) for _, record in records)
     return records if size <= MAX_BYTES else _evenly(records, max(1, len(records) * MAX_BYTES // size))
 

@@ -301,7 +301,6 @@ def read_vocabulary(fields: dict[str, Any]) -> Vocabulary:
 
 
 def _byte_level(fields: dict[str, Any], tokens: list[str], types: list[int]) -> Vocabulary:
-    """Through the content of the tokenizer.json that has these tokens."""
     given = str(fields.get(f"{FIELD}pre"))
     pre = ALIASES.get(given, given)
     pattern, steps = PATTERN_NAMES.get(pre, ("", None))
@@ -336,7 +335,6 @@ def _byte_level(fields: dict[str, Any], tokens: list[str], types: list[int]) -> 
 
 
 def _sentencepiece(fields: dict[str, Any], tokens: list[str], types: list[int]) -> Vocabulary:
-    """Through the SentencePiece model that has these pieces, whose types have the same numbers."""
     spec = to_normalizer_spec(None)
     spec.add_dummy_prefix = bool(fields.get(f"{FIELD}add_space_prefix", True))
     model = ModelProto(normalizer_spec=spec)

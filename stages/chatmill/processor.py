@@ -13,8 +13,6 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What a processor is known by."""
-
     vendor: str = ""  # as the processor names it; "" if it does not
     flags: frozenset[str] = frozenset()  # its abilities, as Linux names them
 

@@ -147,7 +147,6 @@ class LossWatch:
         return {"losses": list(self.losses), "spike": self.spike}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of `state_dict`."""
         self.losses.extend(state["losses"])
         self.spike = state["spike"]
 
@@ -241,7 +240,6 @@ class Display:
         return most and most * group.size
 
     def _estimate(self) -> None:
-        """Log once how long the run takes, if that is long."""
         if self.estimated or self.pace.measured < _ESTIMATE_STEPS:
             return
         self.estimated, left = True, self.pace.seconds_left or 0

@@ -72,7 +72,6 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
 
 
 def _measure_peak_flops(kind: torch.dtype) -> float:
-    """The speed of the best trial after the first, which warms up."""
     matrix, times = torch.ones(_SIDE, _SIDE, dtype=kind), []
     for _ in range(_TRIALS):
         start = time.perf_counter()

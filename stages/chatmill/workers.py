@@ -44,7 +44,6 @@ class FileRange(NamedTuple):
 
 
 def shards_of(file: Path, size: int = SHARD_BYTES) -> list[FileRange]:
-    """The ranges of a file, of `size` bytes at most."""
     end = file.stat().st_size
     return [FileRange(file, start, min(start + size, end)) for start in range(0, end, size)]
 
@@ -88,7 +87,6 @@ def _ordered_map(
     function: Callable[[Any], Any],
     items: Iterable[Any],
 ) -> Iterator[Any]:
-    """The results in order, of which `limit` are begun at once."""
     begun: deque[tuple[Any, Any]] = deque()
     try:
         for item in items:
@@ -143,6 +141,5 @@ def _ray(count: int) -> Iterator[OrderedMap]:
 
 
 def _in_folder(folder: Path, function: Callable[[Any], Any], item: object) -> Any:
-    """The result for an item, of which paths are relative to the folder."""
     os.chdir(folder)
     return function(item)

@@ -72,7 +72,6 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
 
 
 def text_or_messages(record: Record) -> str | Conversation:
-    """The text of a document, or the messages of a conversation."""
     return unescape(record.text) if is_document(record.text) else parse(record.text)
 
 

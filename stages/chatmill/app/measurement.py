@@ -180,7 +180,6 @@ def encode_documents(documents: Sequence[ScoredDocument], loaded: LoadedModel) -
 
 
 def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
-    """A document as segments of the template."""
     plain, train = (text_or_messages(content), content.train) if isinstance(content, Record) else (content, None)
     return template.text(plain) if isinstance(plain, str) else template.full_conversation(plain, train)
 

@@ -113,7 +113,6 @@ class LimitsProbe:
 
 
 def _matmul_graph() -> onnx.ModelProto:
-    """A graph of NUM_MATMULS matrix products in a row."""
     names = ["rows", *(f"product.{i}" for i in range(1, NUM_MATMULS)), "product"]
     nodes = [helper.make_node("MatMul", [x, "weight"], [y]) for x, y in pairwise(names)]
     start, end = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, WIDTH]) for name in ("rows", "product"))
@@ -123,7 +122,6 @@ def _matmul_graph() -> onnx.ModelProto:
 
 
 def _median_seconds(action: Callable[[], object]) -> float:
-    """The median time over the trials."""
     times = []
     for _ in range(TRIALS):
         started = perf_counter()

@@ -278,7 +278,6 @@ def _family(variant: Variant) -> str:
 
 
 def _check_supported(values: dict[str, Any]) -> None:
-    """Raise UnsupportedArchitecture for features that none of the families has, and for quantized weights."""
     if values["hidden_act"] not in ("silu", "swish"):
         raise UnsupportedArchitecture(f"hidden_act {values['hidden_act']!r:.80}: only silu is supported")
     classes = values.get("architectures") or []

@@ -69,7 +69,6 @@ def read_weights(files: Iterable[Path]) -> Weights:
 
 
 def _read_safetensors(file: Path, room: int) -> Weights:
-    """The tensors of a file, if they are no more than `room`."""
     try:
         _check_header(file, room)
         with safe_open(file, "pt", device="cpu") as opened:
@@ -131,7 +130,6 @@ def _items(content: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _check_pickle(data: bytes) -> None:
-    """Raise ValueError where a pickle refers to anything but the parts of tensors."""
     for opcode, argument, _ in pickletools.genops(data):
         name = str(argument)
         if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
@@ -144,7 +142,6 @@ def _check_pickle(data: bytes) -> None:
 
 
 def _shards(index: Path) -> list[str]:
-    """The names of the files that an index lists."""
     try:
         names = sorted(set(read_json(index, MAX_INDEX_BYTES)["weight_map"].values()))
         if not names or any(Path(name).name != name or Path(name).suffix not in SUFFIXES for name in names):
@@ -155,6 +152,5 @@ def _shards(index: Path) -> list[str]:
 
 
 def first_few(names: list[str]) -> str:
-    """The first few names, for a message."""
     shown = [f"{name if name.isprintable() else ascii(name):.200}" for name in names[:3]]
     return ", ".join(shown) + (" …" if len(names) > 3 else "")

@@ -58,7 +58,6 @@ def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator
 
 
 def dataset_of(parameters: SourceParameters) -> Dataset:
-    """The dataset that the parameters name."""
     return open_dataset(
         parameters.path,
         parameters.format,
@@ -82,7 +81,6 @@ def entries_of(
 def _entries(
     item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
 ) -> Iterator[Record | Reject]:
-    """The record or the reject of an entry, and the parts that are left out."""
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
         yield item
@@ -126,7 +124,6 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
 
 
 def _document(item: Document, source: str, parameters: SourceParameters, tally: Tally) -> Record | Reject:
-    """The record of a document, which is counted as one message."""
     extent, text = Extent(1, num_bytes(item.text)), escape(item.text)
     tally.read(extent)
     problem = _text_problem(text, []) if text.strip() else ("empty_document", "no text but white space")
@@ -137,7 +134,6 @@ def _document(item: Document, source: str, parameters: SourceParameters, tally: 
 
 
 def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | None:
-    """Reason and detail of text that no model can be trained on."""
     try:
         too_long = len(text.encode()) > MAX_MESSAGE_BYTES and _longest(conversation) > MAX_MESSAGE_BYTES
     except UnicodeEncodeError as error:

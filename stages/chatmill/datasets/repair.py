@@ -73,8 +73,6 @@ class Repaired(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """The same while it is made."""
-
     turns: list[Turn]
     dropped: list[Dropped]
     rules: list[str]
@@ -120,7 +118,6 @@ def _note(result: _Draft, rule: str) -> None:
 
 
 def _system_first(result: _Draft, rules: RepairRules) -> None:
-    """Leave out blank system messages, and join the others at the beginning."""
     systems = [turn for turn in result.turns if turn.message.role == "system"]
     others = [turn for turn in result.turns if turn.message.role != "system"]
     late = any(turn.message.role == "system" for turn in result.turns[1:])
@@ -154,7 +151,6 @@ def _join_same_role(result: _Draft, rules: RepairRules) -> None:
 
 
 def _joined(turns: Sequence[Turn], separator: str) -> Turn:
-    """Several turns of one speaker as one, with the separator between their texts."""
     between = [Part("text", separator)] if separator else []
     parts = join_texts(part for number, turn in enumerate(turns) for part in (*between[:number], *turn.message.parts))
     added = sum(turn.added for turn in turns) + num_bytes(separator) * (len(turns) - 1)

@@ -24,7 +24,6 @@ _DECLARATION = re.compile(rf"(?:<\|im_start\|>system\n{_DECLARED}(?=<\|im_end\|>
 
 
 def fixed_side(group: str) -> SplitName | None:
-    """The side that the group's name fixes."""
     side, slash, _ = group.partition("/")
     return _SIDES.get(side) if slash else None
 
@@ -35,7 +34,6 @@ def _without_side(group: str) -> str:
 
 
 def on_side(group: str, side: SplitName) -> str:
-    """The group on a fixed side."""
     return f"{side}/{_without_side(group)}"
 
 
@@ -45,7 +43,6 @@ def is_generated(group: str) -> bool:
 
 
 def column_group(value: str) -> str:
-    """The group of the rows that have this value in the column of groups."""
     return f"{_BY_COLUMN}{hashlib.blake2b(value.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 

@@ -90,7 +90,6 @@ def encode_lines(lines: Iterable[bytes], tokenizer: ChatTokenizer, template: Tem
 
 
 def _segments(line: bytes, number: int, segment: Segmenter, sources: list[str]) -> list[Segment]:
-    """The segments of a record; its source is added to `sources`."""
     try:
         record = parse_record(line)
         sources.append(record.source)
@@ -133,7 +132,6 @@ def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: 
 
 @lru_cache(maxsize=1)
 def _tokenizer(folder: Path, fingerprint: str) -> tuple[ChatTokenizer, NDArray[np.int64]]:
-    """The tokenizer, which each process opens once, and the bytes of its tokens."""
     vocabulary = read_folder(folder)
     assert vocabulary.fingerprint == fingerprint
     return ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)

@@ -102,7 +102,6 @@ def _signature(name: str) -> tuple[str, ...]:
 
 
 def _pair(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> list[tuple[NodeArg, NodeArg]]:
-    """Each past with its present."""
     presents = {_signature(node.name): node for node in outputs}
     if lost := [node for node in pasts if _signature(node.name) not in presents]:
         listed = ", ".join(node.name for node in outputs)
@@ -111,7 +110,6 @@ def _pair(pasts: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> list[tuple[No
 
 
 def _read_cache(past: NodeArg, present: NodeArg, ids: NodeArg, roles: set[str]) -> CacheSpec:
-    """The shape of an empty past, and how it grows."""
     axis = _growing_axis(past, present, ids)
     shape = [_fixed(dim) or (_rows(ids) if _is_batch(past, i, ids) else None) for i, dim in enumerate(past.shape)]
     if axis is not None:
@@ -153,7 +151,6 @@ def _is_batch(node: NodeArg, axis: int, ids: NodeArg) -> bool:
 
 
 def _room(roles: Sequence[tuple[NodeArg, str]], caches: Sequence[CacheSpec], time: int | None) -> int | None:
-    """The tokens that fit into a graph's fixed shapes."""
     sizes = [_fixed(node.shape[-1]) for node, role in roles if role == "mask"]
     sizes += [cache.empty_shape[-2] for cache in caches if cache.axis is None and cache.rewindable]
     sizes += [] if caches else [time]
@@ -161,7 +158,6 @@ def _room(roles: Sequence[tuple[NodeArg, str]], caches: Sequence[CacheSpec], tim
 
 
 def _rows(ids: NodeArg) -> int:
-    """How many sequences the graph reads at once."""
     return (_fixed(ids.shape[0]) or 1) if len(ids.shape) > 1 else 1
 
 
@@ -264,7 +260,6 @@ class GraphEngine:
         return int(outputs[self._graph.logits.name].shape[-1])
 
     def _empty_past(self) -> NamedArrays:
-        """The empty past with which a text begins."""
         return {cache.past: self._session.zeros(cache.type, cache.empty_shape) for cache in self._graph.caches}
 
     def _read(self, ids: Sequence[int], *, all_logits: bool) -> np.ndarray:
@@ -324,7 +319,6 @@ class GraphEngine:
 
 
 def _value(node: NodeArg, role: str, run: RunInput, graph: Graph) -> np.ndarray:
-    """The value of an input by its role, with as many rows as it takes."""
     if role == "positions" and node.shape in ([], [1]):
         role = "past"  # that of the first token
     if role == "mask":

@@ -91,7 +91,6 @@ class SharedCaches:
         return DecodeStep(binding, ids, last, total, logits)
 
     def _new_binding(self, rows: range) -> onnxruntime.IOBinding:
-        """A binding of the same buffers of some rows to past and present."""
         binding = self._session.session.io_binding()
         binding.bind_output("logits")  # bound first, it is the first of the outputs
         for name, cache in self._caches.items():
@@ -123,7 +122,6 @@ class SharedCacheEngine(CachedEngine):
         self._session = session
 
     def chat_batch(self, rows: int) -> ChatBatch:
-        """A batch of up to `rows` chats, each with a cache of its own, on the weights of this engine."""
         return ChatBatch(self, SharedCaches(self._session, rows), rows)
 
 

@@ -87,7 +87,6 @@ class Session:
 
 
 def _providers(device: str) -> list[Any]:
-    """The execution provider of a device, and the CPU for what it lacks."""
     available = [name for name in onnxruntime.get_available_providers() if not name.startswith("Azure")]
     kinds = {name.removesuffix("ExecutionProvider").lower(): name for name in available}
     kind, _, index = device.partition(":")
@@ -124,5 +123,4 @@ def _dtype(kind: str) -> np.dtype:
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line, without the prefix that all have."""
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", " ".join(str(error).split()))[:400]

@@ -94,7 +94,6 @@ class TorchCaches:
             raise
 
     def _make_room(self, length: int) -> None:
-        """Extend the caches to at least `length` tokens."""
         old = self._keys[0].shape[2]
         if length <= old:
             return
@@ -155,7 +154,6 @@ class PyTorchEngine:
         return logits
 
     def chat_batch(self, rows: int) -> ChatBatch:
-        """A batch of up to `rows` chats, each with a cache of its own, on the weights of this engine."""
         return ChatBatch(self, TorchCaches(self.model, rows, self.device), rows)
 
     @torch.inference_mode()

@@ -87,7 +87,6 @@ class TransformersEngine:
         return torch.tensor([list(ids)], device=self._device)
 
     def _has_only_layers(self, of: set[str]) -> bool:
-        """Whether all layers of the cache are of these classes of transformers."""
         return {type(layer).__name__ for layer in getattr(self._cache, "layers", [None])} <= of
 
 

@@ -44,7 +44,6 @@ class Answer(NamedTuple):
 
 
 def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> list[Answer]:
-    """The answer to each question."""
     result = []
     for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
         message, stopped = session.greedy_reply(question.conversation, max_tokens)

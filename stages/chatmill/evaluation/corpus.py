@@ -60,7 +60,6 @@ class Corpus:
     def from_conversations(
         cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
     ) -> "Corpus":
-        """The conversations in a template."""
         documents = [conversation_segments(conversation, template) for conversation in conversations]
         return cls.from_segments(documents, tokenizer, threads, escaped=True)
 

@@ -153,13 +153,11 @@ def talk_kind(skill: dict[str, Any]) -> str:
 
 
 def _count(counts: Counter[tuple[str, str]], skill: dict[str, Any]) -> int:
-    """Count a question: how many of its skill and phrasing were before it."""
     counts[skill["name"], skill["phrasing"]] += 1
     return counts[skill["name"], skill["phrasing"]] - 1
 
 
 def _with_every_source(drawn: list[Line], by_source: list[list[Line]], limit: int | None) -> Iterable[Line]:
-    """At most `limit` lines: as many as there is room for of each source, and others of those drawn from all."""
     if limit is None:
         return drawn
     room = max(1, limit // len(by_source))

@@ -98,7 +98,6 @@ def pooled_share(outcomes: Sequence[np.ndarray]) -> Estimate:
 
 
 def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
-    """The unweighted mean of shares."""
     cases = [(one.value * one.n, one.n) for one in shares if one.value is not None]
     values = [successes / n for successes, n in cases]
     return Estimate(float(np.mean(values)) if values else None, interval_of_mean(cases), sum(n for _, n in cases))

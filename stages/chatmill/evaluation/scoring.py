@@ -75,7 +75,6 @@ def make_prefix_scorer(engine: Engine) -> WindowScorer:
 
 
 def _shared(first: Ids, second: Ids) -> int:
-    """The length of the longest common prefix."""
     size = min(len(first), len(second))
     different = np.flatnonzero(first[:size] != second[:size])
     return int(different[0]) if len(different) else size

@@ -167,7 +167,6 @@ def compare_engines(
 
 
 def _open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
-    """The engines, opened one at a time, with the files of their weights."""
     network, _ = load_chat_model(model, torch.device("cpu"))
     yield PyTorchEngine(network, device="cpu", threads=threads), model / "model.safetensors"
     for name in engine_names(onnx):

@@ -72,7 +72,6 @@ class Judge:
         return persona.accepts(fact.ask, said, reply) or self._recalls(skill["contains"], said, reply)
 
     def _recalls(self, contained: list[str], said: dict[str, Word], reply: str) -> bool:
-        """Whether a reply contains these words, and no other words of their slots."""
         text = _spaced(reply)
         for key, word in said.items():
             if word["word"] in contained:
@@ -91,7 +90,6 @@ class Judge:
 
 
 def _spaced(text: str) -> str:
-    """The words of a text with a blank on either side."""
     return f" {fold(text).strip()} "
 
 

@@ -144,7 +144,6 @@ def algorithm(vocabulary: Vocabulary) -> tuple[str, str]:
 
 
 def _pre_tokenizer(vocabulary: Vocabulary) -> str:
-    """The name of the split pattern of a byte-level tokenizer."""
     name = PRE_TOKENIZERS.get((vocabulary.pattern or "", vocabulary.steps))
     if name is None or vocabulary.algorithm == "lookup":
         reason = f"llama.cpp does not split text as the type {vocabulary.type} with this pattern does"
@@ -156,7 +155,6 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> str:
 
 
 def _differently_split(vocabulary: Vocabulary) -> str | None:
-    """A text that no pattern of llama.cpp splits as the vocabulary's."""
     others = [replace(vocabulary, pattern=pattern, steps=steps) for pattern, steps in PRE_TOKENIZERS]
     encode, encoders = ReferenceEncoder(vocabulary).encode, [ReferenceEncoder(other).encode for other in others]
 
@@ -185,7 +183,6 @@ def _check_sentencepiece(vocabulary: Vocabulary) -> None:
 
 
 def _pieces(vocabulary: Vocabulary, vocab_size: int) -> list[str]:
-    """The tokens as GGUF spells them; llama.cpp finds a token by its spelling alone."""
     missing = vocab_size - len(vocabulary.tokens)
     if missing < 0:
         raise ValueError(f"the tokenizer has {len(vocabulary.tokens)} tokens, and the model {vocab_size}: use its own")
@@ -243,7 +240,6 @@ def gguf_tensors(config: ModelConfig, arch: MODEL_ARCH, weights: Weights) -> Ite
 
 
 def write_tensors(writer: GGUFWriter, tensors: list[GGUFTensor], file_type: FileType) -> None:
-    """Write the file: its fields, the list of tensors, and the tensors one after another."""
     for tensor in tensors:
         kind, shape = tensor.type(file_type), tuple(tensor.weight.shape)
         is_blocks = kind.name.startswith("Q")

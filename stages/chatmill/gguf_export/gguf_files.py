@@ -66,7 +66,6 @@ def go_template(template: ChatTemplate) -> str:
 
 
 def _rendered(template: ChatTemplate, *conversation: Message) -> str:
-    """A conversation without the token that begins it."""
     bos = _text(template.full_conversation([]))
     return _text(template.full_conversation(list(conversation))).removeprefix(bos)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`load_model`, imported at first use: importing one module of this package imports no other."""
     if name == "load_model":
         return importlib.import_module("chatmill.inference.model_loading").load_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

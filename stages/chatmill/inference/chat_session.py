@@ -102,7 +102,6 @@ class PromptBuilder:
         return self.tokenizer.encode_segments(segments)[0]
 
     def _calculate(self, call: list[int]) -> list[int]:
-        """The ids of a call's output."""
         return self.encode(output_segments(calculate(unescape(self.tokenizer.decode(call)))))
 
 
@@ -225,7 +224,6 @@ class ChatSession:
         self._add_exchange(question, reply, before, num_dropped)
 
     def _stream(self, ids: list[int], reply: IncrementalDetokenizer) -> Iterator[str]:
-        """Yield the visible text of a reply as it is generated."""
         for token in self._generate(ids, self._sampler, self.max_tokens):
             if shown := reply.push(token):
                 yield shown
@@ -237,7 +235,6 @@ class ChatSession:
             yield shown
 
     def _add_exchange(self, question: Message, reply: IncrementalDetokenizer, before: int, num_dropped: int) -> None:
-        """Add an exchange to the conversation; `before` is the number of ids before it."""
         turns, starts = [*self._turns, question, reply.message], [*self._exchange_starts, before] if before else [0]
         end = self._prompts.end_id
         ended = self._engine_ids[:-1] if self._engine_ids[-1] in self._prompts.stop_ids else self._engine_ids

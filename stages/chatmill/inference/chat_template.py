@@ -110,7 +110,6 @@ class ChatmillTemplate:
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
     ) -> list[Segment]:
-        """A conversation as models are trained on it."""
         return conversation_segments(conversation, self.name, train)
 
     def answer(self, message: Message) -> list[Segment]:
@@ -304,7 +303,6 @@ class ExternalTemplate:
         return [*self._layout_segments(header), content, *self._layout_segments(after)]
 
     def _layout_segments(self, text: str) -> list[Segment]:
-        """Text of the layout, split at its control tokens."""
         segments: list[Segment] = []
         position = 0
         for match in self._controls.finditer(text):

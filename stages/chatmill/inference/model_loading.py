@@ -149,14 +149,12 @@ def _metadata_folder(model: Path) -> Path:
 
 
 def _load_tokenizer(given: Path | None, folder: Path) -> ChatTokenizer:
-    """The given tokenizer, or the one beside the model."""
     if given is None and not any((folder / name).is_file() for name in (DESCRIPTION, *IN_FOLDERS)):
         raise ValueError(f"{folder}: no tokenizer beside the model: name one with --tokenizer")
     return load_tokenizer(given or folder)
 
 
 def _template_name(folder: Path, files: ModelMetadata) -> str:
-    """The layout of a model's own chat template; a model without one continues text."""
     if not files.chat_template:
         return "plain"
     if (name := recognise_layout(files.chat_template)) is None:

@@ -59,7 +59,6 @@ def _bos(
     jinja: str,
     configs: list[dict[str, Any]],
 ) -> int | None:
-    """The id with which the model's tokenizer, or its chat template, begins a text."""
     name = _token_text(tokenizer.get("bos_token"))
     bos = ids.get(name, next(_integers(*(config.get("bos_token_id") for config in configs)), None))
     first = _first_token(tokenizer_json.get("post_processor") or {})
@@ -72,7 +71,6 @@ def _bos(
 
 
 def _first_token(post_processor: dict[str, Any]) -> int | None:
-    """The id that a tokenizer.json adds before every text."""
     for step in (post_processor, *(post_processor.get("processors") or ())):
         match step:
             case {
@@ -85,7 +83,6 @@ def _first_token(post_processor: dict[str, Any]) -> int | None:
 
 
 def _template(folder: Path, tokenizer: dict[str, Any]) -> str:
-    """The chat template beside a model; of several, the one named default."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         try:
@@ -100,7 +97,6 @@ def _template(folder: Path, tokenizer: dict[str, Any]) -> str:
 
 
 def _token_text(token: Any) -> str:
-    """The text of a token that is given as a string, or as an object."""
     return str(token.get("content")) if isinstance(token, dict) else str(token or "")
 
 

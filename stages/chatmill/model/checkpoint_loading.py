@@ -100,7 +100,6 @@ def _with_own_names(weights: Weights, path: Path) -> Weights:
 
 
 def _check_weights(expected: Weights, found: Weights, path: Path) -> None:
-    """Raise ValueError where weights are missing, unexpected, or of another shape or dtype."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     other_shape = [

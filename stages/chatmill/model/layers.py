@@ -75,7 +75,6 @@ def _in_blocks(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> T
 
 
 def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
-    """The same by a kernel that computes no pair of tokens of different conversations."""
     from torch.nn.attention.varlen import varlen_attn  # here, since it imports the compiler, which takes a second
 
     q, k, v = (heads.transpose(1, 2).flatten(0, 1) for heads in (queries, keys, values))  # (B T, H, D)

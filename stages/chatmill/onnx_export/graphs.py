@@ -66,7 +66,6 @@ class _Portable(DecoderBuilder):
     """Standard operators of opset 23, but for quantized matrices."""
 
     def declare_inputs(self) -> None:
-        """Add the inputs, the mask and the rotations."""
         names = {
             "input_ids": ["batch_size", "time"],
             "attention_mask": ["batch_size", "total"],
@@ -93,7 +92,6 @@ class _Portable(DecoderBuilder):
         return self.node("And", [causal, self.node("Unsqueeze", [given, axes], "visible")], "mask")
 
     def size(self, name: str, output: str) -> str:
-        """The second dimension of an input, as a scalar."""
         shape = self.node("Shape", [name], f"{output}.shape", start=1, end=2)
         return self.node("Squeeze", [shape], output)
 
@@ -112,19 +110,15 @@ class _Portable(DecoderBuilder):
         return self.node("Reshape", [rows, flat], f"{layer}.attended")
 
     def norm(self, x: str, name: str) -> str:
-        """RMSNorm over the last dimension."""
         weight = self.initializer(f"{name}.weight")
         return self.node("RMSNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
 
     def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
-        """The normalised sum, and the sum."""
         total = self.node("Add", [x, y], f"{name}.sum")
         return self.norm(total, name), total
 
 
 class _Shared(DecoderBuilder):
-    """ONNX Runtime's fused operators, and a cache that is written in place."""
-
     def declare_inputs(self) -> None:
         """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
         if self.head_dim % HEAD_MULTIPLE:
@@ -149,7 +143,6 @@ class _Shared(DecoderBuilder):
         return self.node("GroupQueryAttention", inputs, f"{layer}.attended", *present, domain=CONTRIB, **heads)
 
     def norm(self, x: str, name: str) -> str:
-        """RMSNorm over the last dimension."""
         weight = self.initializer(f"{name}.weight")
         return self.node("SimplifiedLayerNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
 
@@ -168,7 +161,6 @@ class _Shared(DecoderBuilder):
         return parts
 
     def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
-        """The normalised sum, and the sum."""
         inputs, total = [x, y, self.initializer(f"{name}.weight")], f"{name}.sum"
         outputs = [name, "", "", total]
         self.node("SkipSimplifiedLayerNormalization", inputs, *outputs, domain=CONTRIB, epsilon=self.epsilon)
@@ -250,7 +242,6 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_inputs(graph: onnx.GraphProto) -> None:
-    """Compute the lengths from the mask, and the logits of the last position only."""
     remaining = [node for node in graph.input if node.name not in _REPLACED]
     mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total"])
     one, axis = "attention_mask.one", "attention_mask.axis"

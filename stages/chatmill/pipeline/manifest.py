@@ -26,7 +26,6 @@ _CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC names the objects of 
 
 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
-    """Write the manifest of a finished folder; `fingerprint` is that of its tokenizer."""
     paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
     files = {str(file.relative_to(folder)): sha256_of(file) for file in paths}
     sizes = {str(file.relative_to(folder)): file.stat().st_size for file in paths}
@@ -37,7 +36,6 @@ def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
 def write_file_manifest(
     manifest: Path, files: Iterable[Path], *, kind: str, counts: dict[str, Any] | None = None
 ) -> None:
-    """Write a manifest of some files beside it, which have no tokenizer, and counts of what is in them."""
     content = {
         "format": FORMAT_VERSION,
         "kind": kind,

@@ -82,7 +82,6 @@ def explain_full_disk(outputs: Collection[Path]) -> Iterator[None]:
 
 
 def _newest_file(outputs: Collection[Path]) -> Path:
-    """The newest file of the unfinished outputs, or their folder if a file in it was removed last."""
     folders = {output.parent / SCRATCH / str(os.getpid()) for output in outputs}
     files = [file for folder in folders for file in (folder, *folder.rglob("*"))]
     return max(files, key=lambda file: file.stat().st_mtime_ns)
@@ -126,7 +125,6 @@ def discard_scratch(folder: Path) -> None:
 
 
 def _remove_stale(scratch: Path) -> None:
-    """Remove the folders of processes that no longer run."""
     if not scratch.is_dir():
         return
     for folder in scratch.iterdir():

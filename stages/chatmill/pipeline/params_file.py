@@ -90,7 +90,6 @@ def find_errors(params: Params, schema: Schema, own: str = "") -> Iterator[str]:
 
 
 def _value_errors(path: str, value: Any, schema: Schema, root: Schema) -> Iterator[str]:
-    """The errors of a value by the parts of JSON Schema that pydantic writes."""
     options = alternatives(schema, root)
     fitting = [option for option in options if _has_type(value, option)]
     if not fitting or not any(_is_in_range(value, option) for option in fitting):
@@ -151,7 +150,6 @@ def _is_in_range(value: Any, schema: Schema) -> bool:
 
 
 def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterator[str]:
-    """The errors in a section, one line for each key, with its path."""
     try:
         model.model_validate(section)
     except ValidationError as error:

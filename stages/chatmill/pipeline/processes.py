@@ -70,5 +70,4 @@ def scripts_on_path() -> Iterator[None]:
 
 
 def _path_without_scripts() -> list[str]:
-    """sys.path without the folder of the scripts in any spelling."""
     return [folder for folder in sys.path if not folder or Path(folder).resolve() != Path(SOURCE_ROOT)]

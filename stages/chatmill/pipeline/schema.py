@@ -56,7 +56,6 @@ def schema_text() -> str:
 
 
 def _comments() -> dict[tuple[str, ...], str]:
-    """The comment behind each key of params.yaml."""
     found: dict[tuple[str, ...], str] = {}
     path: list[str] = []
     for line in PARAMS_FILE.read_text(encoding="utf-8").splitlines():

@@ -127,8 +127,6 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
 
 @dataclass(frozen=True)
 class _Projection:
-    """Maps a point of the data to the drawing."""
-
     x: Axis
     y: Axis
     right: float

@@ -19,8 +19,6 @@ _VARIATION_SELECTORS = range(0xFE00, 0xFE10)  # printable for Python, but invisi
 
 
 class Token(NamedTuple):
-    """One token of a view."""
-
     id: int
     content: bytes  # its exact bytes, or the name of a control token
     is_control: bool = False
@@ -70,7 +68,6 @@ def token_list(tokens: Sequence[Token]) -> Html:
 
 
 def chunk_list(text: str, sizes: Sequence[int]) -> Html:
-    """A text in chunks of these sizes in bytes."""
     content, ends = text.encode(), list(accumulate(sizes, initial=0))
     items = [
         _item(Token(size, content[begin : begin + size]), f"t{index % COLORS}")
@@ -98,12 +95,10 @@ def loss_mask_view(tokens: Sequence[Token]) -> Html:
 
 
 def _count(token: Token) -> str:
-    """The kind of loss of a token of a conversation."""
     assert token.loss is not None, "the token of a plain text has no loss"
     return LOSS_NAMES[token.loss]
 
 
 def _item(token: Token, color: str, *details: Html) -> Html:
-    """One token of a list; a newline at its end starts a new line."""
     item = tag("li", tag("bdi", visible(token.content)), *details, class_=f"token {color}")
     return join([item, tag("li", class_="break", aria_hidden="true")]) if token.content.endswith(b"\n") else item

@@ -261,7 +261,6 @@ def _validation_mask(chosen: Tensor, seed: int) -> Tensor:
 
 
 def _split_parameters(encoder: ByteEncoder) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The matrices inside the network, and all other weights."""
     layers = [module for module in encoder.modules() if isinstance(module, Layer)]
     within: list[nn.Module] = [*layers, encoder.gate_proj, encoder.up_proj]
     matrices = [weight for module in within for weight in module.parameters() if weight.ndim == 2]
@@ -288,7 +287,6 @@ def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[T
 
 
 def _trim_padding(spelled: Tensor) -> Tensor:
-    """The tokens without the columns that are padding in all of them."""
     return spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())]
 
 

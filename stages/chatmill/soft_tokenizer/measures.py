@@ -39,7 +39,6 @@ COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are
 
 
 def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
-    """Write the reason for skipping this stage to both outputs."""
     folder.mkdir()
     content = {"soft_tokenizer": {"reason": reason}}
     (folder / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

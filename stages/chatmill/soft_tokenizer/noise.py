@@ -88,7 +88,6 @@ def _case(rng: random.Random) -> Change:
 
 
 def _rare_words(rng: random.Random) -> Change:
-    """Some words are replaced by invented ones, in the same way throughout the conversation."""
     replaced: dict[str, str] = {}
 
     def change(word: str) -> str:
@@ -103,7 +102,6 @@ def _rare_words(rng: random.Random) -> Change:
 
 
 def _invented(rng: random.Random) -> str:
-    """A word of two or three syllables."""
     syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
     return "".join(syllables) + rng.choice(_ENDS)
 

@@ -43,8 +43,6 @@ class Router(nn.Module):
 
 
 class RouterOutput(NamedTuple):
-    """The input of a router and its output."""
-
     x: Tensor  # (B, T, W) output of the first outer layers
     p: Tensor  # (B, T) float32, probability that a chunk begins
     positions: Tensor  # (B, T) or (1, T), position of each token in its conversation

@@ -84,7 +84,6 @@ def coincidences(phrasings: Iterable[tuple[Owner, Node]], words: Words) -> Itera
 
 
 def _read_letter(read: str, states: Iterable[_State]) -> Iterator[tuple[str, frozenset[_State]]]:
-    """The text with each letter that may come next, and the states after it."""
     by_letter = defaultdict[str, set[_State]](set)
     for piece, position in states:
         if position + 1 < len(piece.text):
@@ -100,7 +99,6 @@ def _whole(node: Node, owner: Owner, words: Words) -> _Rest:
 
 
 def _conflict(owners: Iterable[Owner]) -> tuple[Owner, Owner] | None:
-    """Two owners whose phrasings must not give the same text."""
     by_group, by_side = dict[str, Owner](), dict[str, Owner]()
     for owner in owners:
         first = by_group.setdefault(owner.group, owner)
@@ -113,7 +111,6 @@ def _conflict(owners: Iterable[Owner]) -> tuple[Owner, Owner] | None:
 
 
 def _enter(pieces: Iterable[_Piece], *, after_blank: bool) -> Iterator[_State]:
-    """The states at the beginning of these pieces; a blank after a blank is the same one."""
     for piece in pieces:
         position = int(after_blank and piece.text.startswith(" "))
         if position and position == len(piece.text):

@@ -50,13 +50,10 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text as it stands."""
-
     text: str
     slots: frozenset[str] = frozenset()
 
     def expand(self, speaker: Speaker) -> str:
-        """The text."""
         return self.text
 
     def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
@@ -167,8 +164,6 @@ def parse(text: str, words: Words) -> Node:
 
 
 class _Parser:
-    """Reads a text once, from left to right."""
-
     def __init__(self, text: str, words: Words) -> None:
         self.text, self.words, self.position = text, words, 0
 
@@ -179,7 +174,6 @@ class _Parser:
         return nodes[0]
 
     def _alternatives(self, closing: str, depth: int) -> list[Node]:
-        """The nodes between |, up to the closing bracket."""
         if depth > MAX_NESTING:
             raise ValueError(f"has brackets more than {MAX_NESTING} deep: split it into several")
         options: list[list[Node]] = [[]]
@@ -246,7 +240,6 @@ def _joined(nodes: list[Node]) -> Node:
 
 @lru_cache(maxsize=1024)
 def _siblings(name: str) -> tuple[str, ...]:
-    """The keys of a slot's words."""
     return (name, *(f"{name}.{number}" for number in range(2, MAX_NUMBER + 1)))
 
 
@@ -296,7 +289,6 @@ class Matcher:
         return any(_read_text(" ", folded, position) == len(folded) for position, _ in states)
 
     def _read(self, node: Node, text: str, states: set[State]) -> set[State]:
-        """The states after the node."""
         match node:
             case Text():
                 piece = fold(node.text)

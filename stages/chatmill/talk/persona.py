@@ -28,7 +28,6 @@ SlotName = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
 
 
 def _with_form(word: Any) -> Any:
-    """A word alone as a map of its forms."""
     return {"word": word} if isinstance(word, str) else word
 
 
@@ -90,7 +89,6 @@ class Exchange:
 
     @property
     def phrasings(self) -> tuple[Node, ...]:
-        """All phrasings."""
         return self.known + self.held_back
 
     @property
@@ -150,7 +148,6 @@ class Persona:
 
 
 def slots_of(nodes: Iterable[Node]) -> frozenset[str]:
-    """The slots that any of the nodes may say."""
     return frozenset().union(*(node.slots for node in nodes))
 
 
@@ -164,8 +161,6 @@ def read_persona(file: Path) -> Persona:
 
 
 class _Reader:
-    """Parses and checks the sections of a file."""
-
     def __init__(self, file: Path, source: PersonaFile) -> None:
         self.file, self.source = file, source
         self.words: Words = source.slots
@@ -173,7 +168,6 @@ class _Reader:
         self.users = frozenset[str]()  # the slots that users say by themselves, which answers do not draw
 
     def persona(self) -> Persona:
-        """The parsed persona."""
         source = self.source
         for name, words in source.slots.items():
             _check_words(name, words)
@@ -212,7 +206,6 @@ class _Reader:
     def _exchange(
         self, place: str, path: str, section: ExchangeSection, certain: frozenset[str], answers_place: str = ""
     ) -> Exchange:
-        """A parsed exchange; the slots in `certain` were said before it."""
         known, held_back = (self._with_words(f"{place}.{key}", getattr(section, key)) for key in ("known", "held_back"))
         answers_place = answers_place or f"{place}.answers"
         answers = self._with_words(answers_place, section.answers)

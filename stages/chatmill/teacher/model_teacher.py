@@ -86,7 +86,6 @@ class Alignment:
         self.candidates = cache(self._candidates)
 
     def _candidates(self, read: bytes, inside: bool) -> Candidates:
-        """The candidates after these bytes of a token, which end inside of a word or not."""
         if self.is_identity:
             everything = np.arange(self.vocab_size)
             return Candidates(everything, everything, everything, everything[:0])
@@ -102,7 +101,6 @@ class Alignment:
         return Candidates(known[:, 1], starts, different, others[:, 1])
 
     def _end_of(self, read: bytes) -> int:
-        """The end of the tokens that begin with these bytes."""
         if not (begin := read.rstrip(b"\xff")):
             return len(self.sorted_tokens)
         return bisect_left(self.sorted_tokens, begin[:-1] + bytes([begin[-1] + 1]))
@@ -130,12 +128,10 @@ def may_go_on(byte: int) -> bool:
 
 
 def _is_letter(byte: int) -> bool:
-    """Whether a byte is an ASCII letter, or of another character."""
     return byte >= 128 or chr(byte).isalpha()
 
 
 def _whole_characters(text: bytes) -> str:
-    """The characters before the first that is not whole."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:
@@ -199,7 +195,6 @@ def _sums(candidates: Candidates, vocab_size: int) -> Tensor:
 
 
 def _flat(arrays: Sequence[Integers2]) -> tuple[Integers2, Integers2]:
-    """Which array each value is of, and the values one after another."""
     return np.repeat(np.arange(len(arrays)), list(map(len, arrays))), np.concatenate(arrays)
 
 
@@ -304,7 +299,6 @@ class ModelTeacher:
         return Predictions(tokens, chances)
 
     def _encode(self, ids: Integers3, offsets: Integers3) -> tuple[Integers3, Integers3]:
-        """The teacher's tokens of the same conversations, and where each begins and ends."""
         names = {i: self.tokenizer.token_bytes[own].decode() for i, own in self.controls.items()}
         conversations = []
         for start, end in pairwise(offsets.tolist()):
@@ -335,7 +329,6 @@ class ModelTeacher:
         return np.array([number_of[key] for key in arguments])[inverse.ravel()], keys
 
     def _batches(self, offsets: Integers3) -> Iterator[list[Window]]:
-        """The windows of the conversations, in batches of similar length."""
         windows = [
             Window(*(int(begin) + place for place in window))
             for begin, end in pairwise(offsets)

@@ -5,7 +5,6 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import `load` at first use, so that importing one module of this package imports no other."""
     if name == "load":
         return importlib.import_module("chatmill.tokenizer.formats.tokenizer_loading").load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -66,7 +66,6 @@ def state_name(number: int, sha256: str) -> str:
 
 
 def state_number(name: str) -> int:
-    """The number in the name of a file."""
     return int(name.split("-")[0])
 
 
@@ -107,7 +106,6 @@ def read_state(file: Path) -> Any:
 
 
 def _numbered(state: Any) -> list[tuple[int, Tensor]]:
-    """The tensors of a state in the order of the file, with their numbers in the order of the state."""
     tensors = enumerate(leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
     return sorted(tensors, key=lambda numbered: -numbered[1].element_size())
 
@@ -133,7 +131,6 @@ class _HashingWriter:
         self.error: OSError | None = None
 
     def write(self, content: bytes | memoryview) -> None:
-        """Write the content and count its bytes."""
         rest = memoryview(content)
         self.size += rest.nbytes
         self.digest.update(rest)
@@ -234,7 +231,6 @@ class Checkpoint:
                 self.log(f"{place} is not resumed, since {reason}: training starts from the beginning")
 
     def _files(self) -> list[Path]:
-        """The files of the states, the oldest first."""
         files = (file for file in self.folder.glob(f"*{SUFFIX}") if is_state_name(file.name))
         return sorted(files, key=lambda file: state_number(file.name))
 

@@ -114,7 +114,6 @@ SINGLE_PROCESS = Group(torch.device("cpu"))
 
 
 def choose_device_kind(requested: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
-    """The requested kind; for `auto` the GPU, where there is one."""
     able = torch.cuda.is_available()
     if requested == "cuda" and not able:
         raise ValueError("train_model.device = cuda: PyTorch finds no GPU: set cpu, or auto")
@@ -181,7 +180,6 @@ def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
 
 
 def shard_like(full: Tensor, weight: Tensor) -> Tensor:
-    """Shard a full tensor as `weight` is sharded; it may be a stack of tensors of that shape."""
     if not isinstance(weight, DTensor) or not full.ndim:
         return full
     dims = [placement.dim for placement in weight.placements if isinstance(placement, Shard)]

@@ -97,7 +97,6 @@ def write_model(
 
 
 def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabulary, encoder: ByteEncoder) -> None:
-    """Write the model and its byte encoder, and copy all but the weights from `source`, where it came from."""
     folder.mkdir()
     for file in [*source.iterdir(), *source.glob(f"{CHAT_TEMPLATES}/*.jinja")]:
         if file.is_file() and file.name != MANIFEST_NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
@@ -184,7 +183,6 @@ def _is_answered(question: Sequence[int], vocabulary: Vocabulary) -> bool:
 
 @torch.inference_mode()
 def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """The ids of greedy decoding, until the model ends its turn."""
     allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[IM_END]])
     length = min(len(question) + _ANSWER, model.config.max_position_embeddings)
     cache, ids = model.new_cache(1, length), list(question)
@@ -205,6 +203,5 @@ def _last_message(question: Sequence[int], vocabulary: Vocabulary) -> str:
 
 
 def _text(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text of ids in one line, without control tokens."""
     text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] in TEXT_KINDS).decode(errors="replace")
     return " ".join(text.split())

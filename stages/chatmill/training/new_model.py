@@ -204,7 +204,6 @@ def _check_folder(path: Path) -> None:
 
 
 def _encoder(path: Path, width: int) -> ByteEncoder:
-    """The byte encoder in a folder, for embeddings of `width` channels."""
     encoder = read_byte_encoder(path)
     if encoder is None:
         raise ValueError(
@@ -218,7 +217,6 @@ def _encoder(path: Path, width: int) -> ByteEncoder:
 
 
 def _check_share(vocabulary: Vocabulary, rows: Sequence[EmbeddingRow], path: Path) -> None:
-    """Raise ValueError where the model lacks most of the text tokens."""
     known = sum(rows[i] is not None for i in vocabulary.text_ids)
     if known < MIN_KNOWN_FRACTION * vocabulary.num_text:
         raise ValueError(
@@ -280,7 +278,6 @@ def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Voca
 
 
 def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) -> ModelConfig:
-    """The shape that the parameters define, at a depth."""
     plain = ModelConfig.from_depth(
         depth,
         vocab_size=len(vocabulary.tokens),

@@ -188,7 +188,6 @@ class PackedDataset:
                 yield Row(*map(np.concatenate, zip(*(documents[i] for i in rows[row]), strict=True)))
 
     def _documents(self, window: np.ndarray, random: np.random.Generator) -> Iterator[Row]:
-        """Each conversation by itself or in a chain."""
         lengths = self.spans.packed_lengths
         is_first = np.zeros(len(window), bool)  # a chain with two copies of a conversation would teach to copy
         is_first[np.unique(window, return_index=True)[1]] = True

@@ -74,7 +74,6 @@ class Plan:
         return RunLength(sum(phase.steps for phase in self.phases), tokens, self.tokens_per_epoch)
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
-        """The phase and the rows of each step that follows the completed ones."""
         streams: dict[int, Iterator[Row]] = {}  # the rows of each dataset, which later phases of the same continue
         for phase in self.phases:
             skipped = min(completed, phase.steps)

@@ -191,7 +191,6 @@ class Trainer:
         return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:
-        """The loss of a batch, to differentiate; and those of its tokens."""
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
         visible = find_segments(batch.conversation_ids).to(ids.device) if self.has_segments else conversations
         soft_targets = None

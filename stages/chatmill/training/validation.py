@@ -171,7 +171,6 @@ class KeptWeights:
         return {"step": self.step, "bits_per_byte": self.bits_per_byte, "weights": self._weights}
 
     def load_state_dict(self, state: dict[str, Any], *, is_main_process: bool) -> None:
-        """Restore the state of `state_dict`."""
         self.step, self.bits_per_byte = state["step"], state["bits_per_byte"]
         self._weights = {name: weight.clone() for name, weight in state["weights"].items()} if is_main_process else {}
 

@@ -37,7 +37,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill chat`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument_group("prompt").add_argument
     add("-p", "--prompt", metavar="TEXT", help="answer this prompt and exit; text from a pipe is appended to it")

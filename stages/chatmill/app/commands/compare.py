@@ -167,7 +167,6 @@ MIN_LISTED, MAX_LISTED = 3, 300  # lines of a file of prompts, and the character
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill compare`."""
     add = command.add_argument
     model = "folder or file; or DVC experiment, branch, tag or commit; with --data also A1,A2 that differ by their seed"
     add("models", nargs="+", metavar="MODEL", help=model)

@@ -49,7 +49,6 @@ those of differences are paired.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill evaluate`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
@@ -169,7 +168,6 @@ def result_lines(paths: Sequence[Path], results: Sequence[Result]) -> Iterator[S
 
 
 def text_lines(head: Sequence[str], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
-    """The tables of what was measured on text."""
     rows: list[tuple[str, ...]] = []
     for name, which in (("all text", "all"), ("the assistant's", "assistant")):
         rows.append(bits_row(name, measurements, None, which))
@@ -203,7 +201,6 @@ def pair_cell(share: Estimate, *others: Estimate) -> str:
 
 
 def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
-    """One measure of all models, on one file or on all."""
     bits = [one.by_file[file] if file else one.bits_per_byte for one in measurements]
     return (name, *(number(getattr(one, which), 4) for one in bits))
 
@@ -223,7 +220,6 @@ def as_json(path: Path, result: Result) -> dict[str, Any]:
 
 
 def text_json(measurement: Measurement) -> dict[str, Any]:
-    """What was measured on text."""
     bits = measurement.bits_per_byte._asdict() | {
         "by_file": {file: bits._asdict() for file, bits in measurement.by_file.items()}
     }

@@ -21,7 +21,6 @@ FORMATS = get_args(ExportFormat)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill export-tokenizer`."""
     add = command.add_argument
     add(
         "tokenizer",
@@ -73,7 +72,6 @@ def run(options: argparse.Namespace) -> None:
 
 @contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """A temporary folder, which is removed also where SIGTERM ends the process."""
     former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with tempfile.TemporaryDirectory(dir=parent) as folder:

@@ -22,7 +22,6 @@ is found.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill gguf`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add(

@@ -209,7 +209,6 @@ def is_pack(folder: Path) -> bool:
 
 
 def _check(folder: Path) -> str:
-    """The fingerprint of the tokenizer in a folder that a stage wrote."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder: run `dvc repro` first")
     fingerprint = check_manifest(folder)
@@ -232,7 +231,6 @@ def _missing(folder: Path, part: str, fingerprint: str) -> str | None:
 
 
 def _chosen(folder: Path, part: str) -> list[str]:
-    """The files of a part, by their names in a folder of the pipeline."""
     names = [file.name for file in _files(folder)]
     match part:
         case "onnx":
@@ -278,7 +276,6 @@ with figures from the metrics, and SHA256SUMS. The same run gives the same bytes
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill pack`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("out", type=Path, metavar="OUT", help="folder to write")

@@ -17,7 +17,6 @@ than Llama, Mistral, Qwen2 and Qwen3, is refused with the reason.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill page`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("--model", default="data/export/onnx", help="folder of a model, or an experiment (default: %(default)s)")

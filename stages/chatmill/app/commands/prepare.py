@@ -158,7 +158,6 @@ DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill prepare`."""
     command.epilog = (
         "The section is printed alone on stdout, and all else on stderr, so that `chatmill prepare --look FILE > "
         "section.yaml` writes it. The exit code is 1 where no section can be proposed."

@@ -155,7 +155,6 @@ def _tensor_names(shape: ModelConfig) -> Iterator[str]:
 
 
 def _group_size(shape: ModelConfig) -> int | None:
-    """The size of groups that fill the rows of all matrices."""
     rows = (shape.hidden_size, shape.intermediate_size, shape.num_attention_heads * shape.head_dim)
     return next((group for group in GROUPS if not any(row % group for row in rows)), None)
 
@@ -246,7 +245,6 @@ becomes the token.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill qwen3c`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("model", type=Path, metavar="MODEL", help="a folder of the pipeline, or of Hugging Face with a Qwen3")

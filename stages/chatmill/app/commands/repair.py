@@ -16,7 +16,6 @@ never removed: the commands that restore them are printed.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill repair`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
     command.add_argument(
         "--remote", metavar="NAME", help="also remove damaged objects of this remote, a folder, which the cache has"

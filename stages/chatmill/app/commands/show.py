@@ -62,7 +62,6 @@ class Tokenization(NamedTuple):
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill show`."""
     add = command.add_argument
     add("text", nargs="?", metavar="TEXT", help="a text, ChatML, or JSON with messages (default: stdin)")
     add("--file", type=Path, metavar="FILE", help="read a text, or conversations as JSON lines, from a file instead")

@@ -49,7 +49,6 @@ its folder, and train_model.embedding to bytes.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of `chatmill soft-tokenizer`."""
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("--model", type=Path, required=True, metavar="PATH", help="model of Llama, Mistral, Qwen2 or Qwen3 shape")
@@ -153,7 +152,6 @@ def token_counts(loaded: LoadedModel, documents: Sequence[ScoredDocument]) -> np
 
 
 def measure_rows(columns: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    """The measures, one row each."""
     measures = list(columns.values())
     return [
         ("tokens", *(f"{one['tokens']:,}" for one in measures)),
@@ -197,7 +195,6 @@ def with_tokenizer(
 
 
 def with_model(loaded: LoadedModel, model: ChatModel) -> LoadedModel:
-    """The loaded model with another network."""
     engine = loaded.engine
     other = PyTorchEngine(model, template=engine.template, device=engine.device, threads=torch.get_num_threads())
     return loaded._replace(engine=other)

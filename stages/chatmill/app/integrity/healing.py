@@ -72,7 +72,6 @@ def _read_rwlock(file: Path) -> dict[str, Any]:
 
 
 def _living(content: dict[str, Any], since: float) -> dict[str, Any]:
-    """The entries of processes that run."""
     living: dict[str, Any] = {}
     for path, holder in content.get("write", {}).items():
         if is_alive(holder["pid"], since):

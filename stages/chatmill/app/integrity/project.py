@@ -145,7 +145,6 @@ def _outputs(stage: dict[str, Any]) -> dict[str, bool]:
 
 
 def _sources(repo: Any) -> Iterator[Item]:
-    """The files and folders that .dvc files describe."""
     from dvc.dvcfile import load_file
     from dvc.fs import localfs
 
@@ -318,7 +317,6 @@ class StoredObject:
 
 
 def object_file(store: Path, name: str) -> Path:
-    """Where a cache has the object of this name."""
     return store / "files/md5" / name[:2] / name[2:]
 
 

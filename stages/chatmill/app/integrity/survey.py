@@ -103,12 +103,10 @@ def _remedy_of_missing(found: Survey, item: Item) -> str:
 
 
 def _is_cached(found: Survey, item: Item) -> bool:
-    """Whether the cache has a sound copy of an output."""
     return {item.md5, *_members(found, item)} <= found.sound.keys()
 
 
 def _members(found: Survey, item: Item) -> set[str]:
-    """The objects of the files of a folder whose own object is sound."""
     folder = item.md5.endswith(".dir") and item.md5 in found.sound
     return set(read_listing(found.sound[item.md5]).values()) if folder else set()
 
@@ -306,7 +304,6 @@ def _input_remedy(result: Survey, path: str) -> str:
 
 
 def _check_manifests(result: Survey) -> None:
-    """Check the manifests in outputs that have no finding yet."""
     outputs = [path for stage in result.project.outputs.values() for path in stage if not result.named(path)]
     root, checks = result.project.root, list[tuple[str, Callable[[], Any]]]()
     for path in outputs:

@@ -108,7 +108,6 @@ def rank(path: str, names: Sequence[str]) -> float | None:
 
 
 def best_named(paths: Iterable[str], names: Sequence[str]) -> list[str]:
-    """The paths that have one of the names, the best one first."""
     ranked = [(order, path) for path in paths if (order := rank(path, names)) is not None]
     return [path for _, path in sorted(ranked, key=lambda item: item[0])]
 
@@ -197,7 +196,6 @@ def _by_order(orders: Sequence[Sequence[str]], unknown: list[str], found: Speake
 
 
 def _alternates(orders: Sequence[Sequence[str]], name: str) -> bool:
-    """Whether a speaker speaks more often than at the beginning."""
     return sum(name in names[1:] for names in orders) > 0.5 * len(orders)
 
 
@@ -308,12 +306,10 @@ def _are_words(lines: Sequence[str]) -> bool:
 
 
 def _is_wrapped(lines: Sequence[str]) -> bool:
-    """Whether lines break within sentences, as prose of a fixed width does."""
     return mean(line.rstrip().endswith(_ENDS) for line in lines) < 0.5
 
 
 def _are_turns(paragraphs: Sequence[str]) -> bool:
-    """Whether most paragraphs are several short lines that are sentences."""
     counts = [paragraph.count("\n") + 1 for paragraph in paragraphs]
     lines = [line for paragraph in paragraphs for line in paragraph.split("\n")]
     several = mean(count >= 2 for count in counts) >= MIN_MARKED

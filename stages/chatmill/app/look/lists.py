@@ -74,7 +74,6 @@ def message_list(path: str, found: Sequence[Any]) -> Guess | None:
 
 
 def _flat(value: list[Any]) -> list[Any]:
-    """The messages of a list, or of the lists in it."""
     return [item for part in value for item in part] if all(isinstance(part, list) for part in value) else value
 
 
@@ -83,7 +82,6 @@ def _value(message: Any, path: str) -> Any:
 
 
 def _is_content(column: Sequence[Any]) -> bool:
-    """Whether values are texts, or lists of parts with a type."""
     return all(
         isinstance(value, str) or (isinstance(value, list) and all(isinstance(p, dict) and "type" in p for p in value))
         for value in column
@@ -91,7 +89,6 @@ def _is_content(column: Sequence[Any]) -> bool:
 
 
 def _text_size(column: Sequence[Any]) -> float:
-    """The mean number of characters of texts, and of those in lists of parts."""
     texts = [
         value if isinstance(value, str) else "".join(str(part.get("text", part.get("value", ""))) for part in value)
         for value in column
@@ -122,7 +119,6 @@ def _role_of(fields: Values, lists: Sequence[Sequence[Any]]) -> str | None:
 
 
 def _changes(lists: Sequence[Sequence[Any]], name: str) -> float:
-    """How often the value of a field changes from one message to the next."""
     pairs = [(_value(one, name), _value(other, name)) for value in lists[:50] for one, other in pairwise(value)]
     return sum(one != other for one, other in pairs) / len(pairs) if pairs else 0.0
 
@@ -225,7 +221,6 @@ def _check_answers(path: str, values: Values) -> None:
 
 
 def _needed(path: str, what: str) -> str:
-    """What rows need that have questions or answers alone."""
     columns = f"prompt: {path}, response: …" if what == "questions" else f"prompt: …, response: {path}"
     return f"each row needs both, as two texts, or as two lists of as many texts (columns: {{{columns}}})"
 

@@ -63,13 +63,11 @@ def pairs(values: Values, *, named: bool) -> list[Guess]:
 
 
 def _preference(values: Values, answers: Sequence[str]) -> str | None:
-    """The better one of two responses, where a column holds the other."""
     chosen = [path for path in answers if "chosen" in words_of(path)]
     return chosen[0] if chosen and any("rejected" in words_of(path) for path in values) else None
 
 
 def _unnamed(texts: Sequence[str]) -> list[Guess]:
-    """The pair of two columns whose names do not say what they are."""
     if len(texts) != 2 or any(_is_named(path, (*QUESTIONS, *ANSWERS, *_QUERIES, *_LABELS)) for path in texts):
         return []
     doubt = f"{texts[0]} is taken to be the question and {texts[1]} the answer, as it comes first"
@@ -93,7 +91,6 @@ def text_columns(values: Values) -> list[str]:
 
 
 def _is_id(path: str, found: Sequence[Any]) -> bool:
-    """Whether a column holds numbers, hashes or names of things."""
     return words_of(path)[:1] in (["id"], ["ids"], ["uuid"], ["hash"], ["url"], ["date"]) or are_identifiers(found)
 
 

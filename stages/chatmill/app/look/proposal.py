@@ -205,7 +205,6 @@ def _of_object(rows: list[Any], file: Path) -> Guess:
 
 
 def _is_valid(guess: Guess) -> bool:
-    """Whether its columns go together."""
     try:
         parameters_of(guess, Path())
     except ValueError:
@@ -214,7 +213,6 @@ def _is_valid(guess: Guess) -> bool:
 
 
 def _doubts(trial: Trial) -> list[str]:
-    """What the trial shows that a person should check."""
     doubts = []
     opened = trial.counts["messages"]["rejected"].get("assistant_first", 0)
     if opened > _FIRST_ASSISTANT * max(1, len(trial.records)):
@@ -268,7 +266,6 @@ def rounded_up(share: float) -> float:
 
 
 def _patterns(sample: Sample) -> list[str]:
-    """What matches the files of a folder, where it holds others as well."""
     if not sample.path.is_dir() or not sample.others:
         return []
     patterns = sorted({f"*{ending(file)}" for file in sample.files})

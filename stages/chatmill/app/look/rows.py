@@ -62,7 +62,6 @@ def tree_guess(rows: Sequence[Any]) -> Guess | None:
 
 
 def _nested(rows: Sequence[Any]) -> Guess | None:
-    """The mapping of messages with replies that have replies."""
     for path, lists in by_path(rows).items():
         before, _, key = path.rpartition(".")
         replies = [reply for value in lists if isinstance(value, list) for reply in value if isinstance(reply, dict)]
@@ -90,7 +89,6 @@ def _flat(rows: Sequence[Any]) -> Guess | None:
 
 
 def _threads(rows: Sequence[Any], parents: dict[str | None, str | None], own: Sequence[str | None]) -> list[list[Any]]:
-    """The rows by the first message to which their parents lead."""
     threads = defaultdict[str | None, list[Any]](list)
     for name, row in zip(own, rows, strict=True):
         passed = {name}
@@ -180,7 +178,6 @@ def _by_columns(rows: Sequence[Any], values: Values, *, json: bool) -> list[Gues
 
 
 def _no_column(values: Values, all_values: Values) -> str:
-    """Why no mapping is found, and what to write."""
     texts = text_columns(values)
     if len(texts) > 1:
         return (
@@ -210,7 +207,6 @@ def _documents(column: str) -> Guess:
 
 
 def _by_structure(rows: Sequence[Any]) -> Guess | None:
-    """The formats that a key or the nesting of their rows shows."""
     first = rows[0]
     if not isinstance(first, dict):
         return None
@@ -241,7 +237,6 @@ def _is_chitchat(entry: Any) -> bool:
 
 
 def _check_ids(values: Values) -> None:
-    """Raise NoGuessError for rows of token ids."""
     ids = values.get("input_ids", [])
     texts = [path for path, found in values.items() if are_texts(found) and mean_length(found) > 20]
     if ids and not texts and isinstance(ids[0], list):
@@ -249,7 +244,6 @@ def _check_ids(values: Values) -> None:
 
 
 def _check_json(values: Values) -> None:
-    """Raise NoGuessError for conversations that are JSON within a text."""
     for path, found in values.items():
         if rank(path, LIST_NAMES) is not None and are_texts(found):
             inside = sum(text.lstrip().startswith(("[{", '["', "[[", '{"')) for text in found)
@@ -292,7 +286,6 @@ def _marked_columns(values: Values, *, json: bool) -> list[Guess]:
 
 
 def _refuse_flat_messages(values: Values) -> None:
-    """Raise NoGuessError for rows that are single messages."""
     for path in best_named(values, _MESSAGE_SPEAKERS):
         column = values[path]
         texts = [name for name, found in values.items() if name != path and are_texts(found) and not is_label(found)]
@@ -331,7 +324,6 @@ def _text_column(values: Values) -> list[Guess]:
 
 
 def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
-    """Replace a mapping by the format that is the same."""
     columns = dict(guess.columns.items() - _OPTIONAL)
     if guess.roles or guess.first or guess.turn_separator:
         return

@@ -108,7 +108,6 @@ def fill(sample: Sample, every: list[Path]) -> None:
 
 
 def _read_text(sample: Sample) -> None:
-    """Read the first paragraphs of each file, and estimate the number of lines."""
     files = evenly(sample.files, MAX_FILES)
     texts = [first_text(file) for file in files]
     sample.rows = [paragraph for text in texts for paragraph in paragraphs_of(text)]
@@ -120,7 +119,6 @@ def _read_text(sample: Sample) -> None:
 
 
 def _read_rows(sample: Sample) -> None:
-    """Read the first rows of each file, and estimate the number of all."""
     most = MAX_ENTRIES if len(sample.read) < 4 else max(30, MAX_ENTRIES // len(sample.read))
     size, is_complete = 0, len(sample.files) <= MAX_FILES
     for file in sample.read:
@@ -138,7 +136,6 @@ def _read_rows(sample: Sample) -> None:
 
 
 def first_rows(file: Path, kind: FileKind, count: int) -> list[Any]:
-    """The first rows of a file, or the first paragraphs of a text."""
     return paragraphs_of(first_text(file)) if kind.is_text else list(islice(_rows(file, kind), count))
 
 

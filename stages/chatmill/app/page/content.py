@@ -188,8 +188,6 @@ class UnsupportedPageError(ValueError):
 
 
 class PageContent(NamedTuple):
-    """A model for the page."""
-
     description: dict[str, Any]  # for JSON
     weights: bytes  # the vectors and scales in float32, then the matrices in int8
     fingerprint: str

@@ -173,7 +173,6 @@ def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]
 
 
 def name_rows(rows: Collection[RunRow], folder: Path) -> None:
-    """Give each run a name that is unique and not a path in the folder."""
     labels = Counter(run["label"] for run in rows)
     for run in rows:
         run["name"] = unique_name(run, labels, folder)
@@ -262,7 +261,6 @@ def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
 
 
 def run_parameters(params: Metrics | None) -> RunRow:
-    """The parameters of a run, from its params.yaml."""
     tokenizer = get_nested(params, "train_tokenizer", "type")
     return {
         "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,

@@ -86,7 +86,6 @@ class Answer:
             yield from (part for part in self._detokenizer.parts[before:] if part.kind != "text")
 
     def _final_parts(self) -> list[Part]:
-        """The text held back because a character or a stop text was incomplete."""
         return [Part("text", text)] if (text := self._detokenizer.finish()) else []
 
 

@@ -46,7 +46,6 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """The error as an HTTP response."""
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
         headers |= (
             {"WWW-Authenticate": 'Basic realm="chatmill: any name, and the API key as password"'}
@@ -57,7 +56,6 @@ class ApiError(Exception):
         return JSONResponse(self.as_dict(), self.status, headers)
 
     def as_json(self) -> bytes:
-        """The error as JSON."""
         return json.dumps(self.as_dict()).encode()
 
 
@@ -110,8 +108,6 @@ class IgnoredParametersMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the application."""
-
         async def send_with_header(message: Message) -> None:
             names = scope.get("state", {}).get(_STATE)
             if message["type"] == "http.response.start" and names:
@@ -146,7 +142,6 @@ class CancellableResponse(Response):
         self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the producer until it ends or the client disconnects."""
         responding = asyncio.ensure_future(self._respond(send))
         disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
@@ -171,12 +166,10 @@ async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
 
 
 async def send_response(send: Send, response: Response) -> None:
-    """Send a prepared response."""
     await response({"type": "http"}, _receive_disconnect, send)
 
 
 async def _receive_disconnect() -> Message:
-    """An ASGI receive channel that is disconnected."""
     return {"type": "http.disconnect"}
 
 

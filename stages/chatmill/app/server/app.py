@@ -88,7 +88,6 @@ class RedactingFormatter(uvicorn.logging.DefaultFormatter):
     def formatException(
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
-        """The traceback and the type of an exception."""
         exception_type, _, trace = ei
         return "".join([*traceback.format_tb(trace), exception_type.__name__ if exception_type else "no exception"])
 

@@ -49,7 +49,6 @@ def routes() -> list[Route]:
 
 
 def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    """Yield the name, like `chat/chat.js`, and the bytes of each file that is served."""
     for entry in folder.iterdir():
         name = f"{prefix}{entry.name}"
         if entry.is_dir():

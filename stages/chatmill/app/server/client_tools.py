@@ -79,7 +79,6 @@ def ignored_tools(parameters: request_models.ChatRequest, function: ClientFuncti
 
 
 def refused_tools(model: Model, names: Sequence[str]) -> ApiError:
-    """The error for tools that the model cannot call."""
     calculator = "a calculator only (one required text, such as `expression`)"
     known = calculator if CALCULATOR in model.prompt_builder.tools else "no tools"
     given = f"tools: {model.name} calls {known}, got {', '.join(names):.200}"
@@ -100,7 +99,6 @@ def expression_parameter(function: request_models.Function) -> str | None:
 
 
 def with_calculator_calls(messages: list[Any], function: ClientFunction | None) -> list[Any]:
-    """The messages, with calls of the client's function as calls of the calculator, as the model wrote them."""
     if not function:
         return messages
     return [_with_calculator_calls(message, function) for message in messages]

@@ -40,7 +40,6 @@ def load_chat(argument: str) -> LoadedChat:
 
 
 def loaded_chat_routes(chat: LoadedChat | None) -> list[Route]:
-    """The route of the chat, if there is one."""
     if chat is None:
         return []
 
@@ -68,8 +67,6 @@ class ServingOptions(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A loaded model."""
-
     name: str
     loaded: LoadedModel
     prompt_builder: PromptBuilder

@@ -12,8 +12,6 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
 class Prompt(NamedTuple):
-    """The prompt of a completion."""
-
     ids: list[int]
     dropped_messages: int = 0  # that did not fit the context
     answer_prefix: str | None = None  # as in jobs.GenerationConfig

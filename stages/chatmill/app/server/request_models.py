@@ -78,14 +78,10 @@ class Parameters(BaseModel):
 
 
 class ModelRequest(Parameters):
-    """The parameters of every request."""
-
     model: Annotated[str, Field(max_length=1000)] | None = None
 
 
 class StreamOptions(Parameters):
-    """The options of a streamed answer."""
-
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -218,14 +214,10 @@ class TokenizeRequest(ModelRequest):
 
 
 class DetokenizeRequest(ModelRequest):
-    """The request of /detokenize."""
-
     tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1 << 17, fail_fast=True)]
 
 
 class TokensRequest(ModelRequest):
-    """The request of /tokens."""
-
     ids: Ids
 
 

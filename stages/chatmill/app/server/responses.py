@@ -72,7 +72,6 @@ class CompletionBuilder:
         more: JsonObject,
         call: ClientCall | None = None,
     ) -> JsonObject:
-        """One of the choices of a completion object."""
         choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": finish_reason, **more}
         if self.kind == "text":
             return {"text": plain_text(parts), **choice}
@@ -84,12 +83,10 @@ class CompletionBuilder:
         return {"message": message, **choice}
 
     def completion(self, choices: list[JsonObject], totals: JsonObject) -> JsonObject:
-        """The completion object of complete answers."""
         return {**self._completion_fields, "choices": choices, **totals}
 
 
 def plain_text(parts: Iterable[Part]) -> str:
-    """The text of the text parts, joined."""
     return "".join(part.text for part in parts if part.kind == "text")
 
 
@@ -103,7 +100,6 @@ def merge_texts(parts: Iterable[Part]) -> list[Part]:
 
 
 def parts_to_json(parts: Iterable[Part]) -> list[JsonObject]:
-    """Parts as JSON."""
     return [{"kind": part.kind, "text": part.text} for part in parts]
 
 

@@ -56,7 +56,6 @@ class Runs:
         return await asyncio.shield(self._listing)
 
     def model_names(self) -> list[str]:
-        """The names of the runs in the latest listing whose models can be loaded."""
         return [name for name, run in self._rows.items() if run["model"]]
 
     async def report(self, name: str) -> bytes | None:

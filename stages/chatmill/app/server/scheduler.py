@@ -189,7 +189,6 @@ class Scheduler:
         return self._slots[-1]
 
     def _advance(self) -> None:
-        """Prefill a chunk of one prompt, and decode one token of each answer."""
         if len(self._running) == 1:
             self._run_one(self._running[0])
             return
@@ -205,7 +204,6 @@ class Scheduler:
             self._run_batch(decoding)
 
     def _run_one(self, running: RunningJob) -> None:
-        """Run the pending ids of a job, or a chunk of them."""
         slot, job = running
         whole = job.needs_all_logits and not slot.chat.continues
         chunk = job.pending if whole else job.pending[: self._chunk_size.tokens]
@@ -222,7 +220,6 @@ class Scheduler:
             del job.pending[: len(chunk)]
 
     def _run_batch(self, batch: list[RunningJob]) -> None:
-        """Run one pending id of each job of a batch."""
         try:
             logits = self._chats.step([(slot.chat, job.pending[0]) for slot, job in batch])
         except USER_ERRORS as error:

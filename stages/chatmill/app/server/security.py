@@ -34,8 +34,6 @@ class SecurityMiddleware:
         self._app, self._origins, self._key = app, set(origins), key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the application, or refuse it."""
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)

@@ -35,7 +35,6 @@ class ChoiceWriter:
         )
 
     def chunk(self, update: Update) -> bytes:
-        """The chunk of an update."""
         parts = responses.merge_texts([*(self.answer.prompt.echo_parts if self._first else ()), *update.parts])
         returned, first = self._parameters.return_token_ids, self._first
         more = {"token_ids": update.ids} if returned else {}
@@ -112,7 +111,6 @@ class CompletionWriter:
         return responses.usage_of([a.job for a in self._answers], [a.job for a in prompts])
 
     def _timings(self) -> responses.JsonObject:
-        """The timings, where there is one answer."""
         if len(self._answers) > 1:
             return {}
         answer = self._answers[0]

@@ -105,8 +105,6 @@ class Verdicts:
 
 
 def routes(verdicts: Verdicts) -> list[Route]:
-    """The routes of verdicts and their pages."""
-
     async def judge(request: Request) -> Response:
         try:
             body = json.loads(await read_body(request))

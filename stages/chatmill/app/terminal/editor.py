@@ -177,7 +177,6 @@ def _take_turn(chat: TerminalChat, editor: PromptSession[str], pasted: PastedTex
 
 
 def _respond(respond: Callable[[TerminalChat, str], None], chat: TerminalChat, text: str) -> None:
-    """Run a command, or answer; an error is reported, and the chat continues."""
     output = get_app_session().output
     output.enable_bracketed_paste()  # of texts that are pasted meanwhile
     output.flush()
@@ -217,8 +216,6 @@ def _keys(pasted: PastedTexts) -> KeyBindings:
 
 
 class _Completer(Completer):
-    """Completes commands, and after commands that take them names of settings or files."""
-
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
         command, space, argument = document.text_before_cursor.partition(" ")
         if not space:

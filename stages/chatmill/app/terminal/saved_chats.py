@@ -65,7 +65,6 @@ def to_json_line(conversation: Conversation) -> str:
 
 
 def _entries(message: Message) -> Iterator[dict[str, Any]]:
-    """A message as JSON: one entry for each of its parts."""
     for part in message.parts:
         if part.kind == "text":
             yield {"role": message.role, "content": part.text}
@@ -159,7 +158,6 @@ def _timestamped_names() -> Iterator[str]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file completely or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -92,7 +92,6 @@ def _show_conversation(chat: TerminalChat, _: str) -> None:
 
 
 def _format_message(message: Message) -> str:
-    """A message with its speaker; calls of the calculator in brackets, with their outputs."""
     marks = {"text": "{}", "call": "[{}", "output": " = {}] "}
     text = "".join(marks[part.kind].format(part.text) for part in message.parts)
     return f"{_SPEAKERS[message.role]}: {text}"
@@ -136,7 +135,6 @@ def _branch(chat: TerminalChat, argument: str) -> None:
 
 
 def _first_line(text: str) -> str:
-    """The first line of a text, cut to the width of a terminal."""
     line, *others = text.strip().split("\n", maxsplit=1)
     return f"{line[:MAX_LINE]} …" if others or len(line) > MAX_LINE else line
 

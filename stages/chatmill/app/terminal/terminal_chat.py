@@ -129,7 +129,6 @@ class TerminalChat:
             self.transcript.write(self.session.conversation)
 
     def start_conversation(self) -> None:
-        """Start another conversation in the transcript, if there is one."""
         if self.transcript:
             self.transcript.start_conversation()
 
@@ -201,7 +200,6 @@ def print_text(text: str, wrapped: WordWrap) -> None:
 
 
 def end_line(started: bool) -> None:
-    """End the line of an answer that has started."""
     if started:
         print(flush=True)
 

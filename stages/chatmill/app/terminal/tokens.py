@@ -37,8 +37,6 @@ CYCLE = tuple(f"bg:{color} {DARK}" for color in ("#b9d6f2", "#f8cfae", "#b5e3c6"
 
 
 class _Cell(NamedTuple):
-    """A token as it is printed, and the label below it; `width` in columns."""
-
     text: str
     label: str
     width: int
@@ -248,7 +246,6 @@ def _answer_ids(session: ChatSession) -> list[int]:
 
 
 def _label(one: TokenLogprob | None) -> str:
-    """A probability in whole percent."""
     if one is None:
         return "–"
     share = 100 * exp(one.logprob)
@@ -258,7 +255,6 @@ def _label(one: TokenLogprob | None) -> str:
 def _hesitations(
     probabilities: Sequence[TokenLogprob | None], tokenizer: ChatTokenizer, columns: int
 ) -> Iterator[StyledLine]:
-    """A line for each token that was not likely, with its number, its probability and the likeliest others."""
     limit = f"{100 * HESITATION:.0f} %"
     unlikely = [(n, one) for n, one in enumerate(probabilities, 1) if one and exp(one.logprob) < HESITATION]
     if not unlikely:

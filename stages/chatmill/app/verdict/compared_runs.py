@@ -27,8 +27,6 @@ WARM_UP, TIMED = 8, 64  # tokens
 
 
 class ComparedData(NamedTuple):
-    """What the models are compared on."""
-
     documents: list[ScoredDocument]
     questions: list[Question]  # exercises, each with one right answer
 
@@ -57,7 +55,6 @@ def read_compared(file: Path, format: str | None, limit: int) -> ComparedData:
 
 
 def _is_split(file: Path) -> bool:
-    """Whether the first line of a file is a record of the pipeline."""
     with open_decompressed(file) as stream, suppress(ValueError):
         entry = json.loads(stream.readline(1 << 24))
         return isinstance(entry, dict) and {"source", "group", "text"} <= entry.keys()

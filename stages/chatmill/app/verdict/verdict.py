@@ -72,7 +72,6 @@ def bits_difference(
 
 
 def seed_noise(sides: Sequence[Sequence[np.ndarray]]) -> Noise:
-    """The noise of runs, by those of the sides that have several, and by SEED_NOISE."""
     totals = [np.array([run.sum() for run in side]) for side in sides if len(side) > 1]
     freedom = SEED_FREEDOM + sum(len(side) - 1 for side in totals)
     squares = SEED_FREEDOM * SEED_NOISE**2 + sum((((side / side.mean()) - 1) ** 2).sum() for side in totals)
@@ -181,7 +180,6 @@ class Difference(NamedTuple):
 
 
 def differences(sides: Sequence[Side]) -> list[Difference]:
-    """The difference of each other side from the first."""
     first = sides[0]
     return [
         Difference(

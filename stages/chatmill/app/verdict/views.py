@@ -73,7 +73,6 @@ def differing_documents(
 
 
 def score(run: Run, documents: Sequence[ScoredDocument], which: str) -> list[ScoredText]:
-    """The scored text of each document under a run."""
     corpus = encode_documents(documents, run.loaded)
     nats = corpus_nats(run.loaded.engine, corpus, run.text.context, run.text.stride)
     is_scored = corpus.is_scored & corpus.is_trained if which == "assistant" else corpus.is_scored
@@ -174,7 +173,6 @@ def _share(found: Estimate) -> str:
 
 
 def terminal_lines(verdict: Verdict, width: int) -> Iterator[StyledLine]:
-    """The lines of the terminal, the verdict last."""
     yield from ([("", head)] for head in verdict.heads)
     yield []
     if verdict.documents:
@@ -194,7 +192,6 @@ def _styled(words: Sequence[Word]) -> StyledLine:
 
 
 def _marked(word: Word) -> str:
-    """A word on one line, with its bits where they are many."""
     text = " ".join(f"|{word.text}|".split("\n"))[1:-1]
     return text if abs(word.bits) < MIN_BITS else f"{text}({word.bits:+.1f})"
 

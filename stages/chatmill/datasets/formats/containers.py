@@ -101,7 +101,6 @@ def _rows(file: Path, columns: set[str], *, parsed: bool = True) -> Iterator[Raw
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
-    """The rows of a Parquet file, of which memory holds some pages."""
     _require_pyarrow(file)
     import pyarrow
     from pyarrow import parquet
@@ -181,8 +180,6 @@ _MANY = 1000  # entries of a list of rows, after which no other member is looked
 
 
 class _Member(NamedTuple):
-    """A member of an object, of a list its first entry."""
-
     key: str
     value: Any
     is_list: bool
@@ -193,7 +190,6 @@ class _Member(NamedTuple):
 
     @property
     def is_named_list(self) -> bool:
-        """Whether it is a list of rows by its name."""
         return self.is_list and self.key in _LISTS and isinstance(self.value, dict | list)
 
     @property
@@ -219,7 +215,6 @@ def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow | 
 
 
 def _is_object(file: Path) -> bool:
-    """Whether a file begins as an object, and not as lines of objects."""
     with open_decompressed(file) as stream:
         start = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
     lines = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
@@ -273,7 +268,6 @@ def _listed(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def _object_rows(key: str, entries: Iterator[tuple[str, None, Any] | Reject]) -> Iterator[RawRow | Reject]:
-    """The entries of a list as rows; none of one that holds something else."""
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, Reject):
             yield entry

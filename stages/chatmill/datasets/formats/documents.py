@@ -82,7 +82,6 @@ def _border(text: str) -> int:
 
 
 def _columns(mapping: TableMapping | None) -> list[str]:
-    """The column of text, and that of groups, if there is one."""
     if mapping is None:
         return ["text"]
     columns = mapping.columns
@@ -118,7 +117,6 @@ def _text_file(file: Path) -> Items:
 
 
 def _blocks(file: Path) -> Iterator[str]:
-    """The text of a file, whose lines end with LF."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
     count, begin = 0, True
     with open_decompressed(file) as stream:

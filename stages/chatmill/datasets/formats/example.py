@@ -36,12 +36,10 @@ class Dropped(NamedTuple):
 
 
 def as_turns(conversation: Iterable[Message]) -> list[Turn]:
-    """The turns of a conversation whose messages are those of the dataset."""
     return [Turn(message) for message in conversation]
 
 
 def extent_of(turns: Iterable[Turn]) -> Extent:
-    """The extent of some turns."""
     messages = added = 0
     texts: list[str] = []
     for message, count, _, more in turns:
@@ -177,7 +175,6 @@ def check_turn_count(count: int) -> None:
 
 
 def question_answer(question: str, answer: str) -> Conversation:
-    """One question and its answer."""
     return [Message.from_text("user", question), Message.from_text("assistant", answer)]
 
 
@@ -229,7 +226,6 @@ class _OpenTurn:
             self.train = train
 
     def close(self) -> Turn:
-        """The turn, with adjacent texts joined."""
         return Turn(Message(self.role, join_texts(chain.from_iterable(self.parts))), self.count, self.train)
 
 

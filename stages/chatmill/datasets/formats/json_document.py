@@ -137,8 +137,6 @@ class BrokenEntryError(ValueError):
 
 
 class _JsonStream:
-    """A stream of text that buffers only the current entry."""
-
     def __init__(self, file: Path, stream: io.BufferedIOBase, limit: int) -> None:
         self._file, self._stream, self._limit = file, stream, limit
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
@@ -148,17 +146,14 @@ class _JsonStream:
 
     @property
     def place(self) -> str:
-        """File and line of the current position."""
         self._line += self._buffer.count("\n", self._counted, self._position)
         self._counted = self._position
         return f"{self._file}:{self._line}"
 
     def error(self, problem: str) -> ValueError:
-        """A ValueError with the current place."""
         return ValueError(f"{self.place}: not JSON: {problem}")
 
     def peek(self) -> str:
-        """The next character that is not white space; empty at the end."""
         while True:
             if blanks := _blanks(self._buffer, self._position):
                 self._position = blanks.end()
@@ -168,7 +163,6 @@ class _JsonStream:
                 return ""
 
     def take(self) -> str:
-        """Consume and return the next character that is not white space."""
         character = self.peek()
         self._position += len(character)
         return character

@@ -102,7 +102,6 @@ class Columns(_Section):
 
     @property
     def answer(self) -> str:
-        """The column of the answer to the prompt."""
         column = self.response or self.chosen
         assert column is not None
         return column
@@ -233,7 +232,6 @@ def _call(call: Any) -> str:
 
 
 def tool_names(tools: Any) -> list[str]:
-    """The names in a list of descriptions of tools, or in JSON of one."""
     if isinstance(tools, str):
         tools = parse_json(tools, "tools") if tools.strip() else []
     if not tools:

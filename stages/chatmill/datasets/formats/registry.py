@@ -62,7 +62,6 @@ class DatasetFormat(NamedTuple):
     reader: Reader | None = None
 
     def convert(self, row: RawRow) -> Example | Reject:
-        """The conversation of a row."""
         if self.reader is not None:
             return _read(row, self.reader(row[1]))
         assert self.conversation is not None
@@ -146,7 +145,6 @@ def open_dataset(
 
 
 def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
-    """The rows of files; those that are messages of trees, file by file as these trees."""
     if columns.parent is None:
         return rows_of(path, files, columns.named().values())
     return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
@@ -163,8 +161,6 @@ def _check_mapping(name: str, mapping: TableMapping | None) -> None:
 
 
 def _prose(rows: Rows) -> Rows:
-    """The reader of rows of text, which raises ValueError for a file of JSON."""
-
     def read(file: Path) -> Iterator[RawRow | Reject]:
         for number, row in enumerate(rows(file)):
             if not number and not isinstance(row, Reject) and _is_json(row[1].partition("\n")[0]):

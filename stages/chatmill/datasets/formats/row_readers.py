@@ -85,7 +85,6 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def _skip_line(stream: io.BufferedIOBase) -> int:
-    """Skip the rest of a line; returns its number of bytes."""
     skipped = 0
     while rest := stream.readline(MAX_ROW_BYTES):
         skipped += len(rest)
@@ -148,7 +147,6 @@ def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
 
 
 def _has_lines_of_arrays(file: Path) -> bool:
-    """Whether the first two lines are arrays."""
     first = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
     try:
         return len(first) == 2 and first[1][1].lstrip().startswith("[") and isinstance(parse_json(first[0][1]), list)
@@ -157,7 +155,6 @@ def _has_lines_of_arrays(file: Path) -> bool:
 
 
 def json_row(place: str, line: str) -> RawRow | Reject:
-    """The value of a line of JSON."""
     try:
         return place, parse_json(line)
     except ValueError as error:

@@ -232,15 +232,12 @@ class Skill(StrictModel):
 
     @property
     def templates(self) -> list[str]:
-        """All templates of the skill."""
         openings = self.opening.tell + self.opening.reply if self.opening else []
         answers = [self.answer] if isinstance(self.answer, str) else chain(*self.answer)
         return [*openings, *self.known, *self.held_back, *answers]
 
 
 class SkillsFile(StrictModel):
-    """The content of the file."""
-
     skills: dict[str, Skill]
     words: Words
     small_talk: Annotated[list[TextPair], Field(min_length=1)]
@@ -295,7 +292,6 @@ def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
 def _draw(
     source: SkillsFile, random: Random, number: int, has_calculator: bool
 ) -> tuple[list[Task], list[list[Message]]]:
-    """The tasks of the conversation with this number, at most one per skill, and its small talk."""
     held_back_number, is_known = divmod(number, HELD_BACK_EVERY)
     first = (
         _skill_name(source, random)
@@ -364,7 +360,6 @@ def _exchange(question: str, answer: str, problem: Problem | None = None) -> lis
 
 
 def _vary_spelling(text: str, random: Random) -> str:
-    """The text, sometimes with a lower-case first letter, and sometimes without its final punctuation."""
     if random.random() < 0.2:
         text = text[0].lower() + text[1:]
     if random.random() < 0.2:

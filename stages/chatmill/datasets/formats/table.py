@@ -107,7 +107,6 @@ class TableReader:
                 del self.unseen[name]
 
     def _all_messages(self, row: Any) -> list[Any]:
-        """The messages in a row, as far as it has any."""
         lists = [_from_json(value) if isinstance(value, str) else value for value in self._values(row)]
         entries = [entry for value in lists if isinstance(value, list) for entry in value]
         return [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
@@ -129,7 +128,6 @@ class TableReader:
         return declare(turns, names) if names else turns, dropped, notes
 
     def _any_turns(self, row: Any, dropped: list[Dropped]) -> list[Turn]:
-        """The turns of a row, whatever its shape; `dropped` gets what is left out."""
         columns = self._columns
         steps = list(self._opening(row))
         if columns.messages is not None:
@@ -200,12 +198,10 @@ class TableReader:
         return None if column is None else value_at(row, column, None)
 
     def _text(self, row: Any, name: str) -> str:
-        """The text of an optional column; empty if there is none."""
         value = self._optional(row, name)
         return "" if value is None else check_text(value, name)
 
     def _opening(self, row: Any) -> Iterator[Step]:
-        """The system message of a row, and what was said before the prompt."""
         if text := self._text(row, "system"):
             yield Step("system", text)
         history = self._optional(row, "history")
@@ -218,7 +214,6 @@ class TableReader:
             yield Step("assistant", check_text(pair[1], "history"))
 
     def _question(self, row: Any) -> Any:
-        """The prompt, with the query after a blank line."""
         column = str(self._columns.prompt)
         prompt, query = value_at(row, column), self._text(row, "query")
         return f"{check_text(prompt, column)}\n\n{query}" if query else prompt
@@ -286,7 +281,6 @@ class TableReader:
                 yield Step(kind, content)
 
     def _unknown(self, messages: Sequence[Any]) -> list[str]:
-        """The names in a list of messages that are not in roles."""
         role = self._columns.role
         values = (value_at(message, role, None) for message in messages if isinstance(message, dict))
         names = {_name(value, role) for value in values if isinstance(value, str | int)}
@@ -331,5 +325,4 @@ def _name(value: Any, column: str) -> str:
 
 
 def reader_of(**columns: str) -> TableReader:
-    """The reader of these columns."""
     return TableReader(TableMapping(columns=Columns.model_validate(columns)))

@@ -66,12 +66,10 @@ class HeldBackTalks:
         return self._exchange(turn, is_noisy=False)
 
     def _next(self, key: object) -> int:
-        """How often this was called with the key before."""
         self._counts[key] += 1
         return self._counts[key] - 1
 
     def _exchange(self, turn: int, *, is_noisy: bool) -> HeldBackTalk:
-        """The exchanges up to this turn, of which the last one is held back."""
         chains = self._by_turn[turn]
         *known, last = chains[self._next((turn, is_noisy)) % len(chains)]
         phrasing, split = self._phrasing(last)
@@ -82,7 +80,6 @@ class HeldBackTalks:
         return HeldBackTalk(split, talk.messages, skill | {"slots": talk.said_before_answer})
 
     def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
-        """The next held-back phrasing of an exchange, beginning anywhere, and its split."""
         size = len(exchange.held_back)
         if exchange.path not in self._counts:
             self._counts[exchange.path] = self._random.randrange(size)
@@ -90,7 +87,6 @@ class HeldBackTalks:
         return exchange.held_back[index], "test" if index < (size + 1) // 2 else "validation"
 
     def _recall(self) -> HeldBackTalk:
-        """A fact that is told, sometimes anew, and asked for at the end."""
         fact = self._facts[self._next("fact") % len(self._facts)]
         talk = Talk(self._persona, self._random)
         others = [intent for intent in self._persona.intents if not fact.slots & self._used[intent.path]]
@@ -106,7 +102,6 @@ class HeldBackTalks:
         return HeldBackTalk(split, talk.messages, skill | {"contains": _recalled(fact, said), "slots": said})
 
     def _talk_of_others(self, talk: Talk, intents: Sequence[Exchange], length: int) -> None:
-        """Add at least this number of exchanges, if there are intents."""
         end, choices = talk.length + length, Choices(intents)
         while intents and talk.length < end:
             talk.thread(choices, goes_on=0.5)

@@ -82,7 +82,6 @@ class Choices:
         self.cumulative = list(accumulate(exchange.weight * exchange.size**0.5 for exchange in self.exchanges))
 
     def draw(self, random: Random) -> Exchange:
-        """One of the exchanges."""
         return random.choices(self.exchanges, cum_weights=self.cumulative)[0]
 
 
@@ -170,7 +169,6 @@ class Talk:
         self._told_at[fact.name] = self.length
 
     def _other_words(self, fact: Fact) -> dict[str, Word]:
-        """Words for the slots of a fact that differ from those told before."""
         result = dict[str, Word]()
         for key in sorted(fact.slots & self._told.keys()):
             words = self._persona.words[key.partition(".")[0]]

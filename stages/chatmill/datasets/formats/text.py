@@ -9,5 +9,4 @@ from chatmill.datasets.formats.example import alternate, split_turns
 
 
 def conversation(paragraph: str) -> Conversation:
-    """The conversation of one paragraph."""
     return alternate(split_turns(paragraph, "\n"))

@@ -67,7 +67,6 @@ def _replies(message: Any, column: str) -> list[Any]:
 
 
 def _rank(reply: Any, columns: Columns) -> float:
-    """The rank of a reply; those without one are the last."""
     value: Any = None if columns.rank is None else value_at(reply, columns.rank, None)
     try:
         rank = float(value)
@@ -86,8 +85,6 @@ def _extent(messages: Sequence[Any], columns: Columns) -> Extent:
 
 
 class _Row(NamedTuple):
-    """A row that is a message, with the columns that are read."""
-
     place: str
     entry: dict[str, Any]
     id: str

@@ -58,7 +58,6 @@ class ComparedText:
 
     @cached_property
     def messages(self) -> list[ComparedMessage]:
-        """All messages."""
         return [
             ComparedMessage(role, content, _TOKEN.findall(_NOT.sub("n't", content).lower()))
             for role, content in _MESSAGE.findall(self._text)
@@ -71,7 +70,6 @@ class ComparedText:
 
     @cached_property
     def turns(self) -> list[ComparedMessage]:
-        """All other messages."""
         return [message for message in self.messages if message.role != "system"]
 
     @cached_property
@@ -113,7 +111,6 @@ def say_the_same(one: list[ComparedMessage], other: list[ComparedMessage]) -> bo
 
 
 def _are_small(changes: list["_Change"], messages: list[ComparedMessage], role: str) -> bool:
-    """Whether the changes of a role's messages are few enough."""
     found = [change for change in changes if change.before.role == role]
     length = _length([message for message in messages if message.role == role])
     if role != "user" and length < MIN_ANSWER:
@@ -127,8 +124,6 @@ def _length(messages: list[ComparedMessage]) -> int:
 
 
 class _Change:
-    """How two messages differ."""
-
     def __init__(self, before: ComparedMessage, after: ComparedMessage) -> None:
         first, second = Counter(before.words), Counter(after.words)
         self.before, self.after = before, after
@@ -136,16 +131,13 @@ class _Change:
 
     @property
     def words(self) -> set[str]:
-        """The words that differ."""
         return {*self._removed, *self._added}
 
     @property
     def number(self) -> int:
-        """The number of words added or removed, whichever are more."""
         return max(self._removed.total(), self._added.total())
 
     def turns_the_meaning(self) -> bool:
-        """Whether words are in another order, or may turn the meaning."""
         before, after = (Counter(pairwise(["", *message.words, ""])) for message in (self.before, self.after))
         gone, come = before - after, after - before
         if max(gone.total(), come.total()) > 2 * self.number:
@@ -172,7 +164,6 @@ def _excluded(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) ->
 
 
 def _replaced(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) -> Iterator[tuple[str, str]]:
-    """The removed words, each with the added ones that have the same neighbour; pairs begin with neighbours."""
     after = defaultdict(list)
     for neighbour, word in come:
         if word in added:
@@ -181,7 +172,6 @@ def _replaced(removed: set[str], added: set[str], gone: _Pairs, come: _Pairs) ->
 
 
 def _exclude_each_other(word: str, other: str) -> bool:
-    """Whether two words are opposites, numbers or other alternatives."""
     if other in ALTERNATIVES.get(word, ()) or (word in NUMBER_WORDS and other in NUMBER_WORDS):
         return True
     short, long = sorted((word, other), key=len)
@@ -192,7 +182,6 @@ def _exclude_each_other(word: str, other: str) -> bool:
 
 
 def _critical(content: str) -> list[str]:
-    """The critical words, in their order."""
     content = _NOT.sub("n't", content)
     return [match[0].lower() for match in _TOKEN.finditer(content) if _is_critical(match)]
 

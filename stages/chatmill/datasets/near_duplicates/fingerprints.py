@@ -57,8 +57,6 @@ class Fingerprints(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """The words of all texts, one after the other, and where each text starts."""
-
     hashes: Hashes  # (W,)
     is_question: NDArray[np.bool_]  # (W,) headers of questions
     starts: Indices  # (T + 1,)
@@ -81,7 +79,6 @@ def fingerprints(texts: list[str]) -> Fingerprints:
 
 
 def _numbers(texts: list[bytes]) -> Hashes:
-    """Hashes of the numbers of texts, in their order."""
     found = (b"|".join(_DIGITS.findall(text)) for text in texts)
     return _mixed(np.fromiter(map(zlib.crc32, found), np.uint64, len(texts)))
 

@@ -127,7 +127,6 @@ def _write_pairs(found: Iterable[Pairs], folder: Path) -> list[Path]:
 
 
 def _pairs(shard: Path, *, records: RecordFiles) -> Pairs:
-    """The candidates that a shard of keys gives."""
     return candidate_pairs(np.fromfile(shard, KEY_DTYPE), records.records())
 
 

@@ -329,8 +329,6 @@ class _SentencePiece(_MetaspaceBackend):
 
 
 class _MetaspaceTokenizers(_MetaspaceBackend):
-    """For vocabularies whose merges differ from those that SentencePiece would apply."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         self._tokenizers = _Tokenizers(vocabulary)

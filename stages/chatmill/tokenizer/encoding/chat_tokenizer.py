@@ -213,7 +213,6 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
 
 
 def _check_texts(texts: Iterable[str]) -> None:
-    """Raise ValueError for a text that `check_text` refuses."""
     for text in texts:
         if len(text) > MAX_RUN or not text.isascii():
             check_text(text)

@@ -120,7 +120,6 @@ def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Whether readers that merge by score, as C engines do, give the same ids."""
     reason = greedy_unsupported_reason(vocabulary)
     if reason is None:
         return _exact()
@@ -132,7 +131,6 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Whether `tokenizers` gives the same ids for text without names of control tokens."""
     texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
     if doubled := next((name for name in vocabulary.special if name.encode() in texts), None):
         return _exact("a special token has the name of a token of text, and `tokenizers` finds one id") | {
@@ -188,7 +186,6 @@ def differing_text(vocabulary: Vocabulary, other: Callable[[str], list[int]]) ->
 
 
 def _candidates(vocabulary: Vocabulary) -> Iterator[str]:
-    """Texts on which encoders may differ, the simplest first."""
     yield from NORMALIZATION_SAMPLES
     yield from PATTERN_SAMPLE.split(" ")
     texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)

@@ -172,7 +172,6 @@ def names_found(special: Mapping[str, int], text: str, ids: Sequence[int]) -> li
 
 
 def _compare(expected: Mapping[str, list[int]], encode: Encode) -> str:
-    """The number of texts with equal ids, and the first text with other ids."""
     texts = list(expected)
     differing = [text for text, ids in zip(texts, encode(texts), strict=True) if ids != expected[text]]
     remark = f", different on {len(differing):,}, such as {differing[0][:80]!r}" if differing else ""

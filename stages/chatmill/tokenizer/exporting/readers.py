@@ -60,7 +60,6 @@ def add_readers(written: Mapping[ExportFormat, dict[str, Any]], vocabulary: Voca
 
 
 def _readers(format: ExportFormat, vocabulary: Vocabulary, encode_piece: Encode) -> dict[str, list[dict[str, str]]]:
-    """The differences of each reader of a format."""
     found: dict[str, list[dict[str, str]]] = {}
     for rule in RULES:
         example = rule.find(vocabulary, encode_piece) if rule.format == format else None
@@ -147,7 +146,6 @@ def _ascii_contractions(pattern: str) -> str:
 
 
 def _unsplit(vocabulary: Vocabulary, encode_piece: Encode) -> str | None:
-    """A text that differs where bytes are merged by score without being split first."""
     if vocabulary.steps is not None:
         return None
     text_ids = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])
@@ -175,7 +173,6 @@ def _differing(encode: Encode, other: Encode, texts: Iterable[str]) -> str | Non
 
 
 def _odd_texts(vocabulary: Vocabulary) -> Iterator[str]:
-    """Texts with characters that regular expressions class differently."""
     words = [*_words(vocabulary), *"aeiost"]
     for odd in _ODD:
         yield from (f"{odd} ", f" {odd}", f"  {odd}", f"{odd}'s")
@@ -185,7 +182,6 @@ def _odd_texts(vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _words(vocabulary: Vocabulary) -> Iterator[str]:
-    """The first text tokens of several letters."""
     texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
     return islice((text for text in texts if len(text) > 1), MOST_WORDS)
 

@@ -201,7 +201,6 @@ class BinaryTokenizer:
         self.close()
 
     def _read_index(self) -> None:
-        """Check the footer and the index, and compute where each section starts."""
         size = self._stream.seek(0, 2)
         if size < _HEADER.size + _FOOTER.size + _FOOTER_CHECKSUM_SIZE:
             raise _error(self.file, "too short for a tokenizer")
@@ -229,7 +228,6 @@ class BinaryTokenizer:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        """The JSON of the index, with its types checked."""
         try:
             about: dict[str, Any] = json.loads(self._text)
             texts = [about[name] for name in ("type", "algorithm", "fingerprint")]

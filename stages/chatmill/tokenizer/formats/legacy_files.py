@@ -122,7 +122,6 @@ def has_no_capitals(entries: Iterable[str]) -> bool:
 
 
 def _bert(vocab: dict[str, int], *, lowercase: bool) -> dict[str, Any]:
-    """The content of BERT's tokenizer.json."""
     around = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     around.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
     second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]

@@ -80,7 +80,6 @@ class ReferenceEncoder:
         return ids
 
     def _as_normalized(self, content: str) -> str:
-        """An added token as it stands in normalised text."""
         assert self._steps is not None, "only then is a token searched in normalised text"
         tokenizers = self._steps.library == "tokenizers"
         return self._steps.normalize(content) if tokenizers else content.replace(" ", METASPACE)
@@ -92,7 +91,6 @@ class ReferenceEncoder:
         return ids
 
     def _pieces(self, text: str) -> Iterator[str | int]:
-        """The pieces of a text, and the ids of the added tokens between them."""
         for stretch in self._stretches(text):
             if isinstance(stretch, int):
                 yield stretch
@@ -109,7 +107,6 @@ class ReferenceEncoder:
                 yield from [stretch] if isinstance(stretch, int) else self._steps.split(stretch)
 
     def _lookup(self, piece: str) -> list[int]:
-        """The complete piece, or else its bytes."""
         data = piece.encode()
         return [self._normal[data]] if data in self._normal else [self._byte[byte] for byte in data]
 
@@ -182,7 +179,6 @@ class ReferenceEncoder:
         return [self._byte[byte] for byte in character] if self._unknown is None else [self._unknown]
 
     def _fuse_unknown(self, ids: list[int]) -> list[int]:
-        """Replace each run of unknown ids by one."""
         return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
 
 
@@ -197,6 +193,5 @@ def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str
 
 
 def _adjacent_characters(vocabulary: Vocabulary) -> set[tuple[str, str]]:
-    """The pairs of characters that are adjacent in a token."""
     texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
     return {pair for text in texts for pair in pairwise(text)}

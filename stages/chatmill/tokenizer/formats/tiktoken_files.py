@@ -147,8 +147,6 @@ _FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens
 
 @dataclass(eq=False)
 class _EncodingStub:
-    """A placeholder for the pickled encoding."""
-
     state: Any = None
 
 
@@ -170,7 +168,6 @@ def read_tiktoken_pickle(file: Path) -> Vocabulary:
 
 
 def _interpret(data: bytes) -> dict[str, Any]:
-    """The four values of the encoding that a pickle describes."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}
@@ -219,7 +216,6 @@ def _interpret(data: bytes) -> dict[str, Any]:
 
 
 def _pop(stack: list[Any], place: int) -> list[Any]:
-    """The items from `place` on, taken off the stack."""
     items = stack[place:]
     del stack[place:]
     return items
@@ -232,7 +228,6 @@ def _find_class(name: str) -> object:
 
 
 def _checked(state: Any) -> dict[str, Any]:
-    """The state, with all types checked."""
     if not isinstance(state, dict):
         raise ValueError(
             f"its state is the name {state!r:.40} without ranks" if isinstance(state, str) else "it has no state"

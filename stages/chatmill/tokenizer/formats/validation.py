@@ -166,7 +166,6 @@ def _check_bounded(pattern: str) -> None:
 
 @lru_cache
 def _characters() -> list[str]:
-    """One character of each Unicode category, except surrogates, which text cannot have."""
     by_category: dict[str, str] = {}
     for code in range(sys.maxunicode + 1):
         by_category.setdefault(unicodedata.category(chr(code)), chr(code))

@@ -40,8 +40,6 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
 
 
 class _Letters(dict[str, str]):
-    """The letters of each piece, computed once."""
-
     def __missing__(self, piece: str) -> str:
         first, *others = piece.encode()
         self[piece] = chr(INITIAL + first) + "".join(chr(INSIDE + byte) for byte in others)

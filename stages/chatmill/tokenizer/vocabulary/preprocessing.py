@@ -112,7 +112,6 @@ def patterns_of(steps: str) -> list[str]:
 
 
 def library_of(steps: str) -> tuple[str, dict[str, Any]]:
-    """The library of the steps, and their settings."""
     ((library, content),) = json.loads(steps).items()
     return library, content
 
@@ -154,8 +153,6 @@ NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "�
 
 
 class SentencePieceNormalizer(TypedDict):
-    """The settings of SentencePiece's normaliser."""
-
     charsmap: str  # in base64
     dummy_prefix: bool
     remove_extra_whitespaces: bool
@@ -337,7 +334,6 @@ def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Raise ValueError for a panic in Rust, which a damaged table of replacements causes."""
     try:
         yield
     except BaseException as error:
@@ -347,7 +343,6 @@ def _panics() -> Iterator[None]:
 
 
 def _check(place: str, step: dict[str, Any] | None) -> None:
-    """Raise ValueError for unsupported steps."""
     for number, one in enumerate(flat(place, step)):
         if one["type"] not in SUPPORTED_TYPES[place] or number >= MOST_STEPS:
             raise ValueError(f"its {place} {one['type']!r:.40} is not supported, or follows {MOST_STEPS} others")

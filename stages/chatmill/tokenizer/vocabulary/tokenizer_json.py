@@ -39,7 +39,6 @@ Entry = tuple[bytes, Kind]
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, file: Path) -> None:
-    """Write the file; `read_tokenizer_json` is the inverse."""
     file.write_text(to_json(vocabulary), encoding="utf-8")
 
 

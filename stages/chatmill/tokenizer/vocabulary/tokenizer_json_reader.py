@@ -91,7 +91,6 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
 
 
 def _check_options(model: dict[str, Any]) -> None:
-    """Raise ValueError for options that no vocabulary expresses."""
     if model.get("dropout"):
         raise ValueError("its dropout makes ids random: set it to null in the file")
     if suffix := model.get("end_of_word_suffix"):
@@ -107,7 +106,6 @@ def _check_options(model: dict[str, Any]) -> None:
 
 
 def _kind(model: dict[str, Any]) -> str:
-    """The model's type, which older files do not name."""
     if "type" in model:
         return str(model["type"])
     return "Unigram" if "unk_id" in model else "BPE" if "merges" in model else "WordPiece"
@@ -137,7 +135,6 @@ def _sentencepiece(
 
 
 def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
-    """Raise ValueError for settings that chatmill's encoder and files cannot express."""
     model, fallback = content["model"], bool(content["model"].get("byte_fallback"))
     added = {token["content"] for token in content.get("added_tokens", [])}
     if any(" " in piece for piece in ids.keys() - added):
