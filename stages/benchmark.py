@@ -13,16 +13,23 @@ import json
 import os
 from pathlib import Path
 
-from chatmill.benchmarking.latency import describe_limit, latencies, make_cases, peak_memory_mb, time_cases
-from chatmill.benchmarking.prompts import (
+from chatmill.benchmarking.latency import (
+    LimitsProbe,
+    describe_limit,
+    latencies,
+    make_cases,
+    peak_memory_mb,
+    read_workload,
+    time_cases,
+)
+from chatmill.benchmarking.timing import (
     fitting_lengths,
     make_prompts,
     measure_streaming,
     round_significant,
+    time_tokenizer,
     time_turns,
 )
-from chatmill.benchmarking.roofline import LimitsProbe, read_workload
-from chatmill.benchmarking.tokenizer_speed import time_tokenizer
 from chatmill.inference.model_loading import engine_names, load_engine
 from chatmill.pipeline.params_file import PositiveInt
 from chatmill.pipeline.progress import progress

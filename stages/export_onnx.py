@@ -6,7 +6,7 @@ from typing import Literal
 from chatmill.checkpoints.configuration import OWN_MODEL_TYPE
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.onnx_export import graphs
-from chatmill.onnx_export.folder import (
+from chatmill.onnx_export.graphs import (
     BUILDS,
     PORTABLE,
     read_model_folder,

@@ -8,9 +8,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from chatmill.datasets.duplicates import find_duplicates
+from chatmill.datasets.mixing import (
+    count_rejects,
+    count_states,
+    find_duplicates,
+    prepared_files,
+    read_counts,
+    write_splits,
+)
 from chatmill.datasets.split import DUPLICATE, LEAKED, NEAR_DUPLICATE, NEAR_LEAKED, SPLITS, assign_split
-from chatmill.datasets.split_files import count_rejects, count_states, prepared_files, read_counts, write_splits
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage

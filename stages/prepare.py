@@ -1,7 +1,7 @@
 """Read one dataset in its own format and write its conversations."""
 
 from chatmill.datasets.records import check_rejects, log_counts, write_conversations
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage

@@ -8,13 +8,11 @@ from chatmill.data_card import token_counter
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
 from chatmill.report import answers, sections
-from chatmill.report.data import data
-from chatmill.report.inputs import cards_of, read_curve, read_metrics, read_samples
+from chatmill.report.answers import data
+from chatmill.report.inputs import cards_of, read_curve, read_metrics, read_origin, read_samples, this_run
 from chatmill.report.markup import document, tag
-from chatmill.report.origin import read_origin, this_run
-from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
 from chatmill.report.speed import speed
-from chatmill.report.summary import key_figures
+from chatmill.report.summary import key_figures, table_of_latency, table_of_sources, table_of_validation
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 

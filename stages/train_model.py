@@ -12,7 +12,6 @@ from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import RunInstead, on_success, stage
 from chatmill.run_estimate import report_out_of_memory
 from chatmill.soft_tokenizer.byte_embedding import use_embedding_table
-from chatmill.training.data import read_data
 from chatmill.training.distributed import (
     choose_device_kind,
     choose_processes,
@@ -22,6 +21,7 @@ from chatmill.training.distributed import (
 )
 from chatmill.training.model_folder import metadata_of, sample_answers, write_model
 from chatmill.training.new_model import new_trainer, trained_model
+from chatmill.training.packing import read_data
 from chatmill.training.plan import plan_steps
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import keep_freed_memory

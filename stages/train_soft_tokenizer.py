@@ -21,7 +21,7 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
     unsupported_reason,
     with_embedding_table,
 )
-from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
+from chatmill.soft_tokenizer.measures import SoftTokenizerParameters
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.model_folder import write_model
 from chatmill.training.trainer import keep_freed_memory

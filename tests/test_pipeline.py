@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from chatmill.pipeline.params_file import read_params
 from chatmill.pipeline.signatures import MAX_POSITIONAL, read_signature, signature_of
-from chatmill.report.plot_tables import table_of_latency, table_of_sources, table_of_validation
+from chatmill.report.summary import table_of_latency, table_of_sources, table_of_validation
 from chatmill.training.validation import HEADER
 from support.paths import ROOT, SOURCE
 

@@ -194,7 +194,7 @@ class Record:
     """A conversation or a document on disk: one JSON line.
 
     Records of one `group` are in the same split. `skill` says how the last answer is scored
-    (chatmill.evaluation.answering, and chatmill.evaluation.sense for `talk` and `recall`); only conversations with
+    (chatmill.evaluation.answering, and chatmill.evaluation.answering for `talk` and `recall`); only conversations with
     a known right answer have it. `train` says for each message whether its text and its end are trained; None stands
     for what is usual: the assistant's are, and all others are prompt. A message that is not trained by choice has no
     part in the loss.

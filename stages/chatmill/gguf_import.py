@@ -18,7 +18,6 @@ from torch import Tensor
 from chatmill.checkpoints.configuration import COMMON, ModelConfig, UnsupportedArchitecture, read_config
 from chatmill.checkpoints.weights import MAX_TENSORS, Weights
 from chatmill.tokenizer.formats.validation import check_vocabulary
-from chatmill.tokenizer.vocabulary.added_tokens import FLAGS
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import (
     METASPACE,
@@ -30,7 +29,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
 )
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import FLAGS, Kind, Vocabulary
 
 DIGITS = from_tokenizers_json(
     {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}]}}

@@ -12,7 +12,7 @@ from chatmill.app import commands
 from chatmill.app.cli import COMMANDS, main
 from chatmill.conversation import IM_START
 from chatmill.datasets.formats.registry import read_dataset
-from chatmill.pipeline.user_errors import error_line
+from chatmill.pipeline.processes import error_line
 from support.paths import ROOT
 from support.tiny import write_model
 

@@ -2,14 +2,15 @@ import pytest
 
 from chatmill.benchmarking.latency import (
     Case,
+    MachineLimits,
     Repetition,
+    Workload,
     latencies,
     make_cases,
     percentiles,
     time_statistics,
     token_times_ms,
 )
-from chatmill.benchmarking.roofline import MachineLimits, Workload
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG
 

@@ -3,7 +3,7 @@ from itertools import count
 import pytest
 
 import export_onnx
-from chatmill.benchmarking.roofline import LimitsProbe, MachineLimits, Workload, _matmul_graph, weight_bytes
+from chatmill.benchmarking.latency import LimitsProbe, MachineLimits, Workload, _matmul_graph, weight_bytes
 from chatmill.checkpoints.configuration import ModelConfig
 from support.tiny import CONFIG, random_model, write_model
 
@@ -58,7 +58,7 @@ def test_a_prompt_takes_as_long_as_its_multiplications_but_not_less_than_the_wei
 
 def test_the_probe_counts_the_bytes_that_its_threads_read(monkeypatch):
     clock = count(step=0.5)
-    monkeypatch.setattr("chatmill.benchmarking.roofline.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("chatmill.benchmarking.latency.perf_counter", lambda: next(clock))
     limits = LimitsProbe(threads=2).measure([3_000_000])
     assert limits.bandwidths == {3_000_000: 2 * 33 * 3_000_000}  # 33 passes read almost a hundred million bytes
     assert limits.flops_per_second == 2 * 8 * 2 * 1024 * 512**2

@@ -44,9 +44,8 @@ from chatmill.engines.engine import Engine, default_threads
 from chatmill.engines.onnx_engine import SharedCacheEngine
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.chat_session import ChatSession, common_prefix_length
-from chatmill.inference.generation import IncrementalDetokenizer, generate
 from chatmill.inference.model_loading import ONNX_FILES, LoadedModel, load_model
-from chatmill.inference.sampler import Sampler, Sampling
+from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling, generate
 from chatmill.pipeline.progress import progress
 
 CHATS = (1, 2, 4, 8, 16)

@@ -34,7 +34,7 @@ from peer_files import SHAPES, read_config, write_all
 from peers import WAITING, Worker, names
 
 from benchmark import processor
-from chatmill.benchmarking.roofline import LimitsProbe, MachineLimits, Workload, weight_bytes
+from chatmill.benchmarking.latency import LimitsProbe, MachineLimits, Workload, weight_bytes
 from chatmill.engines.engine import ONNX_FILES, default_threads
 from chatmill.pipeline.progress import progress
 

@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 import mix
 from chatmill.conversation import Message, Record, parse, render
 from chatmill.datasets.records import records
-from chatmill.datasets.repair import Tally
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.datasets.split import on_side, question_group
 from chatmill.record_files import read_records
 

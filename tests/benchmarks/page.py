@@ -26,7 +26,7 @@ import torch
 from playwright.sync_api import Page
 from safetensors.torch import save_file
 
-from chatmill.app.page.builder import build_page
+from chatmill.app.commands.page import build_page
 from chatmill.app.page.content import PageContent, read_content, tokenizer_content
 from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
 from chatmill.conversation import Conversation, is_document, parse

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from websockets.sync.client import ClientConnection, connect
 
-from chatmill.app.page.builder import build_page
+from chatmill.app.commands.page import build_page
 from chatmill.app.page.content import read_content
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model

@@ -19,7 +19,7 @@ import torch
 
 from chatmill.app.commands.qwen3c import MODEL, export_qwen3c
 from chatmill.conversation import Message, conversation_segments, header_segments, parse
-from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.model.chat_model import load_chat_model
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from support.q8_engine import answers_in_c, build_engine, greedy_ids
 from support.qwen3c_weights import dequantized_model

@@ -34,9 +34,8 @@ import numpy as np
 from benchmark import processor
 from chatmill.engines.engine import default_threads
 from chatmill.inference.chat_session import PromptBuilder
-from chatmill.inference.generation import generate
 from chatmill.inference.model_loading import find_model, load_model
-from chatmill.inference.sampler import Sampler, Sampling
+from chatmill.inference.sampler import Sampler, Sampling, generate
 from chatmill.pipeline.progress import progress
 from support.serving import serving
 

@@ -37,13 +37,14 @@ from chatmill.pipeline.params_file import read_params
 from chatmill.record_files import read_records
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoderShape, use_byte_embedding, use_embedding_table
 from chatmill.soft_tokenizer.embedding_evaluation import (
+    NOISE_KINDS,
+    add_noise,
     embedding_table,
     make_byte_embedding,
     measure_bits_per_byte,
     with_embedding_table,
 )
 from chatmill.soft_tokenizer.encoder_training import RIDGE_ALL, EmbeddingDataset, fit_encoder
-from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import export_onnx
-from chatmill.benchmarking.roofline import MachineLimits, Workload
+from chatmill.benchmarking.latency import MachineLimits, Workload
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.inference.model_loading import load_engine
 from chatmill.training.hardware import choose_precision

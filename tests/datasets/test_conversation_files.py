@@ -9,7 +9,7 @@ import pytest
 from chatmill.datasets import records as conversation_files
 from chatmill.datasets.formats.mapping import Columns
 from chatmill.datasets.records import Share, write_conversations
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters
 
 
 def row(number: int) -> str:

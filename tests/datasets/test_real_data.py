@@ -10,8 +10,7 @@ import prepare
 from chatmill.conversation import check_turns, parse
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
-from chatmill.datasets.repair import Tally
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters, Tally
 from support.paths import SHARED
 
 DATA = SHARED / "chat"

@@ -6,7 +6,7 @@ import pytest
 from chatmill.app.cli import main
 from chatmill.checkpoints.configuration import Chunking
 from chatmill.report.token_view import chunk_list
-from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics, word_edges
+from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts, chunk_statistics, word_edges
 from support.tiny import CONFIG, random_model, write_model
 
 CHUNKED = replace(CONFIG, chunking=Chunking())

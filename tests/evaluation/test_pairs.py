@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.evaluation.pairs import Pair, equal_nats, read_pairs, score_pairs
+from chatmill.app.measurement import Pair, equal_nats, read_pairs, score_pairs
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES, ExternalTemplate
 from support.paths import SHARED
 from support.tiny import byte_tokenizer

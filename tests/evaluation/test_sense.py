@@ -2,9 +2,9 @@ import pytest
 
 from chatmill.conversation import Message, Record, render
 from chatmill.datasets.formats.talk import generate
+from chatmill.evaluation.answering import Judge, Parrot, measure_sense
 from chatmill.evaluation.held_out_set import TALK_SKILLS, sample_test_set
 from chatmill.evaluation.intervals import share
-from chatmill.evaluation.sense import Judge, Parrot, measure_sense
 from chatmill.talk.persona import read_persona
 from support.talk import write_persona
 

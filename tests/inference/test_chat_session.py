@@ -23,9 +23,8 @@ from chatmill.conversation import (
 )
 from chatmill.inference.chat_session import ChatSession, common_prefix_length
 from chatmill.inference.chat_template import ChatmillTemplate
-from chatmill.inference.generation import IncrementalDetokenizer, StopSequences, Utf8StreamDecoder
 from chatmill.inference.model_loading import load_engine
-from chatmill.inference.sampler import Sampling
+from chatmill.inference.sampler import IncrementalDetokenizer, Sampling, StopSequences, Utf8StreamDecoder
 from export_onnx import main as export
 from support.scripted import ScriptedEngine
 from support.tiny import byte_tokenizer, write_model

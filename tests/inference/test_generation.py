@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.inference.generation import Tool, generate
-from chatmill.inference.sampler import Sampler, Sampling, apply_repetition_penalty
+from chatmill.inference.sampler import Sampler, Sampling, Tool, apply_repetition_penalty, generate
 from support.scripted import ScriptedEngine
 
 ALL = np.ones(8, bool)

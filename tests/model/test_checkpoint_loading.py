@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from chatmill.checkpoints.configuration import read_config
 from chatmill.checkpoints.weights import read_weights
 from chatmill.engines.pytorch_engine import available_devices, describe_device, resolve_device
-from chatmill.model.checkpoint_loading import model_from_weights
+from chatmill.model.chat_model import model_from_weights
 from support.external_models import IDS, LLAMA3, logits_of, make, open_on_cpu, rewrite, transformers
 from support.tiny import VOCABULARY, random_model, write_model
 

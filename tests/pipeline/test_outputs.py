@@ -147,7 +147,7 @@ import resource, shutil, sys
 from pathlib import Path
 import numpy as np
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
-from chatmill.pipeline.user_errors import error_line
+from chatmill.pipeline.processes import error_line
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     with atomic_output(Path("out")) as out, explain_full_disk([Path("out")]):

@@ -2,7 +2,7 @@ import subprocess
 
 import pytest
 
-from chatmill.report.origin import Change, read_origin, this_run
+from chatmill.report.inputs import Change, read_origin, this_run
 
 
 @pytest.fixture

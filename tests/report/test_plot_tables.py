@@ -4,7 +4,7 @@ from io import StringIO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.report.plot_tables import tab_separated, table_of_latency, table_of_sources, table_of_validation
+from chatmill.report.summary import tab_separated, table_of_latency, table_of_sources, table_of_validation
 
 
 def times(first, each):

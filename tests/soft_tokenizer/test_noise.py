@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import Message, Part, Record, escape, parse, render, unescape
-from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
+from chatmill.soft_tokenizer.embedding_evaluation import NOISE_KINDS, add_noise
 
 LETTER = [
     Message.from_text("user", "Could you write a letter to my friend about the garden? " * 20),

@@ -15,7 +15,7 @@ import report
 import train_soft_tokenizer
 import train_tokenizer
 from chatmill.conversation import IM_END, is_document, unescape
-from chatmill.datasets.formats import documents
+from chatmill.datasets.formats import registry as documents
 from chatmill.encoded.token_files import read_split
 from chatmill.inference.model_loading import load_engine
 from chatmill.record_files import read_records

@@ -11,7 +11,8 @@ from chatmill.conversation import Message, Part, Record, conversation_segments, 
 from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
 from chatmill.evaluation.answering import accuracies, answer_prompts, answer_talk
-from chatmill.evaluation.bits_per_byte import group_by_size, nats_of_logits, token_nats
+from chatmill.evaluation.batch_scoring import group_by_size
+from chatmill.evaluation.bits_per_byte import nats_of_logits, token_nats
 from chatmill.evaluation.held_out_set import read_test_set, select_questions
 from chatmill.evaluation.intervals import values_of, wilson
 from chatmill.evaluation.scoring import make_scorer

@@ -9,8 +9,7 @@ from chatmill.checkpoints.configuration import Chunking
 from chatmill.conversation import BOS, CALL_END, IM_END, PAD
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.types import bpe, wordpiece
-from chatmill.tokenizer.vocabulary.huggingface import chat_template
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, chat_template, write_folder
 from chatmill.training.model_folder import write_model as write_new
 from export_gguf import main
 from support.gguf_reading import read

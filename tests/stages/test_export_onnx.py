@@ -9,8 +9,7 @@ from chatmill.engines.onnx_engine import open_onnx_engine
 from chatmill.inference.model_loading import load_engine, load_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
-from chatmill.tokenizer.vocabulary.huggingface import chat_template
-from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import chat_template, write_folder
 from chatmill.training.model_folder import write_model as write_new
 from export_onnx import main
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model

@@ -19,8 +19,7 @@ import train_tokenizer
 from chatmill.conversation import Message, Record, check_turns, parse
 from chatmill.datasets import records
 from chatmill.datasets.formats.example import Example, as_turns
-from chatmill.datasets.repair import Tally
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.record_files import read_records
 from support.paths import ANY_FOLDER, ROOT, SOURCE
 

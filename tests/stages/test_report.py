@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from chatmill.conversation import Message, Record, render
 from chatmill.report import sections, speed
 from chatmill.report.chart import Line, category_axis, line_chart, linear_axis, log_axis, scaled_charts, smoothed
-from chatmill.report.markup import Html, table, tag, to_html
-from chatmill.report.metrics import number, percent
+from chatmill.report.markup import Html, number, percent, table, tag, to_html
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list, visible
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from report import MASK_EXAMPLE, main, read_curve

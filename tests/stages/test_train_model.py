@@ -13,8 +13,7 @@ from chatmill.conversation import LossKind, Message, Record, render
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.model.chat_model import distance
-from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.model.chat_model import distance, load_chat_model
 from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
 from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder

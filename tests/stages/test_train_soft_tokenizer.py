@@ -15,11 +15,10 @@ from chatmill.conversation import Message
 from chatmill.encoded.token_files import read_meta, write_meta
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.model.chat_model import ChatModel, initialise
-from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.model.chat_model import ChatModel, initialise, load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding
-from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
+from chatmill.soft_tokenizer.measures import SoftTokenizerParameters
 from chatmill.tokenizer.types.bpe import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import read_byte_encoder, write_model

@@ -28,8 +28,8 @@ from typing import Any
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import write_binary
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 TEXT = "The café, 12 naïve 中文 🙂"

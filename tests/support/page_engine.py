@@ -5,7 +5,7 @@ import json
 
 import torch
 
-from chatmill.app.page.builder import PAGE, bundle
+from chatmill.app.commands.page import PAGE, bundle
 
 EXPOSED = ("answering", "backend", "calculator", "detokenizer", "model", "products", "sampler", "template", "tokenizer")
 START = "globalThis.ready = $load('page/backend.js').then((backend) => (globalThis.backend = backend));"

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split, token_byte_lengths
-from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.model.chat_model import load_chat_model
 from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from chatmill.app.terminal.text import printable
-from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+from chatmill.app.terminal.tokens import printable
+from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 COMMANDS = {
     "chat": "chat with a model in the terminal",

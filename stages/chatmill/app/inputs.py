@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.conversation import BOS, IM_END, IM_START, Conversation, Record, is_document, parse, unescape
-from chatmill.datasets.formats import messages
+from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.json_document import values
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES, open_decompressed
 
@@ -114,7 +114,7 @@ def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS)
     if isinstance(content, list):
         content = {"messages": content}
     if not isinstance(content, str):
-        return messages.conversation(content)
+        return chats.from_messages(content)
     rendered = content.removeprefix(BOS)
     if rendered.startswith(IM_START):
         return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from chatmill.inference.model_loading import LoadedModel, load_model
-from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 MODEL_FOLDERS = (Path("data/export/onnx"), Path("data/model"))  # the pipeline writes them; the first one is preferred
 NO_EXPORT_FILE = "formats.json"  # is in an export's folder only where the model has no export

@@ -37,8 +37,7 @@ from chatmill.datasets.formats.example import (
     total_extent,
 )
 from chatmill.datasets.formats.registry import Dataset, open_dataset
-from chatmill.datasets.repair import Tally, repair
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters, Tally, repair
 from chatmill.datasets.split import on_side, question_group
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log, progress

@@ -35,7 +35,7 @@ class OwnNetwork(Protocol):
 def make_scorer(engine: ScoringEngine) -> WindowScorer:
     """A scorer in batches for the project's own network, or of one window at a time for other engines."""
     if isinstance(engine, OwnNetwork):
-        from chatmill.evaluation.bits_per_byte import make_batch_scorer
+        from chatmill.evaluation.batch_scoring import make_batch_scorer
 
         return make_batch_scorer(engine.model)
 

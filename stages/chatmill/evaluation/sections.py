@@ -13,22 +13,21 @@ from chatmill.checkpoints.weights import read_weights, weight_files
 from chatmill.conversation import Conversation, TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.pytorch_engine import PyTorchEngine
-from chatmill.evaluation.answering import accuracies, answer_questions
+from chatmill.evaluation.answering import accuracies, answer_questions, measure_sense
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSet
 from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, values_of
 from chatmill.evaluation.ngram import NgramScore
 from chatmill.evaluation.scoring import make_scorer
-from chatmill.evaluation.sense import measure_sense
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import LoadedModel, engine_names, load_engine, load_model
-from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.progress import progress
 from chatmill.record_files import read_records
-from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts, chunk_statistics
+from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.talk.persona import read_persona
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 

@@ -28,7 +28,7 @@ from chatmill.model.chat_model import scale_rope_frequencies
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import differing_text, make_rank_encoder
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, unknown_id
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary

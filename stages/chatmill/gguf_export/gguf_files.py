@@ -25,7 +25,7 @@ from chatmill.gguf_export.fields import (
 from chatmill.gguf_import import TOKENIZER_TYPE
 from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
-from chatmill.model.checkpoint_loading import CONFIG, load_chat_model
+from chatmill.model.chat_model import CONFIG, load_chat_model
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer

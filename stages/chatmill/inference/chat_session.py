@@ -22,8 +22,7 @@ from chatmill.conversation import (
 )
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATML, ChatTemplate
-from chatmill.inference.generation import IncrementalDetokenizer, Tool, generate
-from chatmill.inference.sampler import Sampler, Sampling
+from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling, Tool, generate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 TOOL_TOKENS = (CALL_START, CALL_END, OUTPUT_START, OUTPUT_END)

@@ -23,7 +23,7 @@ from chatmill.conversation import (
     header_segments,
     message_segments,
 )
-from chatmill.tokenizer.vocabulary.added_tokens import WHITESPACE
+from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 
 Delimiters = tuple[str, str]  # the text before and after a message
 

@@ -11,8 +11,8 @@ from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
-from chatmill.tokenizer.vocabulary.added_tokens import flags_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
+from chatmill.tokenizer.vocabulary.vocabulary import flags_of
 
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")

@@ -15,8 +15,7 @@ from chatmill.engines.pytorch_engine import PyTorchEngine, resolve_device
 from chatmill.engines.transformers_engine import open_transformers_engine
 from chatmill.gguf_import import FIELD, read_gguf, read_shape, read_tensors, read_vocabulary
 from chatmill.inference.model_metadata import ModelMetadata
-from chatmill.model.chat_model import ChatModel
-from chatmill.model.checkpoint_loading import load_chat_model, model_from_weights
+from chatmill.model.chat_model import ChatModel, load_chat_model, model_from_weights
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless

@@ -8,15 +8,22 @@ Shapes: B batch, T time (tokens given), P past, L cache length, C channels, H he
 V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
+from chatmill.engines.engine import ONNX_FILES
 from chatmill.onnx_export.decoder_graph import CONTRIB, BitWidth, DecoderBuilder, NumpyWeights, quantize_outputs, tensor
+from chatmill.pipeline import manifest
 
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates so many channels of a head at a time
 
@@ -278,3 +285,62 @@ def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
         large.data_location = TensorProto.EXTERNAL
         for key, value in (("location", file.name), ("offset", at), ("length", size)):
             large.external_data.add(key=key, value=str(value))
+
+
+# The folder of the export: which graph each engine has, and the files beside the graphs.
+
+Build = Callable[[NumpyWeights, Mapping[str, Any], Mapping[str, str]], ModelProto]
+
+WEIGHTS = "model.safetensors"
+BUILDS: dict[str, Build] = {  # the graph of each engine
+    "onnx": shared,
+    "onnx_hf": portable,
+    "onnx_int8": partial(shared, bits=8),
+    "onnx_int8_dynamic": dynamic,
+    "onnx_int4": partial(shared, bits=4),
+}
+PORTABLE: dict[str, tuple[str, Build]] = {  # quantized portable graphs: transformers.js knows their files by dtype
+    "int8": ("model_quantized.onnx", partial(portable, bits=8)),  # dtype q8
+    "int8_dynamic": ("model_int8.onnx", portable_dynamic),  # dtype int8
+    "int4": ("model_q4.onnx", partial(portable, bits=4)),  # dtype q4
+}
+TRANSFORMERS_JS = {"transformers.js_config": {"dtype": "fp32"}}  # in browsers its default is q8
+
+
+def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
+    """The weights of a model folder and its config.json. Raises ValueError where train_model did not write it."""
+    manifest.check_manifest(folder)
+    config_file, weights_file = folder / "config.json", folder / WEIGHTS
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    if "chatmill" not in config:
+        raise ValueError(f"{config_file}: expected a model that train_model wrote")
+    try:
+        return load_file(weights_file), config
+    except SafetensorError as error:
+        raise ValueError(f"{weights_file}: not a safetensors file: {error}") from error
+
+
+def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path) -> None:
+    """Write the configuration and the tokenizer, which a chat needs beside the weights."""
+    ignore = shutil.ignore_patterns("*.safetensors", manifest.MANIFEST_NAME)
+    shutil.copytree(model, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config | TRANSFORMERS_JS, indent=1) + "\n", encoding="utf-8")
+
+
+def skip_export(export: Path, config: dict[str, Any]) -> None:
+    """Write the reason why there is no graph."""
+    reason = "a graph has neither chunks of tokens, whose number the text decides, nor a head that spells"
+    parts = [name for name in ("chunking", "byte_head") if name in config]
+    export.mkdir()
+    content = {engine: {"reason": f"{', '.join(parts)}: {reason}"} for engine in ONNX_FILES}
+    (export / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    manifest.write_manifest(export, kind="onnx", fingerprint=config["chatmill"]["fingerprint"])
+
+
+def write_genai(folder: Path, config: dict[str, Any]) -> None:
+    """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `shared` one."""
+    write(graph(folder / ONNX_FILES["onnx"]), folder / GRAPH_FILE)
+    generation = folder / "generation_config.json"  # it has the ends of answers and of calls
+    ends = json.loads(generation.read_text(encoding="utf-8")) if generation.exists() else {}
+    genai = settings(config | ends)
+    (folder / CONFIG_FILE).write_text(json.dumps(genai, indent=1) + "\n", encoding="utf-8")

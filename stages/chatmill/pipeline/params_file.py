@@ -134,9 +134,9 @@ def _modules(folder: str) -> list[str]:
 def _is_in_range(value: Any, schema: Schema) -> bool:
     if isinstance(value, str):
         exists = "x-modules" not in schema or value in _modules(schema["x-modules"])
-        return exists and bool(re.search(schema.get("pattern", ""), value)) and value in schema.get("enum", [value])
+        return exists and bool(re.search(schema.get("pattern", ""), value) and value in schema.get("enum", [value]))
     if isinstance(value, list):
-        return len(value) >= schema.get("minItems", 0)
+        return bool(len(value) >= schema.get("minItems", 0))
     if isinstance(value, (int, float)):
         return bool(
             value >= schema.get("minimum", value)

@@ -1,4 +1,4 @@
-"""The end of a stage's processes, and the path on which they find their code."""
+"""Errors that a user or the machine's limits can cause: each is reported as one line, without a traceback."""
 
 import ctypes
 import os
@@ -10,6 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+
+USER_ERRORS = (OSError, ValueError, MemoryError)
+
+
+def error_line(error: OSError | ValueError | MemoryError) -> str:
+    """The message of an error as one line that begins with the place."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{error.strerror.lower()}"
+    return " ".join(str(error).split()) or "out of memory"
+
+
+# The end of a stage's processes, and the path on which they find their code.
 
 SOURCE_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the scripts and the package
 _PR_SET_PDEATHSIG = 1

@@ -17,9 +17,8 @@ from pydantic import ConfigDict, validate_call
 
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk, stage_lock
 from chatmill.pipeline.params_file import check_params, read_params, section_of
-from chatmill.pipeline.processes import die_with_parent, hide_scripts
+from chatmill.pipeline.processes import die_with_parent, error_line, hide_scripts
 from chatmill.pipeline.signatures import MODEL_KEYWORD, parse_files, signature_of
-from chatmill.pipeline.user_errors import error_line
 
 Main = Callable[..., None]
 _on_success: list[list[Callable[[], None]]] = []  # of the stage that runs in this process, if any

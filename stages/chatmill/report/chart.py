@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from chatmill.report.markup import Html, table, tag
-from chatmill.report.metrics import number
+from chatmill.report.markup import Html, number, table, tag
 
 WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40

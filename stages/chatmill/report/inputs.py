@@ -3,12 +3,17 @@
 import csv
 import json
 import math
+import os
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
+from chatmill.pipeline.params_file import PARAMS_FILE, parse_params, read_params
 from chatmill.report import sections
-from chatmill.report.metrics import Metrics
+from chatmill.report.markup import Html, Metrics, dotted, get_nested, join, number, section, table, tag
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
 
@@ -35,26 +40,26 @@ def read_metrics(file: Path) -> Metrics:
 def read_samples(file: Path) -> list[Metrics]:
     """The sample answers in a file, one per line. Raises ValueError with file and line."""
     result = []
-    for number, line in enumerate(read_text(file).split("\n")[:-1], start=1):
+    for place, line in enumerate(read_text(file).split("\n")[:-1], start=1):
         try:
             sample = json.loads(line)
             chunks = {"chunk_bytes": [int(size) for size in sample["chunk_bytes"]]} if "chunk_bytes" in sample else {}
             of_data = {key: sample[key] for key in ("true", "messages_before") if key in sample}
             result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | of_data | chunks)
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}:{number}: expected a sample with prompt, answer and stopped: {error}") from error
+            raise ValueError(f"{file}:{place}: expected a sample with prompt, answer and stopped: {error}") from error
     return result
 
 
 def read_curve(file: Path) -> sections.Curve:
     """The columns of a tab-separated table, by step; cells without a finite number are left out."""
     curve: sections.Curve = {}
-    for number, row in enumerate(csv.DictReader(read_text(file).splitlines(), delimiter="\t"), start=2):
+    for place, row in enumerate(csv.DictReader(read_text(file).splitlines(), delimiter="\t"), start=2):
         try:
             values = {name: float(cell) for name, cell in row.items() if cell}
             step = values.pop("step")
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}:{number}: expected numbers and a step: {error}") from error
+            raise ValueError(f"{file}:{place}: expected numbers and a step: {error}") from error
         for name, value in values.items():
             if math.isfinite(value):
                 curve.setdefault(name, []).append((step, value))
@@ -70,3 +75,106 @@ def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str,
         source: make_card(records, count_tokens=count_tokens, context=context)
         for source, records in sorted(by_source.items())
     }
+
+
+# Where a run comes from: the commit that it began at, the experiment it is, and the parameters that it changes.
+
+GIT_SECONDS = 10
+COMMIT_LETTERS = 7
+TEST_SET = "data/chat/test.jsonl"
+
+
+class Change(NamedTuple):
+    """A parameter with its values in the commit and in the run; None where it is not there."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+class Origin(NamedTuple):
+    """What is known of a run beside its metrics; None where git and DVC do not say it."""
+
+    written: datetime
+    experiment: str | None
+    commit: str | None
+    subject: str | None  # of the commit's message
+    code_differs: bool  # the stages are not those of the commit
+    changes: list[Change]  # of the commit's parameters
+
+    @property
+    def name(self) -> str | None:
+        """The name by which `chatmill compare` finds the run: that of the experiment, or of the commit."""
+        return self.experiment or (self.commit and self.commit[:COMMIT_LETTERS])
+
+
+def read_origin(folder: Path) -> Origin:
+    """The origin of the run that is being made in a folder."""
+    commit = os.environ.get("DVC_EXP_BASELINE_REV") or _git(folder, "rev-parse", "--verify", "HEAD")
+    subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
+    changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")
+    written = datetime.now(UTC).replace(microsecond=0)
+    experiment = os.environ.get("DVC_EXP_NAME")
+    return Origin(written, experiment, commit or None, subject or None, bool(changed), _changes(folder, commit))
+
+
+def _changes(folder: Path, commit: str | None) -> list[Change]:
+    """The parameters that differ from those of a commit; none where either cannot be read."""
+    content = commit and _git(folder, "show", f"{commit}:./{PARAMS_FILE}")
+    try:
+        before, after = parse_params((content or "").encode(), str(PARAMS_FILE)), read_params(folder / PARAMS_FILE)
+    except ValueError:
+        return []
+    old, new = dict(dotted(before)), dict(dotted(after))
+    names = [name for name in old | new if old.get(name) != new.get(name)]
+    return [Change(name, old.get(name), new.get(name)) for name in names]
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git writes; None where there is no git, or it fails."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        run = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return run.stdout.decode("utf-8", "replace").strip() if run.returncode == 0 else None
+
+
+def this_run(origin: Origin, evaluation: Metrics, benchmark: Metrics) -> Html:
+    """Which run the report is of, and the command that compares it with another one."""
+    model, machine = get_nested(evaluation, "model", default={}), get_nested(benchmark, "machine", default={})
+    commit = origin.commit and f"{origin.commit[:COMMIT_LETTERS]} {origin.subject or ''}"
+    facts = {
+        "Experiment": origin.experiment,
+        "Commit": commit and commit + (", with changes of code that are not in it" if origin.code_differs else ""),
+        "Written": f"{origin.written:%Y-%m-%d %H:%M} UTC",
+        "Model": _model(model),
+        "Training": _training(model),
+        "Measured on": "; ".join(f"{key} {value}" for key, value in machine.items()),
+        "Compare": origin.name and tag("code", f"chatmill compare {origin.name} OTHER_RUN --data {TEST_SET}"),
+    }
+    rows = (join([tag("dt", key), tag("dd", value)]) for key, value in facts.items() if value)
+    changed = [(name, _value(before), _value(after)) for name, before, after in origin.changes]
+    head = "parameter", "in the commit", "in this run"
+    changes = table("Parameters that differ from the commit's", head, changed) if changed else ""
+    return section("This run", tag("dl", *rows, class_="facts"), changes)
+
+
+def _model(model: Metrics) -> str:
+    if not model:
+        return ""
+    shape = ", ".join(f"{model[key]} {key}" for key in ("layers", "heads") if key in model)
+    size = f"{model['parameters'] / 1e6:.2f} million parameters"
+    return f"{size}: {shape}, width {number(model.get('width'))}, context of {number(model.get('context'))} tokens"
+
+
+def _training(model: Metrics) -> str:
+    if "steps" not in model:
+        return ""
+    compiled = "compiled" if model.get("compile") else "not compiled"
+    epochs = f", {number(model['epochs'])} epochs" if "epochs" in model else ""
+    return f"{number(model['steps'])} steps{epochs}, {model.get('precision')}, {compiled}, on {model.get('device')}"
+
+
+def _value(value: str | None) -> str:
+    return "–" if value is None else value

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chatmill.report.chart import Line, bar, linear_axis, scaled_charts
-from chatmill.report.markup import Html, section, table, tag
-from chatmill.report.metrics import Metrics, bits_range, get_nested, in_bits, number, percent
+from chatmill.report.markup import Html, Metrics, bits_range, get_nested, in_bits, number, percent, section, table, tag
 from chatmill.report.speed import fastest
 from chatmill.report.token_view import chunk_list
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from chatmill.report.chart import Line, category_axis, line_chart, log_axis
-from chatmill.report.markup import Html, section, table, tag
-from chatmill.report.metrics import Metrics, get_nested, in_bits, number, percent
+from chatmill.report.markup import Html, Metrics, get_nested, in_bits, number, percent, section, table, tag
 
 Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, mode (cache or recompute), times by prompt length
 ENGINE_COLORS = (0, 1, 2, 3, 5, 6)  # of the page's palette; 4 is the grey of limits and baselines

@@ -1,33 +1,138 @@
-"""The embedding table of a chat model, and its replacement by rows that a network makes from bytes.
+"""Noise in conversations and documents: typos, unusual case, and invented words.
 
-Shapes: V vocabulary, C channels of the model, R of a row: C, or 2C if the head has rows of its own.
+The noise is deterministic: it depends on each one's own text alone.
 """
 
-from collections.abc import Mapping
+import hashlib
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.conversation import Record, TemplateName
+from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
 from chatmill.encoded.token_files import EncodedSplit, token_byte_lengths
-from chatmill.evaluation.bits_per_byte import make_batch_scorer
+from chatmill.evaluation.batch_scoring import make_batch_scorer
 from chatmill.evaluation.corpus import Corpus
-from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel
-from chatmill.model.checkpoint_loading import EMBEDDING, HEAD
+from chatmill.model.chat_model import EMBEDDING, HEAD, INITIAL_ROTARY_POSITIONS, ChatModel
 from chatmill.pipeline.progress import progress
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder
 from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset
-from chatmill.soft_tokenizer.noise import NOISE_KINDS, add_noise
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.plan import rows_at_once
 from chatmill.training.trainer import Trainer
+
+Noise = Literal["typos", "case", "rare_words"]
+NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)
+TYPOS, CASES, RARE = 0.1, 0.15, 0.15  # shares of the words
+
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_ONSETS = (
+    "b",
+    "br",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gl",
+    "h",
+    "k",
+    "kl",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pr",
+    "r",
+    "s",
+    "st",
+    "t",
+    "v",
+    "z",
+)
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
+_ENDS = ("", "l", "m", "n", "r", "s", "x", "rk", "nd")
+
+Change = Callable[[str], str]
+"""From a word to its replacement."""
+
+
+def add_noise(records: Iterable[Record], kind: Noise) -> list[Record]:
+    """The records with some words of their text changed; tool calls and their outputs stay."""
+    return [replace(record, text=_noisy(record.text, _CHANGES[kind])) for record in records]
+
+
+def _noisy(text: str, changes: Callable[[random.Random], Change]) -> str:
+    change = changes(random.Random(hashlib.sha256(text.encode()).digest()))
+    if is_document(text):
+        return escape(_changed(Part("text", unescape(text)), change).text)
+    return render(Message(one.role, tuple(_changed(part, change) for part in one.parts)) for one in parse(text))
+
+
+def _changed(part: Part, change: Change) -> Part:
+    if part.kind != "text":
+        return part
+    return replace(part, text=_WORD.sub(lambda word: change(word[0]), part.text))
+
+
+def _typos(rng: random.Random) -> Change:
+    """In one word of ten, two adjacent letters are swapped, or one letter is left out or doubled."""
+
+    def change(word: str) -> str:
+        if rng.random() >= TYPOS:
+            return word
+        i = rng.randrange(len(word) - 1)
+        slips = (word[:i] + word[i + 1] + word[i] + word[i + 2 :], word[:i] + word[i + 1 :], word[: i + 1] + word[i:])
+        return rng.choice(slips)
+
+    return change
+
+
+def _case(rng: random.Random) -> Change:
+    """Some words are written in upper case, capitalised, or with the case of each letter swapped."""
+
+    def change(word: str) -> str:
+        return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
+
+    return change
+
+
+def _rare_words(rng: random.Random) -> Change:
+    replaced: dict[str, str] = {}
+
+    def change(word: str) -> str:
+        known = word.lower()
+        if known not in replaced:
+            replaced[known] = _invented(rng) if rng.random() < RARE else known
+        if replaced[known] == known:
+            return word
+        return replaced[known].capitalize() if word[0].isupper() else replaced[known]
+
+    return change
+
+
+def _invented(rng: random.Random) -> str:
+    syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
+    return "".join(syllables) + rng.choice(_ENDS)
+
+
+_CHANGES: dict[Noise, Callable[[random.Random], Change]] = {
+    "typos": _typos,
+    "case": _case,
+    "rare_words": _rare_words,
+}
+
+
+# The embedding table of a chat model, and its replacement by rows that a network makes from bytes.
 
 TABLES = (f"model.{EMBEDDING}", HEAD)
 BitsPerByte = Mapping[str, float | None]

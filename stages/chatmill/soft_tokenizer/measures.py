@@ -1,23 +1,25 @@
-"""What the stage train_soft_tokenizer measures: the network on held-out tokens, and the model with its rows."""
+"""The parameters of a soft tokenizer: the section train_soft_tokenizer of params.yaml."""
 
 import json
 import tempfile
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, NonNegativeFloat
 from torch import Tensor
 
 from chatmill.conversation import LossKind, TemplateName
 from chatmill.encoded.file_encoding import encode_file
 from chatmill.encoded.token_files import EncodedSplit, read_meta
 from chatmill.evaluation.held_out_set import read_test_set
-from chatmill.model.checkpoint_loading import load_chat_model
+from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import log
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
 from chatmill.soft_tokenizer.embedding_evaluation import (
@@ -28,11 +30,31 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
     transferred_embedding,
 )
 from chatmill.soft_tokenizer.encoder_training import TrainedEncoder, collapsed, train_encoders
-from chatmill.soft_tokenizer.parameters import SoftTokenizerParameters
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+
+class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):
+    """The network, its training and its evaluation; params.yaml describes each parameter."""
+
+    width: Annotated[int, Field(gt=0, multiple_of=32)]
+    layers: PositiveInt
+    features: PositiveInt
+    longest: PositiveInt  # bytes of a token
+    steps: PositiveInt
+    contrast: NonNegativeFloat
+    held_out: Annotated[float, Field(gt=0, lt=1)]
+    conversations: PositiveInt
+    noise: bool
+    tune: NonNegativeInt  # steps
+    other_tokenizer: Path | None
+    seed: NonNegativeInt
+    threads: PositiveInt
+
+
+# What the stage train_soft_tokenizer measures: the network on held-out tokens, and the model with its rows.
 
 MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encodes, whose tokens are held in memory
 COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted

@@ -27,8 +27,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from chatmill.conversation import BOS, PAD, LossKind, Segment
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, group_by_size, sliding_windows
-from chatmill.model.checkpoint_loading import load_chat_model, stand_ins
+from chatmill.evaluation.batch_scoring import group_by_size
+from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, sliding_windows
+from chatmill.model.chat_model import load_chat_model, stand_ins
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.processor import own_processor
 from chatmill.teacher.predictions import Predictions

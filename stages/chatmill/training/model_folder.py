@@ -25,11 +25,11 @@ from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.manifest import MANIFEST_NAME, write_manifest
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
-from chatmill.tokenizer.vocabulary.huggingface import CHAT_TEMPLATES, write_huggingface
+from chatmill.tokenizer.vocabulary.tokenizer_folder import CHAT_TEMPLATES, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
-from chatmill.training.data import TrainingData
 from chatmill.training.distributed import Group
 from chatmill.training.hardware import HardwareSettings
+from chatmill.training.packing import TrainingData
 from chatmill.training.plan import Plan
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.validation import KeptWeights

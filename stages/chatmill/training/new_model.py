@@ -22,8 +22,17 @@ from torch import Tensor
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.checkpoints.weights import weight_files
 from chatmill.encoded.token_files import token_byte_lengths
-from chatmill.model.chat_model import INITIAL_ROTARY_POSITIONS, ChatModel, Decoder, initialise
-from chatmill.model.checkpoint_loading import CONFIG, EMBEDDING, HEAD, load_chat_model, stand_ins
+from chatmill.model.chat_model import (
+    CONFIG,
+    EMBEDDING,
+    HEAD,
+    INITIAL_ROTARY_POSITIONS,
+    ChatModel,
+    Decoder,
+    initialise,
+    load_chat_model,
+    stand_ins,
+)
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.progress import duration, log
 from chatmill.run_display import describe_run
@@ -32,11 +41,10 @@ from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, B
 from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
-from chatmill.training.data import TrainingData
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.hardware import HardwareSettings, autocast, choose_hardware
 from chatmill.training.model_folder import ENCODER_FILE, read_byte_encoder
-from chatmill.training.packing import PackedDataset
+from chatmill.training.packing import PackedDataset, TrainingData
 from chatmill.training.plan import Plan
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import Trainer, make_trainer

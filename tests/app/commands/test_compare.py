@@ -25,7 +25,7 @@ from chatmill.app.commands.compare import (
     speeds,
 )
 from chatmill.app.named_models import find_or_fetch
-from chatmill.app.terminal.text import columns, wrap_text
+from chatmill.app.terminal.tokens import columns, wrap_text
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message, Part
 from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.measurement import ScoredDocument, measure, measure_pairs, read_documents
+from chatmill.app.measurement import Pair, ScoredDocument, measure, measure_pairs, read_documents
 from chatmill.conversation import Message, Part, Record, escape, render
 from chatmill.evaluation.held_out_set import sample_test_set
-from chatmill.evaluation.pairs import Pair
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.pipeline.params_file import read_params

@@ -13,8 +13,7 @@ from chatmill.soft_tokenizer.byte_embedding import START, TOKEN_END
 from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.types import bpe, sentencepiece
-from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from chatmill.training.model_folder import read_byte_encoder
 from support.external_folder import IDS, write_external

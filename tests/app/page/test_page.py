@@ -13,7 +13,7 @@ import torch
 from playwright.sync_api import expect
 
 from chatmill.app import cli
-from chatmill.app.page.builder import build_page, bundle, program
+from chatmill.app.commands.page import build_page, bundle, program
 from chatmill.app.page.content import (
     UntranslatedPatternError,
     quantize_rows,

@@ -4,7 +4,7 @@ import pytest
 
 from chatmill.app.server import json_grammar
 from chatmill.app.server.api import IGNORED_TOOLS
-from chatmill.app.server.api_errors import HEADER, header_value
+from chatmill.app.server.security import HEADER, header_value
 from chatmill.calculator import calculate
 from support.api_client import (
     HELLO,

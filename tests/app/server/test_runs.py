@@ -7,17 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from chatmill.app.server.run_notes import read_notes
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from chatmill.app.runs import dvc_runs
-from chatmill.app.runs.dvc_runs import run_program
-from chatmill.app.runs.git_runs import git_states
+from chatmill.app.runs import listing as dvc_runs
+from chatmill.app.runs.listing import git_states, run_program
 from chatmill.app.runs.rows import RunFiles, model_dimensions, run_rows
 from chatmill.app.server import runs as runs_module
-from chatmill.app.server.api_errors import ApiError, handle_api_error
-from chatmill.app.server.run_notes import read_notes
 from chatmill.app.server.runs import Runs, points, routes
+from chatmill.app.server.security import ApiError, handle_api_error
 from chatmill.pipeline.outputs import atomic_output
 from support.run_repository import CURVE, SUMMARY, RunRepository
 from support.tiny import CONFIG, random_model, write_model

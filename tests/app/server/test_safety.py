@@ -8,7 +8,7 @@ import pytest
 
 from chatmill.app.cli import main
 from chatmill.app.commands.serve import hosts
-from chatmill.app.server import assets
+from chatmill.app.server import app as assets
 from chatmill.app.server.security import MAX_BODY_BYTES
 from chatmill.inference.model_loading import load_model
 from support.raw_http import CHAT, HELLO, Connection, ask, request, serving_in_thread, write_served

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from chatmill.app.server import scheduler as scheduler_module
-from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob
 from chatmill.app.server.scheduler import ChunkSize, Scheduler
+from chatmill.app.server.security import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.engines.engine import make_chat_batch
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.chat_template import ChatmillTemplate

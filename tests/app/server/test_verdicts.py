@@ -6,9 +6,8 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from chatmill.app.server import verdicts as verdicts_module
-from chatmill.app.server.api_errors import ApiError, handle_api_error
-from chatmill.app.server.runs import Runs
-from chatmill.app.server.verdicts import Verdicts, routes
+from chatmill.app.server.runs import Runs, Verdicts, routes
+from chatmill.app.server.security import ApiError, handle_api_error
 from chatmill.conversation import Message, Record, render
 from support.run_repository import RunRepository
 

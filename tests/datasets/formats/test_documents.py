@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from chatmill.datasets.formats import documents
+from chatmill.datasets.formats import registry as documents
 from chatmill.datasets.formats.example import Document, Reject
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset

@@ -13,8 +13,8 @@ from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.tokenizer.encoding import backends
 from chatmill.tokenizer.encoding.backends import from_ranks, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tokenizer_loading import load
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
 from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, PATTERNS, bounded, resolve
 from chatmill.tokenizer.vocabulary.tokenizer_folder import (

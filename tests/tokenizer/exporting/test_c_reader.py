@@ -14,8 +14,8 @@ from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import write_binary
-from chatmill.tokenizer.formats.reference_encoder import METASPACE_OR_REST
-from chatmill.tokenizer.vocabulary.added_tokens import float32
+from chatmill.tokenizer.formats.validation import METASPACE_OR_REST
+from chatmill.tokenizer.vocabulary.preprocessing import float32
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from support.paths import ROOT
 from support.texts import NAUGHTY, REAL, SAMPLE, WORDS, real_lines

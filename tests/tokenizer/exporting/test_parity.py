@@ -19,8 +19,8 @@ import export_tokenizer
 from chatmill.conversation import CONTROL_TOKENS, escape
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.binary import open_binary
-from chatmill.tokenizer.formats.reference_encoder import METASPACE_OR_REST
 from chatmill.tokenizer.formats.tokenizer_loading import load
+from chatmill.tokenizer.formats.validation import METASPACE_OR_REST
 from support.exported import FORMATS
 from support.paths import ROOT
 from support.texts import BLANKS, FORGED, FRACTION, REAL, SAMPLE, TEXTS, real_lines

@@ -19,8 +19,8 @@ from chatmill.app.commands import export_tokenizer
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.exporting.exports import export_all, make_rank_encoder
 from chatmill.tokenizer.exporting.parity import load_encoders
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json

@@ -12,8 +12,12 @@ from chatmill.conversation import conversation_segments, declare_tools, escape, 
 from chatmill.datasets.formats import messages as messages_format
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
-from chatmill.tokenizer.vocabulary.huggingface import chat_template, write_huggingface
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import (
+    add_special_tokens,
+    chat_template,
+    write_folder,
+    write_huggingface,
+)
 from support.chat_templates import (
     CONVERSATIONS,
     RENDER,

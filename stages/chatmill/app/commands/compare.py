@@ -25,10 +25,9 @@ from chatmill.app.inputs import PROMPT_FILE_HELP, join_prompt, read_text
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.runs.rows import add_seeds
 from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, describe_session, device_name, notify
-from chatmill.app.terminal.text import StyledLine, columns, plural, wrap_text
-from chatmill.app.terminal.tokens import aligned, print_lines
+from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
-from chatmill.app.verdict.compared_runs import LIMIT, Run
+from chatmill.app.verdict.verdict import LIMIT, Run
 from chatmill.app.verdict.views import compare_sides, runs_of
 from chatmill.conversation import LossKind, Message
 from chatmill.datasets.formats.registry import FORMAT_NAMES
@@ -36,8 +35,8 @@ from chatmill.encoded.token_files import read_meta
 from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
 from chatmill.inference.chat_session import TOOL_TOKENS, AnswerStats, ChatSession
 from chatmill.inference.sampler import Sampling
-from chatmill.pipeline.user_errors import USER_ERRORS, error_line
-from chatmill.report.metrics import number
+from chatmill.pipeline.processes import USER_ERRORS, error_line
+from chatmill.report.markup import number
 
 BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from chatmill.app.measurement import (
     Measurement,
+    Pair,
     PairMeasurement,
     ScoredDocument,
     difference,
@@ -17,17 +18,16 @@ from chatmill.app.measurement import (
     measure,
     measure_pairs,
     read_documents,
+    read_pairs,
 )
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
-from chatmill.app.terminal.text import StyledLine, plural
-from chatmill.app.terminal.tokens import aligned, print_lines
+from chatmill.app.terminal.tokens import StyledLine, aligned, plural, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.evaluation.intervals import Estimate
 from chatmill.evaluation.ngram import read_counted_text
-from chatmill.evaluation.pairs import Pair, read_pairs
 from chatmill.inference.model_loading import LoadedModel
-from chatmill.report.metrics import bits_range, number, percent, percent_range
+from chatmill.report.markup import bits_range, number, percent, percent_range
 
 PAIRS_CAPTION = "Acceptable sentence preferred (95 % interval), and by a model that counts tokens alone"
 NGRAM_CAPTION = "Acceptable sentence preferred (95 % interval), by a model that counts tokens alone, and by n-grams"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
-from chatmill.app.page.builder import build_page
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.tokenizer.formats.tokenizer_loading import load

@@ -1,10 +1,172 @@
-"""Write a page that is one file: a model, and all that a browser needs to chat with it."""
+"""Modules of JavaScript as one script, which loads them by their names.
+
+Each module becomes a function, its imports calls of `$load`, and its exports what it returns:
+
+    import { a } from "./x.js";      const { a } = await $load("shared/x.js");
+    export function b() {}           function b() {}  …  return { b };
+"""
 
 import argparse
+import base64
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from chatmill.app.named_models import MODEL_FOLDERS, fetch_model
+from chatmill.app.page.content import read_content
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+
+_IMPORT = re.compile(r'^import (?:\{([^}]*)\}|(\w+)) from "([^"]+)";$|^import "([^"]+)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function\*? ?|class |const )(\w+)", re.MULTILINE)
+_EXPORT_LIST = re.compile(r"^export ?\{([^}]*)\};$", re.MULTILINE)
+_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
+_REMAINDER = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
+_MARKUP = re.compile(r"<(?=/?script|!--)", re.IGNORECASE)  # would end or change the script in a page
+
+LOADER = """"use strict";
+(() => {
+const modules = {};
+const loaded = {};
+const $load = (name) => (loaded[name] ??= modules[name]());
+"""
+
+
+def bundle(modules: Mapping[str, str], replaced: Mapping[str, str], start: str) -> str:
+    """One script of the modules by name; `replaced` names others in their place; `start` runs with `$load`.
+
+    Raises ValueError for a missing module, and for imports and exports of other forms.
+    """
+    functions = [
+        f'modules["{name}"] = async () => {{\n{_function(name, source, modules, replaced)}\n}};\n'
+        for name, source in modules.items()
+    ]
+    return _MARKUP.sub(r"\\x3C", "".join([LOADER, *functions, start, "\n})();\n"]))
+
+
+def _function(name: str, source: str, modules: Mapping[str, str], replaced: Mapping[str, str]) -> str:
+    def load(match: re.Match[str]) -> str:
+        names, default, path, bare = match.groups()
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), path or bare))
+        target = replaced.get(target, target)
+        if target not in modules:
+            raise ValueError(f"{name}: imports {target}, which is not among the modules")
+        bound = f"{{ default: {default} }}" if default else f"{{{(names or '').replace(' as ', ': ')}}}"
+        return f'const {bound} = await $load("{target}");'
+
+    exported: list[str] = [match[2] for match in _EXPORT.finditer(source)]
+    for match in _EXPORT_LIST.finditer(source):
+        for one in filter(str.strip, match[1].split(",")):
+            inner, _, outer = one.strip().partition(" as ")
+            exported.append(f"{outer}: {inner}" if outer else inner)
+    body = _SOURCE_MAP.sub("", _EXPORT_LIST.sub("", _EXPORT.sub(r"\1\2", _IMPORT.sub(load, source))))
+    if remainder := _REMAINDER.search(body):
+        raise ValueError(f"{name}: unknown form of import or export: {remainder[0][:80]}")
+    return f"{body}\nreturn {{ {', '.join(exported)} }};"
+
+
+# A page that is one file: a model, the chat page of the server, and the program that runs the model in a browser.
+
+SERVER = files("chatmill.app.server").joinpath("static")
+PAGE = files("chatmill.app.page").joinpath("static")
+VENDORED = ("vendor/markdown-it.esm.min.mjs", "vendor/highlight.min.js")
+LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES", "vendor/highlight.LICENSE")
+START = """
+if (typeof document === "undefined") $load("page/worker.js");
+else $load("page/page.js").then(() => $load("chat/chat.js"));"""
+FROM_SERVER, IN_FILE = "all of which comes from this server", "all of which is in this file"
+
+
+def build_page(model: Path, name: str) -> bytes:
+    """The page of a model, the same bytes each time.
+
+    Raises ValueError for a model that is damaged, or that a page cannot run.
+    """
+    content = read_content(model, name)
+    scripts = [_asset("shared/theme.js"), program()]
+    style = _asset("shared/style.css") + _asset("chat/chat.css")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(map(_hash, scripts))} 'wasm-unsafe-eval'",
+            f"style-src {_hash(style)}",
+            "worker-src blob:",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    data = {
+        "content": _json(content.description),
+        "kernel": base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
+        "weights": base64.b64encode(content.weights).decode(),
+    }
+    theme, main = scripts
+    head = [
+        "<!doctype html>",
+        f'<html lang="en" data-history="chatmill {content.fingerprint[:16]}">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="referrer" content="no-referrer">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(name)} · chatmill</title>",
+        '<link rel="icon" href="data:,">',
+        f"<!--\n{_licences()}-->",
+        f"<script>{theme}</script>",
+        f"<style>{style}</style>",
+        "</head>",
+    ]
+    blocks = [f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items()]
+    page = [*head, _body(), *blocks, f'<script id="program">{main}</script>', "</body>", "</html>", ""]
+    return "\n".join(page).encode()
+
+
+def program() -> str:
+    """The script of the page, which is also that of its worker."""
+    modules = {f"{name}/{file.name}": file.read_text("utf-8") for name, file in _modules()}
+    modules |= {name: _asset(name) for name in VENDORED}
+    del modules["shared/api.js"], modules["shared/theme.js"], modules["shared/events.js"]
+    return bundle(modules, {"shared/api.js": "page/client.js"}, START)
+
+
+def _modules() -> list[tuple[str, Traversable]]:
+    folders = {"chat": SERVER.joinpath("chat"), "page": PAGE, "shared": SERVER.joinpath("shared")}
+    found = [(name, file) for name, folder in folders.items() for file in folder.iterdir() if file.name.endswith(".js")]
+    return sorted(found, key=lambda one: (one[0], one[1].name))
+
+
+def _asset(name: str) -> str:
+    return SERVER.joinpath(name).read_text("utf-8")
+
+
+def _body() -> str:
+    html = _asset("chat/chat.html")
+    body = re.search(r"<body.*(?=</body>)", html, re.DOTALL)
+    assert body and FROM_SERVER in html, "chat.html has changed"
+    return body[0].replace(FROM_SERVER, IN_FILE)
+
+
+def _licences() -> str:
+    text = "".join(map(_asset, LICENCES))
+    return text.replace("--", "- -")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(content: object) -> str:
+    r"""JSON in which no text ends or begins markup, as `<` is written `\u003c`."""
+    return json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+
+
+# Write a page that is one file: a model, and all that a browser needs to chat with it.
 
 EXAMPLES = """examples:
   chatmill page --model data/export/onnx -o chat.html
@@ -26,7 +188,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the page, and print its size."""
-    from chatmill.app.page.builder import build_page  # slow to import
+    from chatmill.app.commands.page import build_page  # slow to import
 
     if options.output.is_dir():
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")

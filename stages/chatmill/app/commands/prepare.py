@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.look.file_kinds import Container, in_words
 from chatmill.app.look.guess import NoGuessError, by_path
 from chatmill.app.look.proposal import MIN_KEPT, Trial, propose, section_text
 from chatmill.app.look.rows import NAMED
-from chatmill.app.look.sample import Sample, take_sample
-from chatmill.app.terminal.text import format_size, printable
+from chatmill.app.look.sample import Container, Sample, in_words, take_sample
+from chatmill.app.terminal.tokens import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 
 _MAX_COLUMNS = 16

@@ -7,7 +7,7 @@ from pathlib import Path
 from chatmill.app.integrity.healing import clear_leftovers, exclusive, forget_checksums, heal, restore_lock
 from chatmill.app.integrity.project import open_project
 from chatmill.app.integrity.survey import REPAIR, chosen_remotes, survey
-from chatmill.app.terminal.text import printable
+from chatmill.app.terminal.tokens import printable
 
 EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
 in the other place is used first. A broken dvc.lock is restored from git's HEAD. Inputs are

@@ -14,7 +14,7 @@ from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
 from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, notify
-from chatmill.app.terminal.text import plural
+from chatmill.app.terminal.tokens import plural
 from chatmill.inference.sampler import Sampling
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"

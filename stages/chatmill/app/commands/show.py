@@ -13,16 +13,13 @@ import numpy as np
 
 from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
 from chatmill.app.named_models import repro_commands
-from chatmill.app.terminal.text import StyledLine
-from chatmill.app.terminal.tokens import aligned, grid, legend, print_lines
+from chatmill.app.terminal.tokens import StyledLine, aligned, grid, legend, print_lines
 from chatmill.conversation import Record, TemplateName, record_segments
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.datasets.records import records
-from chatmill.datasets.repair import Tally
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params, section_errors
-from chatmill.report.markup import Html, document, section, table, tag
-from chatmill.report.metrics import number
+from chatmill.report.markup import Html, document, number, section, table, tag
 from chatmill.report.token_view import (
     Token,
     conversation_tokens,
@@ -173,7 +170,7 @@ def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -
     """
     from chatmill.engines.pytorch_engine import PyTorchEngine
     from chatmill.inference.model_loading import load_model
-    from chatmill.soft_tokenizer.chunk_boundaries import chunk_contents, chunk_starts
+    from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts
 
     engine, tokenizer, *_ = load_model(path, device="cpu")
     if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:

@@ -19,7 +19,7 @@ from chatmill.conversation import TemplateName
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.model.chat_model import ChatModel
-from chatmill.report.metrics import number, percent
+from chatmill.report.markup import number, percent
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
 from chatmill.soft_tokenizer.embedding_evaluation import (
     embedding_table,

@@ -8,7 +8,7 @@ from pathlib import Path
 from chatmill.app.integrity.healing import RWLOCK, running, rwlock_problem, scratch_folders, unfinished_files
 from chatmill.app.integrity.project import open_project
 from chatmill.app.integrity.survey import REPAIR, Survey, chosen_remotes, notices, survey
-from chatmill.app.terminal.text import printable
+from chatmill.app.terminal.tokens import printable
 
 EPILOG = """Every file is read again: DVC trusts the time and size of a file that it has seen,
 and the mode of a cached one. `chatmill repair` removes or restores what is damaged.

@@ -1,3 +1,5 @@
+"""The files of the workspace, compared with what entries of dvc.lock say about them."""
+
 import hashlib
 from collections.abc import Iterable, Iterator
 from copy import deepcopy

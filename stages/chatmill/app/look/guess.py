@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, NamedTuple
 
-from chatmill.datasets.formats import markers
+from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.mapping import USUAL_NAMES, Speaker
 
 MIN_SHARE = 0.8  # of the rows, in which a column has the expected shape
@@ -212,7 +212,7 @@ SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "
 _MARK = re.compile(r"(?m)^[ \t]*(?:### ?)?([^\W\d_][\w .-]{0,24}?)[ \t]*:(?=\s)")
 _TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|### Instruction:")
 _INLINE = re.compile(r"(?<![\w])(User|Human|Assistant|Bot|GPT|AI|Customer|Agent)[ \t]*:")
-_OPENING = re.compile(rf"[ \t]*(?:### ?)?(?:{'|'.join(markers.ROLES)}):")
+_OPENING = re.compile(rf"[ \t]*(?:### ?)?(?:{'|'.join(chats.ROLES)}):")
 _ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
 MIN_MARKED = 0.8  # of the texts
 
@@ -234,7 +234,7 @@ def marked(texts: Sequence[str]) -> Guess | None:
     guess = Guess(columns={"messages": "."})
     orders = [[name for name in found if name in names] for found in marks]
     guess.roles, guess.first, guess.doubts = name_speakers([order for order in orders if order])
-    if {*names} <= markers.ROLES.keys() and all(_OPENING.match(text.lstrip("\n")) for text in texts[:20]):
+    if {*names} <= chats.ROLES.keys() and all(_OPENING.match(text.lstrip("\n")) for text in texts[:20]):
         guess.format = "markers"
     return guess
 

@@ -9,16 +9,14 @@ from typing import Any
 
 import yaml
 
-from chatmill.app.look.file_kinds import Container, FileKind, ending, kind_of
 from chatmill.app.look.guess import Guess, NoGuessError, text_file
 from chatmill.app.look.rows import guess_rows
-from chatmill.app.look.sample import Sample, fill, first_rows
+from chatmill.app.look.sample import Container, FileKind, Sample, ending, fill, first_rows, kind_of
 from chatmill.conversation import Record
 from chatmill.datasets.formats.containers import files_of, object_rows
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
-from chatmill.datasets.repair import Tally
-from chatmill.datasets.source_parameters import SourceParameters
+from chatmill.datasets.repair import SourceParameters, Tally
 
 ENOUGH = 0.95  # share of kept entries with which no other guess is tried
 MIN_KEPT = 0.8  # share of kept entries below which a section is of little use

@@ -23,13 +23,11 @@ from chatmill.checkpoints.configuration import ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.inference.chat_template import LAYOUTS, ChatmillTemplate, ChatTemplate
 from chatmill.inference.model_loading import find_model, load_model
-from chatmill.model.chat_model import ChatModel, scale_rope_frequencies
-from chatmill.model.checkpoint_loading import CONFIG, model_from_weights
+from chatmill.model.chat_model import CONFIG, ChatModel, model_from_weights, scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.vocabulary.added_tokens import flags_of
 from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, flat, library_of
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, flags_of
 
 _TOKEN = re.compile(
     r"(?P<property>\\[pP](?:\{\^?\w+\}|[A-Z]))|(?P<code>\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\x\{[0-9a-fA-F]+\})"

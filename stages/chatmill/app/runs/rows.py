@@ -13,8 +13,8 @@ from typing import IO, Any
 from safetensors import SafetensorError, safe_open
 
 from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
-from chatmill.app.runs.git_runs import git_states, run_git
-from chatmill.report.metrics import Metrics, dotted, get_nested, valid_text
+from chatmill.app.runs.listing import git_states, run_git
+from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
 from chatmill.report.summary import ENGINE, PROMPT_TOKENS
 

@@ -1,20 +1,93 @@
-"""The endpoints of OpenAI's API for answers and models."""
+"""The endpoints for tokens: ids of texts, texts of ids, and log probabilities."""
 
 import secrets
 from time import time
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Send
 
-from chatmill.app.server import request_models, responses
-from chatmill.app.server.answers import answer_response, start_answers
-from chatmill.app.server.api_errors import HEADER, report_ignored
-from chatmill.app.server.client_tools import client_function, ignored_tools, refused_tools
-from chatmill.app.server.jobs import GenerationConfig
-from chatmill.app.server.models import Models
-from chatmill.app.server.prompts import chat_prompt, text_prompts
-from chatmill.app.server.request_body import encode_without_blocking, parse
-from chatmill.app.server.streaming import CompletionWriter
+from chatmill.app.server import requests, responses
+from chatmill.app.server.answers import CompletionWriter, answer_response, start_answers, submit
+from chatmill.app.server.jobs import GenerationConfig, LogprobsJob
+from chatmill.app.server.models import Model, Models
+from chatmill.app.server.prompts import (
+    chat_prompt,
+    check_ids,
+    client_function,
+    ignored_tools,
+    refused_tools,
+    text_prompts,
+    tokenize_prompt,
+    too_long,
+)
+from chatmill.app.server.requests import encode_without_blocking, parse
+from chatmill.app.server.security import (
+    HEADER,
+    PING_SECONDS,
+    CancellableResponse,
+    report_ignored,
+    send_response,
+    to_api_error,
+)
+from chatmill.inference.sampler import TokenLogprob
+
+TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
+
+
+async def tokenize(models: Models, request: Request) -> Response:
+    """The ids of a text or of a conversation."""
+    parameters, num_bytes = await parse(models, request, requests.TokenizeRequest)
+    model = await models.get(parameters.model)
+    ids = await encode_without_blocking(num_bytes, tokenize_prompt, model, parameters)
+    return responses.json_response({"tokens": ids, "count": len(ids), "max_model_len": model.context})
+
+
+async def detokenize(models: Models, request: Request) -> Response:
+    """The text of ids."""
+    parameters, _ = await parse(models, request, requests.DetokenizeRequest)
+    model = await models.get(parameters.model)
+    check_ids(model, parameters.tokens, model.loaded.tokenizer.vocab_size, "tokens")
+    return responses.json_response({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
+
+
+async def token_logprobs(models: Models, request: Request) -> Response:
+    """Each token of a text, its log probability and the likeliest tokens at its position."""
+    parameters, _ = await parse(models, request, requests.TokensRequest)
+    model = await models.get(parameters.model)
+    check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
+    if len(parameters.ids) > model.context:
+        raise too_long(len(parameters.ids), model.context, "ids")
+    job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
+    submit(model, job)
+
+    async def respond(send: Send) -> None:
+        logprobs: list[TokenLogprob] = []
+        try:
+            while latest := await job.results.get_all():
+                logprobs += latest
+                await job.results.wait_closed(PING_SECONDS)
+        finally:
+            model.scheduler.cancel(job)
+        if job.error:
+            raise to_api_error(job.error)
+        entries = token_entries(parameters.ids, logprobs, model)
+        await send_response(send, responses.json_response({"tokens": entries}))
+
+    return CancellableResponse(respond)
+
+
+def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) -> list[responses.JsonObject]:
+    """The entries of /tokens; the first token has no probability, as nothing precedes it."""
+    tokenizer = model.loaded.tokenizer
+    result = [{**responses.token_entry(ids[0], None, tokenizer), "top": []}]
+    for token, logprob, top_logprobs in logprobs:
+        top = [responses.token_entry(i, value, tokenizer) for i, value in top_logprobs]
+        result.append({**responses.token_entry(token, logprob, tokenizer), "top": top})
+    return result
+
+
+# The endpoints of OpenAI's API for answers and models.
 
 IGNORED_TOOLS = (
     "chatmill: a client declares tools that the model cannot call; they are ignored, and the answers' header "
@@ -24,7 +97,7 @@ IGNORED_TOOLS = (
 
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
-    parameters, num_bytes = await parse(models, request, request_models.ChatRequest)
+    parameters, num_bytes = await parse(models, request, requests.ChatRequest)
     model = await models.get(parameters.model)
 
     # Tools: the client's calculator, if the model was trained to call one.
@@ -48,7 +121,7 @@ async def create_chat_completion(models: Models, request: Request) -> Response:
 
 async def create_completion(models: Models, request: Request) -> Response:
     """Continue a text, or several."""
-    parameters, num_bytes = await parse(models, request, request_models.CompletionRequest)
+    parameters, num_bytes = await parse(models, request, requests.CompletionRequest)
     model = await models.get(parameters.model)
     config = generation_config(models, parameters, parameters.max_tokens, parameters.logprobs)
     prompts = await encode_without_blocking(num_bytes, text_prompts, model, parameters)
@@ -75,7 +148,7 @@ async def show_model(models: Models, request: Request) -> Response:
 
 
 def generation_config(
-    models: Models, parameters: request_models.GenerationRequest, max_tokens: int | None, num_logprobs: int | None
+    models: Models, parameters: requests.GenerationRequest, max_tokens: int | None, num_logprobs: int | None
 ) -> GenerationConfig:
     """The parameters of a request, with the server's defaults for those that it leaves out."""
     sampling = parameters.sampling(models.options.sampling, secrets.randbits(32))

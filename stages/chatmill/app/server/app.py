@@ -1,35 +1,182 @@
-"""The server: the ASGI application, its start and its shutdown."""
+"""The pages and their scripts and styles: files of the package, read once."""
 
 import asyncio
+import hashlib
+import json
 import logging
 import socket
 import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import deepcopy
-from pathlib import Path
+from functools import partial
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePath
 from types import TracebackType
+from typing import Any, NamedTuple
 
 import uvicorn
 import uvicorn.logging
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from chatmill.app.server import assets, routes, runs, verdicts
-from chatmill.app.server.api_errors import (
+from chatmill.app.server import api, requests, runs
+from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
+from chatmill.app.server.security import (
     HEADER,
     ApiError,
     IgnoredParametersMiddleware,
+    SecurityMiddleware,
     handle_api_error,
     handle_exception,
     handle_http_exception,
 )
-from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
-from chatmill.app.server.security import SecurityMiddleware
+
+SCRIPT = "text/javascript"
+MEDIA_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": SCRIPT,
+    ".mjs": SCRIPT,
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webmanifest": "application/manifest+json",
+}
+PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
+WORKER = "offline/worker.js"
+
+
+def asset_routes() -> list[Route]:
+    """One route for each page, and one for all scripts and styles."""
+    contents = dict(sorted(_contents(files("chatmill.app.server").joinpath("static"))))
+    if WORKER in contents:
+        contents[WORKER] = _release(contents) + contents[WORKER]
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in contents:  # a name is looked up, never opened, so no path leads out of the folder
+            raise ApiError(404, f"{name!r:.100}: no such file")
+        return _response(name, contents[name])
+
+    def page(name: str) -> Route:
+        async def show(_: Request) -> Response:
+            return _response(PAGES[name], contents[PAGES[name]])
+
+        return Route(name, show)
+
+    return [*(page(name) for name in PAGES if PAGES[name] in contents), Route("/assets/{name:path}", asset)]
+
+
+def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            yield from _contents(entry, f"{name}/")
+        elif PurePath(name).suffix in MEDIA_TYPES:
+            yield name, entry.read_bytes()
+
+
+def _release(contents: Mapping[str, bytes]) -> bytes:
+    """The first line of the service worker: the addresses of all files, and a version that changes with any of them."""
+    version = hashlib.sha256(b"".join(b"%b %d %b" % (name.encode(), len(one), one) for name, one in contents.items()))
+    addresses = [*PAGES, *(f"/assets/{name}" for name in contents if name not in (WORKER, *PAGES.values()))]
+    return (
+        f"globalThis.RELEASE = {json.dumps({'version': version.hexdigest()[:16], 'addresses': addresses})};\n".encode()
+    )
+
+
+def _response(name: str, content: bytes) -> Response:
+    headers = {"Cache-Control": "no-cache"} | ({"Service-Worker-Allowed": "/"} if name == WORKER else {})
+    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers=headers)
+
+
+# The routes of all endpoints, and their description as /openapi.json.
+
+Handler = Callable[[Models, Request], Awaitable[Response]]
+
+
+class Endpoint(NamedTuple):
+    """An endpoint: its handler, and the parameters of its body; None for a GET."""
+
+    handle: Handler
+    request_type: type[requests.ModelRequest] | None = None
+
+
+ENDPOINTS = {
+    "/v1/chat/completions": Endpoint(api.create_chat_completion, requests.ChatRequest),
+    "/v1/completions": Endpoint(api.create_completion, requests.CompletionRequest),
+    "/tokenize": Endpoint(api.tokenize, requests.TokenizeRequest),
+    "/detokenize": Endpoint(api.detokenize, requests.DetokenizeRequest),
+    "/tokens": Endpoint(api.token_logprobs, requests.TokensRequest),
+    "/health": Endpoint(api.health),
+    "/v1/models": Endpoint(api.list_models),
+    "/v1/models/{name}": Endpoint(api.show_model),
+}
+
+
+def api_routes(models: Models) -> list[Route]:
+    """One route for each endpoint."""
+    description = JSONResponse(openapi())
+
+    async def show_openapi(_: Request) -> Response:
+        return description
+
+    return [
+        *(
+            Route(
+                path.replace("{name}", "{name:path}"),
+                partial(endpoint.handle, models),
+                methods=["POST" if endpoint.request_type else "GET"],
+            )
+            for path, endpoint in ENDPOINTS.items()
+        ),
+        Route("/openapi.json", show_openapi),
+    ]
+
+
+def openapi() -> dict[str, Any]:
+    """The description of all endpoints, in OpenAPI 3.1."""
+    types = [endpoint.request_type for endpoint in ENDPOINTS.values() if endpoint.request_type]
+    _, schemas = models_json_schema(
+        [(request_type, "validation") for request_type in types], ref_template="#/components/schemas/{model}"
+    )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."},
+        "paths": {path: _operation(path, endpoint) for path, endpoint in ENDPOINTS.items()},
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}, {}],
+    }
+
+
+def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "summary": (endpoint.handle.__doc__ or "").partition("\n")[0],
+        "responses": {"200": {"description": "the result"}, "default": {"description": "an error"}},
+    }
+    if "{name}" in path:
+        schema = {"type": "string"}
+        operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
+    if endpoint.request_type is None:
+        return {"get": operation}
+    body = {"$ref": f"#/components/schemas/{endpoint.request_type.__name__}"}
+    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return {"post": operation}
+
+
+# The server: the ASGI application, its start and its shutdown.
 
 KEEP_ALIVE_SECONDS = 30  # after which an idle connection is closed
 MAX_CONNECTIONS = 512  # at once; others are refused with status 503
@@ -45,14 +192,14 @@ def create_app(
     chat: LoadedChat | None = None,
 ) -> Starlette:
     """The ASGI application: API, runs and pages; `chat` opens in the page."""
-    judge = verdicts.Verdicts(known_runs, Path.cwd())
+    judge = runs.Verdicts(known_runs, Path.cwd())
     app = Starlette(
         routes=[
-            *routes.routes(models),
-            *verdicts.routes(judge),
+            *api_routes(models),
+            *runs.verdict_routes(judge),
             *runs.routes(known_runs),
             *loaded_chat_routes(chat),
-            *assets.routes(),
+            *asset_routes(),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),

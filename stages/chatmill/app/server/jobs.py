@@ -10,8 +10,14 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from chatmill.inference.chat_session import PromptBuilder
-from chatmill.inference.generation import Generation, IncrementalDetokenizer
-from chatmill.inference.sampler import Sampler, Sampling, TokenLogprob, token_logprob
+from chatmill.inference.sampler import (
+    Generation,
+    IncrementalDetokenizer,
+    Sampler,
+    Sampling,
+    TokenLogprob,
+    token_logprob,
+)
 
 Result = TypeVar("Result")
 

@@ -13,14 +13,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chatmill.app.named_models import fetch_model
-from chatmill.app.server.api_errors import ApiError
 from chatmill.app.server.scheduler import Scheduler
+from chatmill.app.server.security import ApiError
 from chatmill.app.terminal.saved_chats import read_numbered_chat, to_json_line
 from chatmill.app.terminal.terminal_chat import notify
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.inference.sampler import Sampling
-from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 
 class LoadedChat(NamedTuple):

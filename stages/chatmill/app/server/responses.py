@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
-from chatmill.app.server.client_tools import ClientCall
 from chatmill.app.server.jobs import CompletionJob
+from chatmill.app.server.prompts import ClientCall
 from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer

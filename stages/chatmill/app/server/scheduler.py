@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.server.api_errors import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.app.server.jobs import Job
+from chatmill.app.server.security import DeadlineExceeded, QueueFull, SchedulerStopped
 from chatmill.engines.engine import BatchedChat, Engine, make_chat_batch
 from chatmill.inference.chat_session import common_prefix_length
-from chatmill.pipeline.user_errors import USER_ERRORS
+from chatmill.pipeline.processes import USER_ERRORS
 
 CHUNK_SECONDS = 0.05  # for a chunk of a prompt, which is prefilled between two decoding steps
 MIN_CHUNK, MAX_CHUNK = 8, 256  # tokens; a longer chunk is no faster

@@ -1,20 +1,189 @@
-"""Who may ask this server: the check of origin and API key, and headers that protect a browser.
+"""Errors in the format of OpenAI's API."""
 
-Hosts are checked by starlette's TrustedHostMiddleware, so that no page reaches a local server by a name of its own
-(DNS rebinding). TLS and limits for the open internet are the business of a proxy before it.
-"""
-
+import asyncio
 import base64
 import binascii
 import hmac
+import json
 import os
-from collections.abc import Collection
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from ipaddress import ip_address
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chatmill.app.server.api_errors import ApiError
+ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+}
+RETRY_AFTER_SECONDS = 2  # in the Retry-After header of a busy server
+
+
+class QueueFull(Exception):
+    """The queue of waiting requests is full."""
+
+
+class SchedulerStopped(Exception):
+    """The scheduler takes no more jobs, or ended this one."""
+
+
+class DeadlineExceeded(Exception):
+    """A job took longer than the time limit."""
+
+
+class ApiError(Exception):
+    """An error response: the HTTP status, a message, and the parameter it is about."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as a JSON object."""
+        error_type = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
+        headers |= (
+            {"WWW-Authenticate": 'Basic realm="chatmill: any name, and the API key as password"'}
+            if self.status == 401
+            else {}
+        )
+        headers |= {"Connection": "close"} if self.status == 408 else {}
+        return JSONResponse(self.as_dict(), self.status, headers)
+
+    def as_json(self) -> bytes:
+        return json.dumps(self.as_dict()).encode()
+
+
+def to_api_error(error: Exception) -> ApiError:
+    """The ApiError for an exception that ended a job."""
+    match error:
+        case QueueFull():
+            return ApiError(429, f"the server is busy: {error}", code="queue_full")
+        case SchedulerStopped():
+            return ApiError(503, str(error), code="stopping")
+        case DeadlineExceeded():
+            return ApiError(504, str(error), code="time_limit")
+        case ValueError():
+            return ApiError(500, str(error), code="model_failed")
+        case _:
+            return ApiError(503, str(error) or "out of memory", code="out_of_memory")
+
+
+async def handle_api_error(_: Request, error: Exception) -> Response:
+    """Starlette's handler of ApiError; it is async because Starlette would call another one in a thread."""
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def handle_http_exception(request: Request, error: Exception) -> Response:
+    """Starlette's handler of HTTPException, which is raised where no route matches."""
+    status = getattr(error, "status_code", 404)
+    messages = {404: "page not found", 405: f"method {request.method} not allowed"}
+    response = ApiError(status, f"{request.url.path}: {messages.get(status, error)}").response()
+    response.headers.update(getattr(error, "headers", None) or {})
+    return response
+
+
+async def handle_exception(_: Request, __: Exception) -> Response:
+    """Starlette's handler of all other exceptions, which are logged to stderr."""
+    return ApiError(500, "internal server error: see the server's log").response()
+
+
+# The response header that names the parameters of a request that were ignored.
+
+HEADER = "X-Ignored-Parameters"
+MAX_NAMES, MAX_LENGTH = 20, 40  # names in the header, characters of each
+_STATE = "ignored_parameters"
+
+
+class IgnoredParametersMiddleware:
+    """ASGI middleware: adds the header where a handler has called `report_ignored`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Message) -> None:
+            names = scope.get("state", {}).get(_STATE)
+            if message["type"] == "http.response.start" and names:
+                MutableHeaders(scope=message)[HEADER] = header_value(names)
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
+
+
+def report_ignored(request: Request, names: Sequence[str]) -> None:
+    """Name parameters in the header of the response, after those that were named before."""
+    setattr(request.state, _STATE, [*getattr(request.state, _STATE, ()), *names])
+
+
+def header_value(names: Sequence[str]) -> str:
+    """The names, in which all but letters, digits, `_`, `.` and `-` is replaced: `user, metadata`."""
+    shown = [re.sub(r"[^A-Za-z0-9_.-]", "?", name[:MAX_LENGTH]) for name in names[:MAX_NAMES]]
+    return ", ".join(shown) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+# Responses that are cancelled when the client disconnects, and server-sent events.
+
+PING_SECONDS = 10  # after which a comment is sent to keep a silent connection alive
+EVENT = b"data: %b\n\n"
+
+
+class CancellableResponse(Response):
+    """A response whose producer is cancelled when the client disconnects."""
+
+    def __init__(self, respond: Callable[[Send], Awaitable[None]]) -> None:
+        super().__init__()
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        responding = asyncio.ensure_future(self._respond(send))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({responding, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            unfinished = [task for task in (responding, disconnect) if not task.done()]
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+        if responding.done() and not responding.cancelled():
+            responding.result()
+
+
+async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
+    """Send server-sent events, and the one that ends them; None is sent as a ping."""
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async for event in events:
+        body = b": still here\n\n" if event is None else EVENT % event
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
+
+
+async def send_response(send: Send, response: Response) -> None:
+    await response({"type": "http"}, _receive_disconnect, send)
+
+
+async def _receive_disconnect() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+# Who may ask this server: the check of origin and API key, and headers that protect a browser.
 
 PUBLIC_PATHS = ("/", "/runs", "/health")  # need no key, as they show nothing of the models
 SECURITY_HEADERS = {

@@ -32,8 +32,8 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from chatmill.app.terminal.slash_commands import SLASH_COMMANDS, run_command
 from chatmill.app.terminal.terminal_chat import SETTINGS, TerminalChat, notify
-from chatmill.app.terminal.text import plural
-from chatmill.pipeline.user_errors import USER_ERRORS, error_line
+from chatmill.app.terminal.tokens import plural
+from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 MAX_CHARACTERS, MAX_LINES = 1000, 10  # of a text that is not folded
 FIRST, LAST = 0xD800, 0xDBFF

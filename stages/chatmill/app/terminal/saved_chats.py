@@ -17,8 +17,8 @@ from typing import Any
 
 from chatmill.app.inputs import read_input_file, text_or_messages
 from chatmill.conversation import Conversation, Message, Record, check_turns
-from chatmill.datasets.formats import markers
-from chatmill.pipeline.user_errors import error_line
+from chatmill.datasets.formats import chats
+from chatmill.pipeline.processes import error_line
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
@@ -105,7 +105,7 @@ def read_chat(file: Path, number: int) -> Conversation:
     content = read_input_file(file, number)
     content = text_or_messages(content) if isinstance(content, Record) else content
     try:
-        conversation = markers.conversation({"text": content.rstrip()}) if isinstance(content, str) else content
+        conversation = chats.from_markers({"text": content.rstrip()}) if isinstance(content, str) else content
         check_turns(conversation)
         for part in (part for message in conversation for part in message.parts):
             check_text(part.text)

@@ -16,8 +16,14 @@ from chatmill.app.terminal.terminal_chat import (
     format_stats,
     notify,
 )
-from chatmill.app.terminal.text import format_duration, plural
-from chatmill.app.terminal.tokens import show_likeliest, show_probabilities, show_text_tokens, show_tokens
+from chatmill.app.terminal.tokens import (
+    format_duration,
+    plural,
+    show_likeliest,
+    show_probabilities,
+    show_text_tokens,
+    show_tokens,
+)
 from chatmill.conversation import Message
 
 KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, inserts a newline. Tab

@@ -13,7 +13,7 @@ from typing import Any
 from wcwidth import wrap
 
 from chatmill.app.terminal.saved_chats import Transcript
-from chatmill.app.terminal.text import WordWrap, format_duration, format_size, plural, printable
+from chatmill.app.terminal.tokens import WordWrap, format_duration, format_size, plural, printable
 from chatmill.conversation import Conversation
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession

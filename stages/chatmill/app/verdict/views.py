@@ -16,15 +16,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatmill.app.measurement import ScoredDocument, corpus_nats, encode_documents
-from chatmill.app.terminal.text import StyledLine, wrap_text
-from chatmill.app.terminal.tokens import DARK, aligned
-from chatmill.app.verdict.compared_runs import LIMIT, Run, measure_run, read_compared, scored_the_same, which_text
-from chatmill.app.verdict.verdict import Difference, Side, baseline_bits, differences, frontier, sentence
+from chatmill.app.terminal.tokens import DARK, StyledLine, aligned, wrap_text
+from chatmill.app.verdict.verdict import (
+    LIMIT,
+    Difference,
+    Run,
+    Side,
+    baseline_bits,
+    differences,
+    frontier,
+    measure_run,
+    read_compared,
+    scored_the_same,
+    sentence,
+    which_text,
+)
 from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.intervals import Estimate
 from chatmill.report import markup
-from chatmill.report.markup import Html, tag
-from chatmill.report.metrics import bits_range, in_bits, number, percent, percent_range
+from chatmill.report.markup import Html, bits_range, in_bits, number, percent, percent_range, tag
 
 NUM_DOCUMENTS = 20
 MIN_BITS = 1.0  # of a document or word that is told

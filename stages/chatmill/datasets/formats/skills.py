@@ -17,7 +17,7 @@ from chatmill.calculator import calculate
 from chatmill.conversation import Message, Part, declare_tools
 from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.split import SplitName, on_side, split_position
-from chatmill.talk.yaml_file import StrictModel, read_yaml
+from chatmill.talk.persona import StrictModel, read_yaml
 
 Texts = Annotated[list[str], Field(min_length=1)]
 Operation = Literal["+", "-", "*", "/"]

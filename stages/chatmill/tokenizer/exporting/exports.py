@@ -16,15 +16,20 @@ from chatmill.tokenizer.encoding import backends as tiktoken_ranks
 from chatmill.tokenizer.exporting.readers import ExportFormat, add_readers
 from chatmill.tokenizer.formats.binary import write_binary
 from chatmill.tokenizer.formats.llama2c import greedy_unsupported_reason, write_llama2c
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary import sentencepiece_model
-from chatmill.tokenizer.vocabulary.added_tokens import assumed_special, flags_of
-from chatmill.tokenizer.vocabulary.huggingface import write_huggingface
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
-from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL
-from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary, byte_pair_merge
+from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL, write_huggingface
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    TEXT_KINDS,
+    Kind,
+    Vocabulary,
+    assumed_special,
+    byte_pair_merge,
+    flags_of,
+)
 
 # Export a tokenizer to every format that can express it; for the others, find a text with other ids.
 

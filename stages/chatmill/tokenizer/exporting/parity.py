@@ -12,10 +12,16 @@ from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 from chatmill.tokenizer.formats.binary import open_binary
-from chatmill.tokenizer.formats.legacy_files import has_no_capitals, merges_file_of
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
-from chatmill.tokenizer.formats.tiktoken_files import read_description, read_ranks, read_tiktoken, read_tiktoken_pickle
+from chatmill.tokenizer.formats.tiktoken_files import (
+    has_no_capitals,
+    merges_file_of,
+    read_description,
+    read_ranks,
+    read_tiktoken,
+    read_tiktoken_pickle,
+)
 from chatmill.tokenizer.formats.tokenizer_loading import detect_format, tokenizer_file
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 

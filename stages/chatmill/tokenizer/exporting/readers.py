@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
+from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import (
     METASPACE,

@@ -32,8 +32,7 @@ from typing import Any, NamedTuple, Self
 
 from chatmill.conversation import BOS, IM_END
 from chatmill.tokenizer.formats.llama2c import RECORD_HEADER, longest_token, token_records
-from chatmill.tokenizer.formats.reference_encoder import ReferenceEncoder
-from chatmill.tokenizer.formats.validation import check_vocabulary
+from chatmill.tokenizer.formats.validation import ReferenceEncoder, check_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 MAGIC = b"chatmill"

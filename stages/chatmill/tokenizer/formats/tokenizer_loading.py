@@ -9,17 +9,18 @@ from typing import Any, Literal
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import MAGIC, read_binary
-from chatmill.tokenizer.formats.legacy_files import (
+from chatmill.tokenizer.formats.tiktoken_files import (
     MERGES_FILES,
     VOCAB_TXT,
+    description_file,
     merges_file_of,
+    read_tiktoken,
+    read_tiktoken_pickle,
     read_vocab_and_merges,
     read_vocab_txt,
     vocabulary_file_of,
 )
-from chatmill.tokenizer.formats.tiktoken_files import description_file, read_tiktoken, read_tiktoken_pickle
 from chatmill.tokenizer.formats.validation import check_vocabulary
-from chatmill.tokenizer.vocabulary.added_tokens import without_post_processor
 from chatmill.tokenizer.vocabulary.preprocessing import (
     adds_prefix_space,
     changed_text,
@@ -29,7 +30,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
 from chatmill.tokenizer.vocabulary.sentencepiece_model import read_sentencepiece_model
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, without_post_processor
 
 TokenizerFormat = Literal[
     "tokenizer_json", "vocab_and_merges", "vocab_txt", "sentencepiece", "ranks", "pickle", "binary"

@@ -1,14 +1,24 @@
-"""Check that a vocabulary from a file can encode every text in bounded time, without a crash or loss."""
+"""A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
+
+Text is split into the matches of the vocabulary's pattern, and one algorithm turns each piece into ids. Without a
+pattern the text is split only at U+2581: tokens write a space as U+2581, so in text it is a piece of its own that no
+token covers. The preprocessing of an external tokenizer comes first, and its added tokens are found before or after it.
+"""
 
 import math
 import re
 import sys
 import unicodedata
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 import regex
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.vocabulary.patterns import (
+    ANYTHING,
     PATTERN_SAMPLE,
     PATTERNS,
     bounded,
@@ -18,9 +28,198 @@ from chatmill.tokenizer.vocabulary.patterns import (
     tiktoken_pretokens,
     unbounded_atoms,
 )
-from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, patterns_of
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor, float32, patterns_of
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
-from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary, check_lengths
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    CONTINUING_SUBWORD_PREFIX,
+    TEXT_KINDS,
+    AddedTokenSearch,
+    Kind,
+    Vocabulary,
+    check_lengths,
+)
+
+METASPACE_OR_REST = "\u2581|[^\u2581]+"
+SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less
+UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
+CACHE_SIZE, MAX_CACHED_CHARACTERS = 1 << 16, 64  # the number of cached pieces, and their length: words recur
+MAX_CHARACTERS = 100  # of a piece; WordPiece takes a longer one for unknown, if it has an unknown token
+
+
+class ReferenceEncoder:
+    """Encodes text by the algorithm that the vocabulary names."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        added = vocabulary.added_tokens
+        self._steps = None
+        if vocabulary.steps is not None:
+            self._steps = Preprocessor(vocabulary.steps, [token.content.replace(" ", METASPACE) for token in added])
+        tokenizers = self._steps is not None and self._steps.library == "tokenizers"
+        scored = vocabulary.algorithm == "viterbi" and not tokenizers  # SentencePiece gives them scores, best of all
+        late = [token for token in added if self._steps and (token.normalized or not tokenizers) and not scored]
+        self._early_search = AddedTokenSearch(token for token in added if token not in late and not scored)
+        self._late_search = AddedTokenSearch(late, self._as_normalized)
+        self._marked = vocabulary.spelling == "marked"
+        pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and self._steps is None else ANYTHING)
+        self._split = Split(Regex(pattern), "removed", invert=True)
+        self._scores = self._steps.scores(vocabulary.scores) if self._steps else vocabulary.scores
+        ids: dict[Kind, dict[bytes, int]] = {kind: {} for kind in Kind}
+        for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+            ids[kind][token] = index
+        self._normal, self._continuation = ids[Kind.NORMAL], ids[Kind.CONTINUATION]
+        self._initial = self._normal
+        if vocabulary.spelling == "plain":  # a word that begins with the prefix is taken for a continuation
+            self._initial |= {CONTINUING_SUBWORD_PREFIX.encode() + token: i for token, i in self._continuation.items()}
+        self._byte = {token[0]: i for token, i in (ids[Kind.FALLBACK] or self._normal).items() if len(token) == 1}
+        self._unknown = next(iter(ids[Kind.UNKNOWN].values()), None) if not ids[Kind.FALLBACK] else None
+        self._longest = max(map(len, vocabulary.tokens)) + len(CONTINUING_SUBWORD_PREFIX)
+        scores = [self._scores[index] for index in self._normal.values()]
+        self._least, highest = min(scores, default=0.0), max([*scores, SMALLEST_FLOAT32])
+        self._candidates = {token: (index, self._scores[index]) for token, index in self._normal.items()}
+        for token, index in ids[Kind.ADDED].items() if scored else ():
+            length = len(token.replace(b" ", METASPACE.encode()))
+            self._candidates[token] = (index, float32(length * highest - 0.1))
+        self._round_score = self._steps.round_score if self._steps else float32
+        self._merges = {
+            pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])
+            for rank, pair in enumerate(vocabulary.merges)
+        }
+        algorithm: Callable[[str], list[int]] = {
+            "lookup": self._lookup,
+            "merge": self._merge,
+            "wordpiece": self._wordpiece,
+            "viterbi": self._viterbi,
+        }[vocabulary.algorithm]
+        self._ids_of, self._ids_of_short = algorithm, lru_cache(CACHE_SIZE)(algorithm)
+        self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; never control ids."""
+        ids: list[int] = []
+        for piece in self._pieces(text):
+            piece_ids = [piece] if isinstance(piece, int) else self._ids_in(piece)
+            ids += piece_ids if self._unknown is None else self._fuse_unknown(piece_ids)
+        return ids
+
+    def _as_normalized(self, content: str) -> str:
+        assert self._steps is not None, "only then is a token searched in normalised text"
+        tokenizers = self._steps.library == "tokenizers"
+        return self._steps.normalize(content) if tokenizers else content.replace(" ", METASPACE)
+
+    def _ids_in(self, piece: str) -> list[int]:
+        ids: list[int] = []
+        for stretch in [piece] if self._joined is None else _split_unmergeable(piece, self._joined):
+            ids += self._ids_of_short(stretch) if len(stretch) < MAX_CACHED_CHARACTERS else self._ids_of(stretch)
+        return ids
+
+    def _pieces(self, text: str) -> Iterator[str | int]:
+        for stretch in self._stretches(text):
+            if isinstance(stretch, int):
+                yield stretch
+                continue
+            plain = stretch.replace(METASPACE, " ") if self._marked and self._steps else stretch
+            yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
+
+    def _stretches(self, text: str) -> Iterator[str | int]:
+        for part in self._early_search.split(text):
+            if self._steps is None or isinstance(part, int):
+                yield part
+                continue
+            for stretch in self._late_search.split(self._steps.normalize(part)):
+                yield from [stretch] if isinstance(stretch, int) else self._steps.split(stretch)
+
+    def _lookup(self, piece: str) -> list[int]:
+        data = piece.encode()
+        return [self._normal[data]] if data in self._normal else [self._byte[byte] for byte in data]
+
+    def _merge(self, piece: str) -> list[int]:
+        """The complete piece, or else its bytes (without a pattern: characters) merged by pairs, lowest rank first."""
+        if self._marked:
+            ids = [index for character in piece for index in self._character(character.encode())]
+        else:
+            ids = self._lookup(piece)
+        while len(ids) > 1:
+            (_, merged), place = min(
+                (self._merges.get(pair, (len(self._merges), -1)), place) for place, pair in enumerate(pairwise(ids))
+            )
+            if merged < 0:
+                break
+            ids[place : place + 2] = [merged]
+        return ids
+
+    def _wordpiece(self, piece: str) -> list[int]:
+        """From the left, the longest entry each time: the first one initial, the others continuations."""
+        if self._unknown is not None and len(piece) > MAX_CHARACTERS:
+            return [self._unknown]
+        data, entries = piece.encode(), self._initial
+        ids: list[int] = []
+        while data:
+            lengths = range(min(len(data), self._longest), 0, -1)
+            length = next((n for n in lengths if data[:n] in entries), None)
+            if length is None:
+                assert self._unknown is not None, "a byte without a token"
+                return [self._unknown]
+            ids.append(entries[data[:length]])
+            data, entries = data[length:], self._continuation
+        return ids
+
+    def _viterbi(self, piece: str) -> list[int]:
+        """The split with the greatest sum of scores; of equal ones, that with the longest token before each place.
+
+        Sums are rounded at each step as in the original library.
+        """
+        data = piece.encode()
+        best: dict[int, tuple[float, int, list[int]]] = {
+            0: (0.0, 0, [])
+        }  # by end: sum, start and ids of the best last token
+        starts = [place for place, byte in enumerate(data) if byte & 0xC0 != 0x80]
+        for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
+            total = best[start][0]
+            candidates = [
+                (entry[1], stop, [entry[0]])
+                for stop in range(start + 1, min(start + self._longest, len(data)) + 1)
+                if (entry := self._candidates.get(data[start:stop])) is not None
+            ]
+            if all(stop != following for _, stop, _ in candidates):
+                score = self._round_score(self._least - UNKNOWN_PENALTY)
+                candidates.append((score, following, self._character(data[start:following])))
+            for score, stop, ids in candidates:
+                reached = self._round_score(total + score)
+                if stop not in best or reached > best[stop][0]:
+                    best[stop] = (reached, start, ids)
+        result: list[int] = []
+        end = len(data)
+        while end:
+            _, end, ids = best[end]
+            result[:0] = ids
+        return result
+
+    def _character(self, character: bytes) -> list[int]:
+        """The id of a character's token, or else the ids of its bytes or the unknown id."""
+        if character in self._normal:
+            return [self._normal[character]]
+        return [self._byte[byte] for byte in character] if self._unknown is None else [self._unknown]
+
+    def _fuse_unknown(self, ids: list[int]) -> list[int]:
+        return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
+
+
+def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str]:
+    """Split a piece between characters that are adjacent in no token: no merge crosses such a place."""
+    start = 0
+    for place, pair in enumerate(pairwise(piece), start=1):
+        if pair not in joined:
+            yield piece[start:place]
+            start = place
+    yield piece[start:]
+
+
+def _adjacent_characters(vocabulary: Vocabulary) -> set[tuple[str, str]]:
+    texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
+    return {pair for text in texts for pair in pairwise(text)}
+
+
+# Check that a vocabulary from a file can encode every text in bounded time, without a crash or loss.
 
 MAX_PATTERN = 2000  # characters
 MAX_UNBOUNDED_QUANTIFIERS = 3  # `+` and `*` in one alternative: with more, a long run of spaces takes very long

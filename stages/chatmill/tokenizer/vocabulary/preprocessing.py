@@ -6,6 +6,7 @@ chatmill.tokenizer.vocabulary.preprocessing says what it holds, and runs it.
 import base64
 import json
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypedDict
@@ -15,7 +16,14 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer
 
-from chatmill.tokenizer.vocabulary.added_tokens import float32
+_FLOAT32 = struct.Struct("<f")
+
+
+def float32(value: float) -> float:
+    """The nearest float32, which every format stores exactly."""
+    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    return number
+
 
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")

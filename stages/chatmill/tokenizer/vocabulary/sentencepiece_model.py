@@ -11,7 +11,6 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
-from chatmill.tokenizer.vocabulary.added_tokens import AddedToken
 from chatmill.tokenizer.vocabulary.preprocessing import (
     METASPACE,
     from_normalizer_spec,
@@ -22,6 +21,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, sentencepi
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     UNUSED_PREFIX,
+    AddedToken,
     Kind,
     MergePair,
     Vocabulary,

@@ -1,19 +1,36 @@
-"""The tokenizer's folder: its files, and the control and unused tokens that every tokenizer gets.
+r"""The files with which transformers and similar libraries load a tokenizer and render conversations.
 
-tokenizer.json            canonical
-chatmill_tokenizer.json   type, algorithm, pattern, control tokens, sizes, fingerprint
-tokenizer.model           for SentencePiece types
-manifest.json
+The Jinja template renders the same text as chatmill.conversation, including `<|bos|>`, from messages as
+chatmill.datasets.formats.chats reads them. A calculator call is rendered as its expression, other calls as JSON,
+each followed by its result. Message text is escaped, because these libraries take a control token's name in text for
+the token. What this format cannot express is an error.
+
+It keeps to what the Jinja of transformers, @huggingface/jinja, ONNX Runtime GenAI and llama.cpp have in common: no
+`replace`, no `in` for strings, no method on what a macro returns. The template `training` also marks answers, for
+`apply_chat_template(messages, chat_template="training", return_assistant_tokens_mask=True)` of transformers.
 """
 
 import json
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from chatmill.conversation import CONTROL_TOKENS
+from chatmill.conversation import (
+    BOS,
+    CALL_END,
+    CALL_START,
+    CONTROL_TOKENS,
+    IM_END,
+    IM_START,
+    MARKERS,
+    OUTPUT_END,
+    OUTPUT_START,
+    PAD,
+    TemplateName,
+)
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     read_sentencepiece_model,
@@ -30,6 +47,208 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Vocabulary,
     unused_names,
 )
+
+CHAT_TEMPLATES = "additional_chat_templates"  # the folder in which transformers looks for named templates
+SPECIAL_TOKEN_NAMES = {  # for each, the first of these tokens that the tokenizer has
+    "bos_token": (BOS, "<s>", "<|begin_of_text|>"),
+    "eos_token": (IM_END, "</s>", "<|eot_id|>", "<|endoftext|>"),
+    "pad_token": (PAD, "<pad>", "[PAD]"),
+    "cls_token": ("[CLS]",),
+    "sep_token": ("[SEP]",),
+    "mask_token": ("[MASK]",),
+}
+_TEMPLATE = r"""
+{%- macro escape(text) -%}
+    {{- (text.split('<\\') | join('<\\\\')).split('<|') | join('<\\|') -}}
+{%- endmacro -%}
+{%- macro text_of(message) -%}
+    {%- if message.content is string -%}
+        {{- message.content -}}
+    {%- else -%}
+        {%- for part in message.content or [] -%}
+            {{- part.text if part.text is string else raise_exception('content: expected text') -}}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro unescape_slashes(json) -%}
+    {%- for piece in json.split('\\\\') -%}
+        {%- if piece.split('\\u') | length > 1 -%}
+            {{- raise_exception('tool_calls: a string of arguments must not contain \\u: pass an object') -}}
+        {%- endif -%}
+        {{- ('' if loop.first else '\\\\') + (piece.split('\\/') | join('/')) -}}
+    {%- endfor -%}
+{%- endmacro -%}
+{%- macro space_out(json) -%}
+    {%- set state = namespace(quoted=false) -%}
+    {%- for piece in json.split('"') -%}
+        {{- '' if loop.first else '"' -}}
+        {%- if state.quoted -%}
+            {{- piece -}}
+            {%- set state.quoted = (piece.split('\\\\') | last).endswith('\\') -%}
+        {%- else -%}
+            {%- set bare = (piece.split(' ') | join('')).split('\t') | join('') -%}
+            {%- set bare = (bare.split('\n') | join('')).split('\r') | join('') -%}
+            {{- (bare.split(',') | join(', ')).split(':') | join(': ') -}}
+            {%- set state.quoted = true -%}
+        {%- endif -%}
+    {%- endfor -%}
+{%- endmacro -%}
+{%- macro call_text(function) -%}
+    {%- set given = function.arguments if function.arguments is defined else {} -%}
+    {%- if given is string -%}
+        {%- set json = unescape_slashes(given) -%}
+        {%- set json = space_out(json) -%}
+        {%- set pieces = json.split('"') -%}
+        {%- if not (json.startswith('{') and json.endswith('}')) -%}
+            {{- raise_exception('tool_calls: arguments: expected an object') -}}
+        {%- elif function.name != 'calculator' -%}
+            {{- '{"name": ' + (function.name | tojson) + ', "arguments": ' + json + '}' -}}
+        {%- elif pieces | length == 5 and json == '{"expression": "' + pieces[3] + '"}'
+              and pieces[3].split('\\') | length == 1 -%}
+            {{- pieces[3] -}}
+        {%- else -%}
+            {{- raise_exception('tool_calls: arguments of calculator: expected {"expression": "2*3"}') -}}
+        {%- endif -%}
+    {%- elif function.name == 'calculator' and given is mapping and given.expression is string -%}
+        {{- given.expression -}}
+    {%- else -%}
+        {{- {'name': function.name, 'arguments': given} | tojson -}}
+    {%- endif -%}
+{%- endmacro -%}
+{%- set declared = namespace(text='') -%}
+{%- for tool in tools or [] -%}
+    {%- set function = tool.function or tool -%}
+    {%- if function.name == 'calculator' -%}
+        {%- set declared.text = 'Tools: calculator' -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- set steps = messages + [{'role': ''}] -%}
+{%- set turn = namespace(open=false, text='', resumed=false, called=false, results=0) -%}
+{{- bos_token -}}
+{%- if declared.text and steps[0].role != 'system' -%}
+    {{- SYSTEM + declared.text + 'AFTER_TEXT' -}}
+{%- endif -%}
+{%- for message in steps -%}
+    {%- set place = loop.index0 -%}
+    {%- set text = text_of(message) -%}
+    {%- set text = escape(text) -%}
+    {%- if loop.first and declared.text and message.role == 'system'
+          and (not text or text.split('Tools: ') | first) -%}
+        {%- set text = declared.text + ('\n' + text if text else '') -%}
+    {%- endif -%}
+    {%- set calls = message.tool_calls or [] -%}
+    {%- if turn.open and not (message.role == 'tool'
+          or message.role == 'assistant' and (turn.called or calls and not text)
+          or loop.last and add_generation_prompt and steps[place - 1].role == 'tool') -%}
+        GENERATION{{- ANSWER + 'IM_END' -}}ENDGENERATION{{- 'AFTER_ANSWER' -}}
+        {%- set turn.open = false -%}
+    {%- endif -%}
+    {%- if loop.last -%}
+        {{- turn.text if turn.open else 'PROMPT' if add_generation_prompt else '' -}}
+    {%- elif message.role == 'tool' -%}
+        {%- if not (turn.open and turn.results) -%}
+            {{- raise_exception('a tool result without its call') -}}
+        {%- endif -%}
+        {%- set turn.results = turn.results - 1 -%}
+    {%- elif message.role not in ['system', 'user', 'assistant'] -%}
+        {{- raise_exception('unknown role ' + message.role) -}}
+    {%- elif message.role != 'assistant' -%}
+        {{- HEADER + TEXT + 'AFTER_TEXT' -}}
+    {%- else -%}
+        {%- if not turn.open -%}
+            {{- HEADER -}}
+            {%- set turn.text = '' -%}
+            {%- set turn.resumed = false -%}
+        {%- endif -%}
+        {%- set turn.open = true -%}
+        {%- set turn.called = calls | length > 0 -%}
+        {%- set turn.text = turn.text + text -%}
+        {%- set turn.results = 0 -%}
+        {%- for call in calls -%}
+            {%- set called = call_text(call.function or call) -%}
+            {%- set turn.text = turn.text + 'CALL_START' + escape(called) + 'CALL_END' -%}
+            {%- if turn.results == loop.index0 and steps[place + loop.index].role == 'tool' -%}
+                {%- set turn.results = loop.index -%}
+                {%- set result = text_of(steps[place + loop.index]) -%}
+                GENERATION{{- ANSWER -}}ENDGENERATION{{- 'OUTPUT_START' + escape(result) + 'OUTPUT_END' -}}
+                {%- set turn.text = '' -%}
+                {%- set turn.resumed = true -%}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endfor -%}
+"""
+_PLACES: dict[TemplateName, dict[str, str]] = {
+    "chatml": {
+        "HEADER": rf"'{IM_START}' + message.role + '\n'",
+        "AFTER_TEXT": rf"{IM_END}\n",
+        "AFTER_ANSWER": r"\n",
+        "PROMPT": rf"{IM_START}assistant\n",
+        "SYSTEM": rf"'{IM_START}system\n'",
+        "TEXT": "text",
+        "ANSWER": "turn.text",
+    },
+    "markers": {
+        "HEADER": f"{MARKERS}[message.role]",
+        "AFTER_TEXT": r"\n\n",
+        "AFTER_ANSWER": r"\n\n",
+        "PROMPT": MARKERS["assistant"],
+        "SYSTEM": f"'{MARKERS['system']} '",
+        "TEXT": "(' ' if text else '') + text",
+        "ANSWER": "(' ' if turn.text and not turn.resumed else '') + turn.text",
+    },
+}
+_CONTROLS = {
+    "IM_END": IM_END,
+    "CALL_START": CALL_START,
+    "CALL_END": CALL_END,
+    "OUTPUT_START": OUTPUT_START,
+    "OUTPUT_END": OUTPUT_END,
+}
+
+
+def chat_template(template: TemplateName, *, marks_answers: bool = False) -> str:
+    """The Jinja template of one of chatmill's own templates.
+
+    `marks_answers`: transformers masks what the assistant generates; other runtimes do not know the tag for it.
+    """
+    tags = (f"{{%- {tag} -%}}" if marks_answers else "" for tag in ("generation", "endgeneration"))
+    places = _PLACES[template] | _CONTROLS | dict(zip(("GENERATION", "ENDGENERATION"), tags, strict=True))
+    return re.sub(r"\b[A-Z_]{4,}\b", lambda place: places[place[0]], _TEMPLATE.lstrip())
+
+
+def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName, context: int | None = None) -> None:
+    """Copy a tokenizer's files and add those of transformers, with chat templates if it has chat tokens.
+
+    `context` is the length up to which a model reads the ids; None for a tokenizer without a model.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL):
+        if (tokenizer_folder / name).exists():
+            shutil.copyfile(tokenizer_folder / name, out / name)
+    special = json.loads((tokenizer_folder / DESCRIPTION).read_text(encoding="utf-8"))["controls"]
+    names = {
+        role: next((name for name in known if name in special), None) for role, known in SPECIAL_TOKEN_NAMES.items()
+    }
+    names = {role: name for role, name in names.items() if name is not None}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | names
+    if context is not None:
+        config["model_max_length"] = context
+    if IM_START in special:
+        jinja = config["chat_template"] = chat_template(template)
+        (out / "chat_template.jinja").write_text(jinja, encoding="utf-8")
+        training = out / CHAT_TEMPLATES / "training.jinja"
+        training.parent.mkdir(exist_ok=True)
+        training.write_text(chat_template(template, marks_answers=True), encoding="utf-8")
+    _write_json(out / "tokenizer_config.json", config)
+    _write_json(out / "special_tokens_map.json", names)
+
+
+def _write_json(file: Path, content: Mapping[str, object]) -> None:
+    file.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+# The tokenizer's folder: its files, and the control and unused tokens that every tokenizer gets.
 
 TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
 FORMAT = 1

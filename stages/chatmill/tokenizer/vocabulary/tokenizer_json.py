@@ -13,16 +13,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, flags_of, post_processor_of
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, exact_scores, flat, to_tokenizers_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
+    FLAGS,
     MAX_TOKEN_BYTES,
     TEXT_KINDS,
     Kind,
     MergePair,
     Vocabulary,
+    flags_of,
     merges_by_rank,
+    post_processor_of,
 )
 
 BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.pipeline.manifest import read_json
-from chatmill.tokenizer.vocabulary.added_tokens import FLAGS, float32, to_special_handling
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import (
     flat,
+    float32,
     from_tokenizers_json,
     keeps_characters,
     library_of,
@@ -30,6 +30,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import (
     unmerged,
 )
 from chatmill.tokenizer.vocabulary.vocabulary import (
+    FLAGS,
     NO_RANK,
     UNUSED_PREFIX,
     Algorithm,
@@ -39,6 +40,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     check_lengths,
     drop_unreachable_merges,
     rank_scores,
+    to_special_handling,
     unused_names,
 )
 

@@ -1,0 +1,213 @@
+r"""OpenAI's and Hugging Face's `messages`, in JSON lines or a JSON array.
+
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+
+Content is text, or a list of `{"type": "text", "text": …}`; a row may have a `system` text beside `messages`. Calls in
+`tool_calls` and results of the role `tool` become tool use inside the assistant's turn. A call of the function
+`calculator` is stored as its `expression`, any other call as JSON. Of `tools` the names are kept, as a declaration
+(chatmill.conversation.declare_tools). Reasoning and descriptions of tools are left out. `weight: 0` of a message
+leaves it untrained. Rows of the form `{"prompt": …, "completion": …}`, and rows that are
+lists of messages, are read as well.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+from chatmill.conversation import Conversation, Message, Part
+from chatmill.datasets.formats.example import (
+    RawRow,
+    Reject,
+    UnusableRowError,
+    alternate,
+    check_turn_count,
+    describe_value,
+    list_of,
+    question_answer,
+    split_turns,
+    text_of,
+)
+from chatmill.datasets.formats.mapping import REPLIES, USUAL_NAMES, Columns, TableMapping
+from chatmill.datasets.formats.row_readers import json_entries, json_rows, paragraphs
+from chatmill.datasets.formats.table import TableReader, UnknownRoleError, reader_of
+from chatmill.datasets.formats.trees import grow
+
+_MESSAGES = reader_of(messages="messages", system="system", tools="tools")
+_LISTS = reader_of(messages=".")
+_PAIRS = reader_of(prompt="prompt", response="completion")
+
+
+def messages_reader(row: Any) -> TableReader:
+    """The reader of a row, which has messages or a pair, or is a list of messages."""
+    if isinstance(row, list) and row:
+        return _LISTS
+    return _PAIRS if isinstance(row, dict) and "messages" not in row and "prompt" in row else _MESSAGES
+
+
+def from_messages(row: Any) -> Conversation:
+    """The conversation of one row. Raises UnusableRowError."""
+    try:
+        return [turn.message for turn in messages_reader(row).turns(row)[0]]
+    except UnknownRoleError as error:
+        names = [name for names in USUAL_NAMES.values() for name in names[:1]]
+        expected = ", ".join(names)
+        raise UnusableRowError(error.reason, f"unknown role {error.names[0]!r}: expected one of {expected}") from error
+
+
+# DailyDialog's text: one dialogue per line, each turn ended by ` __eou__`; the first speaker is the user.
+
+_END = "__eou__"
+
+
+def from_dailydialog(line: str) -> Conversation:
+    """The dialogue of one line."""
+    turns = split_turns(f" {line}", _END)
+    if not turns[-1].strip():
+        turns.pop()
+    return alternate([turn.removeprefix(" ").removesuffix(" ") for turn in turns])
+
+
+# BYU's chitchat dataset: one JSON object (or array) of conversations, or of a single one.
+
+
+def chitchat_rows(file: Path) -> Iterator[RawRow | Reject]:
+    """The conversations of a file."""
+    entries = json_entries(file)
+    for entry in entries:
+        if isinstance(entry, Reject):
+            yield entry
+            continue
+        place, key, value = entry
+        if key is None or isinstance(value, dict):
+            yield place, value
+        else:  # the file is one conversation, and this is its first field
+            fields = (entry[1:] for entry in entries if not isinstance(entry, Reject))
+            yield place, {key: value} | {key: value for key, value in fields if key == "messages"}
+
+
+def from_chitchat(row: Any) -> Conversation:
+    """The conversation of one row. Raises UnusableRowError."""
+    messages: list[tuple[str, str]] = []
+    for burst in list_of(row, "messages"):
+        if not isinstance(burst, list):
+            raise UnusableRowError("missing_field", f"messages: expected lists, got {describe_value(burst)}")
+        check_turn_count(len(messages) + len(burst))
+        messages += [(text_of(message, "sender"), text_of(message, "text")) for message in burst]
+    turns = groupby(messages, key=lambda message: message[0])
+    return alternate(["\n".join(text for _, text in turn) for _, turn in turns])
+
+
+# GSM8K's problems, in JSON lines; its calculator annotations become tool use.
+
+_CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
+_NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
+
+
+def from_gsm8k(row: Any) -> Conversation:
+    """The problem and its solution. Raises UnusableRowError."""
+    return [
+        Message.from_text("user", text_of(row, "question")),
+        Message("assistant", tuple(_gsm8k_parts(text_of(row, "answer")))),
+    ]
+
+
+def _gsm8k_parts(answer: str) -> list[Part]:
+    check_turn_count(answer.count("<<"))
+    pieces = _CALL.split(answer)  # text, expression, result, text, expression, result, …, text
+    parts = []
+    for index, piece in enumerate(pieces):
+        if index % 3 == 2 and not _NUMBER.fullmatch(piece):
+            raise UnusableRowError("bad_call", f"the result of <<{pieces[index - 1]}={piece}>> is not a number")
+        if piece or index % 3:
+            parts.append(Part(("text", "call", "output")[index % 3], piece))
+    return parts
+
+
+# The older format, in which plain words mark the turns.
+
+ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
+_LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")
+_PARAGRAPH = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
+
+
+def marker_rows(file: Path) -> Iterator[RawRow | Reject]:
+    """The rows of a JSON file, or the paragraphs of a text file."""
+    if any(suffix in (".json", ".jsonl") for suffix in file.suffixes):
+        yield from json_rows(file)
+    else:
+        for row in paragraphs(file):
+            yield row if isinstance(row, Reject) else (row[0], {"text": row[1]})
+
+
+def from_markers(row: Any) -> Conversation:
+    """The conversation of one row. Raises UnusableRowError."""
+    return _marked_turns(text_of(row, "text"), _LINE)
+
+
+def from_hh(row: Any) -> Conversation:
+    """The conversation with the chosen reply. Raises UnusableRowError."""
+    return _marked_turns(text_of(row, "chosen"), _PARAGRAPH)
+
+
+def _marked_turns(text: str, marker: re.Pattern[str]) -> Conversation:
+    pieces = marker.split(text)  # what precedes the first marker, role, text, role, text, …
+    if pieces[0].strip() or len(pieces) == 1:
+        raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
+    check_turn_count(len(pieces) // 2)
+    turns = zip(pieces[1::2], pieces[2::2], strict=True)
+    return [Message.from_text(ROLES[marker], content) for marker, content in turns]
+
+
+# Tables of dialogues, comma-separated, or tab-separated in a .tsv; column names are case-insensitive.
+
+
+def from_personachat(row: Any) -> Conversation:
+    """The conversation of one row. Raises UnusableRowError."""
+    if "chat" in row:
+        return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
+    if "question" in row and "answer" in row:
+        return question_answer(row["question"], row["answer"])
+    raise UnusableRowError(
+        "missing_field", f"expected a column 'chat', or 'question' and 'answer', got {describe_value(row)}"
+    )
+
+
+# Plain text: each line is a turn, a blank line ends the conversation, and the first speaker is the user.
+
+
+def from_text(paragraph: str) -> Conversation:
+    return alternate(split_turns(paragraph, "\n"))
+
+
+_MESSAGE = {"content": "text", "rank": "rank", "deleted": "deleted"}
+
+
+_ROW = Columns.model_validate({"id": "message_id", "parent": "parent_id", "tree": "message_tree_id", **_MESSAGE})
+
+
+_GROWN = TableReader(TableMapping(columns=_ROW).nested())
+
+
+_TREE, _PROMPT = (reader_of(messages=root, replies="replies", **_MESSAGE) for root in (".", "prompt"))
+
+
+def oasst_rows(file: Path) -> Iterator[RawRow | Reject]:
+    """The trees of a file, each as its first message with `replies`, or as an object with that as `prompt`."""
+    parts = groupby(json_rows(file), _is_flat)
+    return chain.from_iterable(grow(part, _ROW) if is_flat else part for is_flat, part in parts)
+
+
+def _is_flat(row: RawRow | Reject) -> bool:
+    """Whether a row is one message of a tree, or a reject, which may stand between those."""
+    return isinstance(row, Reject) or (
+        isinstance(row[1], dict) and "message_tree_id" in row[1] and "prompt" not in row[1]
+    )
+
+
+def oasst_reader(row: Any) -> TableReader:
+    """The reader of a tree."""
+    if isinstance(row, dict) and "prompt" in row:
+        return _PROMPT
+    return _GROWN if isinstance(row, dict) and REPLIES in row else _TREE
