@@ -1,11 +1,12 @@
 """No allowed value of an enumerated parameter is left out of those that are run."""
 
+import importlib
 from collections import defaultdict
 from itertools import chain
 from typing import Literal, get_args, get_origin
 
 from chatmill.pipeline.params_file import read_params
-from chatmill.pipeline.signatures import read_signature
+from chatmill.pipeline.signatures import signature_of
 from chatmill.tokenizer.type_registry import load_type, type_names
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from support.allowed_values import TOKENIZERS, TRAINING
@@ -24,7 +25,7 @@ def literals(annotation):
 def allowed_values():
     """Every enumerated value of every parameter, by dotted key."""
     for script in SOURCE.glob("*.py"):
-        for key, field in read_signature(script).model.model_fields.items():
+        for key, field in signature_of(importlib.import_module(script.stem).main).model.model_fields.items():
             yield f"{script.stem}.{key}", set(literals(field.annotation))
     yield "train_tokenizer.type", set(type_names())
     for name in type_names():

@@ -1,6 +1,6 @@
 """Two people share runs as stages/README.md says: a bare repository, storage, experiments, a merge.
 
-The storage is a folder, with the extra `peers` also a server of S3, and where `sshd` is installed also one of ssh.
+The storage is a folder, and where `sshd` is installed also one of ssh.
 """
 
 import getpass
@@ -15,12 +15,17 @@ from time import monotonic, sleep
 import pytest
 
 from support.project import Project
-from support.raw_http import wait_until
-from support.s3 import s3_server
 
 pytestmark = pytest.mark.slow
 CONFLICTS = ("dvc.lock", "data/metrics/summary.json")
 QUEUE_SECONDS = 1200
+
+
+def wait_until(condition):
+    end = monotonic() + 60
+    while not condition():
+        assert monotonic() < end, "the condition did not become true"
+        sleep(0.01)
 
 
 class Member(Project):
@@ -83,15 +88,12 @@ def ssh_server(folder):
             server.terminate()
 
 
-@pytest.fixture(scope="module", params=["folder", "s3", "ssh"])
+@pytest.fixture(scope="module", params=["folder", "ssh"])
 def storage(request, tmp_path_factory):
     """The address of the storage, and the options of the team and of each member for it."""
     folder = tmp_path_factory.mktemp("storage")
     if request.param == "folder":
         yield str(folder), {}, {}
-    elif request.param == "s3":
-        with s3_server() as address:
-            yield "s3://bucket/chatmill", {"endpointurl": address}, {}
     else:
         with ssh_server(folder) as port:
             own = {"user": getpass.getuser(), "keyfile": str(folder / "key")}

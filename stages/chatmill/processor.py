@@ -51,7 +51,7 @@ def machine_properties() -> list[Any]:
     import torch  # only here: describe_machine needs it not
 
     abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    device = torch.cuda.get_deviceprocessor_name() if torch.cuda.is_available() else "cpu"
     return [torch.__version__, torch.backends.cpu.get_cpu_capability(), own_processor().vendor, abilities, device]
 
 
@@ -60,9 +60,9 @@ def describe_machine(threads: int) -> dict[str, Any]:
     libraries = {name: version(name) for name in ("torch", "onnxruntime")}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     python = platform.python_version()
-    return {"processor": _name(), "threads": threads, "load": load, "python": python, **libraries}
+    return {"processor": processor_name(), "threads": threads, "load": load, "python": python, **libraries}
 
 
-def _name() -> str:
+def processor_name() -> str:
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())

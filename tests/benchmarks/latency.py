@@ -33,10 +33,10 @@ import numpy as np
 from peer_files import SHAPES, read_config, write_all
 from peers import WAITING, Worker, names
 
-from benchmark import processor
 from chatmill.benchmarking.latency import LimitsProbe, MachineLimits, Workload, weight_bytes
 from chatmill.engines.engine import ONNX_FILES, default_threads
 from chatmill.pipeline.progress import progress
+from chatmill.processor import processor_name as processor
 
 PROMPTS = (16, 128, 512, 1024)
 EXACT = ("pytorch", "onnx", "onnx_hf", "transformers", "genai", "ctranslate2", "llama_f32")  # float32, the same ids

@@ -44,8 +44,8 @@ from chatmill.training.hardware import choose_compile, choose_precision, set_up_
 from chatmill.training.new_model import count_bigrams, start_from_bigrams
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.plan import rows_at_once, short_rows
 from chatmill.training.trainer import Trainer, keep_freed_memory
-from chatmill.training.training_loop import rows_at_once, short_rows
 
 BATCH = 4096  # tokens a step
 DOCUMENTS = "documents"  # the format, and the source, of text that is no talk

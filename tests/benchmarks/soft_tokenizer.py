@@ -51,9 +51,9 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, r
 from chatmill.training.hardware import choose_precision
 from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
+from chatmill.training.plan import rows_at_once
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import Trainer, keep_freed_memory
-from chatmill.training.training_loop import rows_at_once
 
 CONTEXT, TESTED, PROMPT, TIMED = 1024, 600, 256, 100
 PARAMS = Path(__file__).parents[2] / "params.yaml"

@@ -1,13 +1,11 @@
 import random
 
-import pytest
-from chatmill.pipeline.parts import PartsWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import Message, Part, Record, escape, render
 from chatmill.evaluation.intervals import values_of
-from chatmill.evaluation.verbatim import Stretches, find_copies, measure_copying, sampled_answers, sampled_share, words
+from chatmill.evaluation.verbatim import Stretches, find_copies, measure_copying, sampled_answers, words
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=8).map(tuple), max_size=4)
 
@@ -56,19 +54,6 @@ def write(file, texts):
 
 def test_only_what_the_assistant_says_is_searched(tmp_path):
     assert list(sampled_answers(write(tmp_path / "train.jsonl", ["Hello."]))) == ["Hello.", "Two."]
-
-
-def test_of_a_large_file_a_sample_is_searched_that_stays_when_data_are_added(tmp_path):
-    texts = [f"Answer {i}." for i in range(1000)]
-    file = write(tmp_path / "train.jsonl", texts)
-    half = set(sampled_answers(file, file.stat().st_size // 2))
-    assert sampled_share(file) == 1 and sampled_share(file, file.stat().st_size // 2) == pytest.approx(0.5, abs=0.01)
-    assert 400 < len(half) < 600
-    with PartsWriter(tmp_path / "parts.jsonl", 1000) as out:
-        out.write(file.read_bytes())
-    assert set(sampled_answers(tmp_path / "parts.jsonl", file.stat().st_size // 2)) == half
-    larger = set(sampled_answers(write(file, [*texts, "More."]), file.stat().st_size // 2))
-    assert len(half - larger) <= 5
 
 
 def test_a_model_that_has_its_answers_from_the_training_data_is_found_out(tmp_path):

@@ -7,11 +7,10 @@ import sys
 import pytest
 import yaml
 
-from chatmill.pipeline.params_file import check_external, find_errors, read_params
-from chatmill.pipeline.signatures import read_signature
+from chatmill.pipeline.params_file import SCHEMA_FILE, check_external, find_errors, read_params
 from support.paths import ROOT, SOURCE
 
-SIGNATURES = {file.stem: read_signature(file) for file in SOURCE.glob("*.py")}
+SCHEMA = json.loads((SOURCE / SCHEMA_FILE).read_text())
 SHARE = 'a number of at least 0, or a string such as "30%"'
 NEAR = " (did you mean {}?): expected one of "
 
@@ -31,7 +30,7 @@ def errors(**changes):
         for name in path:
             section = section[name]
         section[last] = value
-    return list(find_errors(params, SIGNATURES))
+    return list(find_errors(params, SCHEMA))
 
 
 @pytest.mark.parametrize("name", ["-x", "A_1", "données", "客服"])
@@ -52,22 +51,6 @@ def test_the_parameters_of_the_project_are_right():
         ("train_model__dept", 5, f"unknown parameter train_model.dept{NEAR.format('depth')}"),
         ("train_model__precision", "fp32", 'train_model.precision: expected auto, float32 or bfloat16, got "fp32"'),
         ("train_model__compile", 5, "train_model.compile: expected auto, or true or false, got 5"),
-        ("train_model__context", 8192, "train_model.batch_size = 4096 is less than train_model.context = 8192"),
-        (
-            "train_model__phases",
-            [{"steps": 400}, {"steps": 500}],
-            "train_model.phases have 900 steps together, and train_model.steps = 1150: set train_model.steps: 900",
-        ),
-        (
-            "train_model__phases",
-            [{"steps": 0}],
-            "train_model.phases.0.steps: expected an integer above 0, or null, got 0",
-        ),
-        (
-            "train_model__phases",
-            [{"epochs": 1}, {}],
-            "train_model.phases.1 = {}: expected either steps or epochs",
-        ),
         *(
             (
                 "train_model__source_weights",
@@ -76,34 +59,12 @@ def test_the_parameters_of_the_project_are_right():
             )
             for weight, it in ((-1, "-1"), ("3", '"3"'), ("-3%", '"-3%"'), (True, "true"), (None, "null"))
         ),
-        (
-            "train_model__source_weights",
-            {"talk": "70%", "skills": "40%"},
-            "train_model.source_weights: the shares sum to 110%: expected at most 100%",
-        ),
-        (
-            "train_model",
-            read_params(ROOT / "params.yaml")["train_model"]
-            | {"source_weights": {"talk": "70%"}, "phases": [{"steps": 1150, "source_weights": {"skills": "40%"}}]},
-            "train_model.phases.0.source_weights: the shares sum to 110%: expected at most 100%",
-        ),
-        ("train_model__initial_sha256", "0", "train_model.initial_sha256 was removed, since DVC tracks "),
-        ("train_tokenizer__type", "bp", f"train_tokenizer.type = 'bp'{NEAR.format('bpe')}bpe, byte, "),
-        ("train_tokenizer__bep", {}, f"unknown parameter train_tokenizer.bep{NEAR.format('bpe')}"),
-        ("train_tokenizer__bpe__pattern", "(", 'train_tokenizer.bpe.pattern = "(": not a regular expression'),
-        ("train_tokenizer__vocab_size", 100, "train_tokenizer.vocab_size = 100: expected a multiple of 64"),
+        ("train_tokenizer__type", "bp", "train_tokenizer.type: expected bpe, byte, char, pretrained, "),
+        ("train_tokenizer__vocab_size", 0, "train_tokenizer.vocab_size: expected an integer above 0, got 0"),
         ("prepare__visits__limits", 5, f"unknown parameter prepare.visits.limits{NEAR.format('limit')}"),
         ("prepare__visits", [1], "prepare.visits: expected keys and values, got [1]"),
         ("prepare__visits__path", 5, "prepare.visits.path: expected a path, got 5"),
         ("prepare__visits", {"format": "text"}, "missing parameter prepare.visits.path: expected a path"),
-        *(
-            (
-                "prepare",
-                {name: {"path": "a", "format": "text"}},
-                f"prepare: unusable name {json.dumps(name)}: expected ",
-            )
-            for name in ("it's", "a b", "$(id)", "`id`", "../a", "a.b", "a\nb", "", 1, True)
-        ),
         ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0: expected binary, llama2c, "),
         (
             "evaluate__compare_tokenizers",

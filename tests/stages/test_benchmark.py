@@ -4,7 +4,8 @@ from time import sleep
 
 import pytest
 
-from benchmark import TURN_TOKENS, fitting_lengths, main, measure_streaming, median_seconds
+from benchmark import main
+from chatmill.benchmarking.timing import TURN_TOKENS, fitting_lengths, measure_streaming, median_seconds
 from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.formats.binary import write_binary
 from export_onnx import main as export

@@ -5,8 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from chatmill.pipeline.parts import PART_LIST
-from chatmill.shards.file_ranges import shards_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +36,7 @@ from chatmill.encoded.token_files import (
     write_split,
 )
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
+from chatmill.workers import shards_of
 from support.tiny import VOCABULARY, byte_tokenizer
 
 CONVERSATIONS = [
@@ -182,7 +181,7 @@ def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
     encoded = byte_tokenizer().encode_conversations([conversation_segments(CONVERSATIONS[0])])
     chunk = EncodedRecords(*encoded, Sources(["talk"], np.zeros(1, np.uint16)))
     shards = [EncodedShard(chunk, 7, has_tools) for has_tools in (True, False)]
-    counts = write_split(tmp_path, "train", shards, 1 << 17, SourceNumbers(), 10**9)
+    counts = write_split(tmp_path, "train", shards, 1 << 17, SourceNumbers())
     split = read_split(tmp_path, "train")
     assert split.ids.dtype == np.uint32
     assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
@@ -240,22 +239,6 @@ def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_sh
         found.append({file.name: file.read_bytes() for file in run(folder).iterdir()})
         (folder / "tokens").rename(folder / f"of {workers} {size}")
     assert found[0] == found[1] == found[2] == found[3]
-
-
-def test_tokens_in_parts_are_those_of_whole_files(folder, monkeypatch):
-    records = [Record(f"of {i % 7}", "g", render(CONVERSATIONS[i % 2])) for i in range(60)]
-    (folder / "train.jsonl").write_text("".join(record.to_json() for record in records), encoding="utf-8")
-    expected = read_split(run(folder), "train")
-    (folder / "tokens").rename(folder / "whole")
-    tokens = run(folder, part_tokens=999)
-    ids, loss, offsets = read_split(tokens, "train")
-    assert (tokens / "train_ids.npy" / PART_LIST).exists() and (tokens / "validation_ids.npy").is_file()
-    assert [np.asarray(each).tolist() for each in (ids, loss, offsets)] == [each.tolist() for each in expected]
-    assert ids.dtype == expected.ids.dtype
-    assert read_meta(tokens) == read_meta(folder / "whole")
-    (tokens / "train_loss.npy" / "part-00001").unlink()
-    with pytest.raises(ValueError, match="part-00001 is missing"):
-        read_meta(tokens)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

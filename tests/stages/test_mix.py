@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from chatmill.pipeline.parts import PartsWriter, open_parts, read_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,35 +198,6 @@ def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_pa
         found.append([(tmp_path / f"{name}.jsonl").read_bytes() for name in (*mix.SPLITS, "metrics")])
     assert found[0] == found[1] == found[2]
     assert sum(json.loads(found[0][-1])["near_duplicates"].values()) > 30
-
-
-def test_large_splits_are_folders_of_parts_whose_bytes_do_not_depend_on_who_writes_them(tmp_path, monkeypatch):
-    write(tmp_path / "prepared", {"a": FILLED + [(f"a/{i}", pair(f"{i} {'x' * (i % 40)}")) for i in range(300)]})
-    run(tmp_path, {"a": {}})
-    expected = {name: (tmp_path / f"{name}.jsonl").read_bytes() for name in mix.SPLITS}
-    found = []
-    for workers, chunk in ((1, 1 << 20), (2, 3000), (3, 777)):
-        monkeypatch.setenv("CHATMILL_WORKERS", str(workers))
-        monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
-        run(tmp_path, {"a": {}}, part_bytes=4000)
-        assert {name: open_parts(tmp_path / f"{name}.jsonl").read() for name in mix.SPLITS} == expected
-        found.append((tmp_path / "manifest.json").read_bytes())
-        for file in read_parts(tmp_path / "train.jsonl"):
-            assert (tmp_path / "train.jsonl" / file.name).read_bytes().startswith(b"{")
-    assert len(read_parts(tmp_path / "train.jsonl")) > 5
-    assert found[0] == found[1] == found[2]
-
-
-def test_prepared_files_in_parts_are_mixed_like_whole_ones(tmp_path):
-    records = [(f"a/{i}", pair(" ".join([*LONG, *f"{i:08b}"]))) for i in range(99)]
-    expected = mixed(tmp_path, {"a": FILLED + records}, **NEAR)
-    file = tmp_path / "prepared" / "a.jsonl"
-    whole = file.read_bytes()
-    file.unlink()
-    with PartsWriter(file, 1000) as parts:
-        parts.write(whole)
-    assert file.is_dir()
-    assert run(tmp_path, {"a": {"near_duplicates": "within"}}, near_duplicates=True) == expected
 
 
 # near-duplicates

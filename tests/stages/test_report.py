@@ -14,7 +14,6 @@ from chatmill.report.markup import Html, number, percent, table, tag, to_html
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list, visible
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from report import MASK_EXAMPLE, main, read_curve
-from support.accessibility import needs_axe, violations
 from support.chromium import chromium, visit
 from support.tiny import VOCABULARY, byte_tokenizer
 
@@ -134,7 +133,6 @@ def write_page(run_stage):
     return lambda *files, **given: (run_stage(*files, **given) / "report" / "index.html").read_text(encoding="utf-8")
 
 
-VIEWPORTS = {width: {"width": width, "height": 900} for width in (1440, 390)}
 HOSTILE = "</p><script>alert(1)</script>&amp;\" onload='x'\u202eevil\0"
 
 
@@ -349,22 +347,6 @@ def test_lines_carry_their_names_without_overlap():
     chart = line_chart("Chart", lines, linear_axis("x", [1]), linear_axis("y", [10]))
     heights = {name: float(y) for y, name in re.findall(r'y="([\d.]+)" class="name color0">(\w)', chart)}
     assert heights["a"] - heights["b"] >= 14 and heights["b"] > heights["c"]
-
-
-@pytest.mark.slow
-@needs_axe
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", VIEWPORTS)
-def test_axe_finds_nothing(run_stage, scheme, width):
-    rows = "".join(f"{step}\t{9 / step}\t{3 / step}\t\t0.01\n" for step in range(1, 40))
-    chats = [{"prompt": "Hi", "answer": "Ho", "stopped": True, "chunk_bytes": [3, 2]}]
-    curve = CURVE.partition("\n")[0] + "\tlearning_rate\n" + rows
-    page = run_stage(curve=curve, samples=chats, soft=SOFT, sample="Two\nlines") / "report/index.html"
-    with chromium() as browser, visit(browser, page.as_uri(), color_scheme=scheme, viewport=VIEWPORTS[width]) as shown:
-        for summary in shown.locator("summary").all():
-            summary.click()
-        assert violations(shown) == []
-        assert shown.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 import tiktoken
 import tokenizers
 import yaml
-from chatmill.pipeline.parts import PartsWriter
 
 import train_tokenizer
 from chatmill.conversation import Message, Record, render
@@ -234,12 +233,6 @@ def test_a_file_of_just_the_largest_size_is_taken_whole(chat, tmp_path):
 def test_more_bytes_only_add_conversations(chat):
     samples = [set(texts(chat, max_bytes)) for max_bytes in (1, 10_000, 20_000, 30_000, None)]
     assert all(smaller < larger for smaller, larger in pairwise(samples))
-
-
-def test_of_a_file_in_parts_the_same_sample_is_taken(chat, tmp_path):
-    with PartsWriter(tmp_path / "parts.jsonl", 5_000) as out:
-        out.write(chat.read_bytes())
-    assert texts(tmp_path / "parts.jsonl", 20_000) == texts(chat, 20_000) != texts(chat, None)
 
 
 def test_another_order_gives_the_same_tokenizer(chat, tmp_path):

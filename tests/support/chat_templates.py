@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 
 from chatmill.conversation import conversation_segments, header_segments
-from chatmill.datasets.formats import messages as messages_format
+from chatmill.datasets.formats.chats import from_messages
 
 
 def said(role, content, *calls):
@@ -68,7 +68,7 @@ CONVERSATIONS = [
 
 def segments_of(messages, template, *, add_generation_prompt=False):
     """What chatmill reads in `messages`; the answer after a result continues its turn."""
-    segments = conversation_segments(messages_format.conversation({"messages": messages}), template)
+    segments = conversation_segments(from_messages({"messages": messages}), template)
     if add_generation_prompt and messages[-1]["role"] == "tool":
         del segments[-2:]
     elif add_generation_prompt:

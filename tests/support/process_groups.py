@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import weakref
 
 import numpy as np
@@ -9,10 +10,23 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from chatmill.training.checkpoint import tensors_of, write_state
-from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
+from chatmill.training.distributed import check_equal, join_process_group, load_full_state_dict, shard
 from chatmill.training.optimizer import MuonAdamW
 from support.tiny import random_model
-from train_model import check_equal
+
+
+def in_processes(work, processes, arguments):
+    """Call a function of this module in several processes that form a group."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    torch.multiprocessing.spawn(_work, (work, processes, port, arguments), nprocs=processes)
+
+
+def _work(rank, work, processes, port, arguments):
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    os.environ |= {name: str(value) for name, value in numbers.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    work(*arguments)
 
 
 def local_bytes(tensors):

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split
-from chatmill.training.distributed import Group, launch
+from chatmill.training.distributed import Group
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.training_loop import rows_at_once, share_rows
-from support.process_groups import be_killed, check_shards, complain, count_held, differ, fail
+from chatmill.training.plan import rows_at_once, share_rows
+from support.process_groups import check_shards, count_held, in_processes
 from support.tiny import VOCABULARY
 from support.training_runs import (
     free_port,
@@ -89,7 +89,7 @@ def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens,
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
-    launch(check_shards, 2, [folder])
+    in_processes(check_shards, 2, [folder])
     return folder
 
 
@@ -107,7 +107,7 @@ def test_shards_are_restored_from_whole_weights_and_states(shards):
 
 @pytest.mark.slow
 def test_no_process_holds_all_of_a_sharded_state(tmp_path):
-    launch(count_held, 2, [tmp_path])
+    in_processes(count_held, 2, [tmp_path])
     held = np.load(tmp_path / "held.npy")
     assert len(held) > 20 and held.max() <= 2  # one is gathered while the last is written
 
@@ -137,23 +137,6 @@ def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, 
     before, after = (tmp_path / "train.tsv").read_text().split("killed\n")
     assert 1 < before.count("\n") < 101 and before.count("\n") + after.count("\n") == 101
     assert not checkpoint.folder.exists() and float(after.splitlines()[-1].split("\t")[1]) < 0.5
-
-
-def test_a_mistake_in_one_process_is_that_of_all():
-    with pytest.raises(ValueError, match=r"^b.txt:2: bad: mend it$"):
-        launch(fail, 2, [complain])
-
-
-@pytest.mark.slow
-def test_processes_with_different_code_are_refused_and_different_machines_are_not():
-    with pytest.raises(ValueError, match=r"^the processes have different code: give each machine the same clone"):
-        launch(differ, 2, [])
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_told_and_ends_the_others():
-    with pytest.raises(ValueError, match=r"process 1 of 2 was killed: if memory ran out, lower"):
-        launch(fail, 2, [be_killed])
 
 
 @pytest.mark.slow

@@ -1,15 +1,12 @@
 from collections import Counter
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
-from chatmill.pipeline.part_arrays import ArrayWriter, open_array
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, Message, Record, render
-from chatmill.encoded.token_files import EncodedSplit
 from chatmill.training import packing
 from chatmill.training.chains import Row, best_fit
 from support.packed import SPECIAL, TOKENIZER, encode, pack
@@ -130,50 +127,6 @@ def test_what_is_known_of_conversations_does_not_depend_on_how_many_are_looked_t
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     np.testing.assert_array_equal(found.heads, expected.heads)
     assert found.rejected == expected.rejected
-
-
-@pytest.fixture
-def in_parts(tmp_path):
-    """Makes the same dataset with its tokens in parts."""
-
-    def make(dataset, part_tokens):
-        arrays = []
-        for name in ("ids", "loss"):
-            array = getattr(dataset.split, name)
-            with ArrayWriter(tmp_path / f"{name} {part_tokens}", array.dtype.type, part_tokens) as out:
-                out.append(array)
-            arrays.append(open_array(out.output))
-        return replace(dataset, split=EncodedSplit(*arrays, dataset.split.offsets))
-
-    return make
-
-
-def same_batches(one, other, epochs=2):
-    rows = [row for number in range(epochs) for row in one.epoch(1, number)]
-    others = [row for number in range(epochs) for row in other.epoch(1, number)]
-    if members(rows) != members(others):
-        return False
-    pairs = zip(one.batches(rows, 4), other.batches(others, 4), strict=True)
-    return all(np.array_equal(x, y) for pair in pairs for x, y in zip(*pair, strict=True) if x is not None)
-
-
-def test_tokens_in_a_few_parts_are_read_in_the_order_of_whole_files(in_parts):
-    whole = pack([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(60)], 128, chained=0.5)
-    parts = in_parts(whole, len(whole.split.ids) // 16 + 1)
-    assert len(parts.split.ids.parts) == 16
-    assert same_batches(whole, parts)
-
-
-def test_of_many_parts_a_few_are_read_at_a_time(in_parts):
-    whole = pack([["q" * (i % 7), "a" * (i % 11 + 1)] for i in range(600)], 128)
-    parts = in_parts(whole, len(whole.split.ids) // 64 + 1)
-    rows = list(parts.epoch(1, 0))
-    assert members(rows) == members(parts.epoch(1, 0)) != members(parts.epoch(1, 1))
-    assert sorted(i for row in rows for i in row.conversations) == list(range(600))
-    order = parts._part_by_part(np.random.default_rng(2).permutation(600), np.random.default_rng(1))
-    part_of = parts.spans.starts[order] // parts.split.ids.part_length
-    turns = [len(set(part_of[: i + 1])) for i in range(600)]
-    assert turns[139] <= 17 and turns[289] <= 33 and turns[-1] == 64
 
 
 def test_padding_is_counted():

@@ -7,8 +7,8 @@ import pytest
 
 from chatmill.encoded.token_files import Sources
 from chatmill.training.distributed import SINGLE_PROCESS
+from chatmill.training.plan import SHORT_ROW, plan_steps
 from chatmill.training.train_parameters import TrainParameters
-from chatmill.training.training_loop import SHORT_ROW, plan_steps
 from support.packed import pack
 
 PARAMETERS = TrainParameters(

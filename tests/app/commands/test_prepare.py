@@ -14,7 +14,6 @@ from chatmill.app.cli import main
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.pipeline.params_file import read_params
-from chatmill.pipeline.parts import PartsWriter
 from support.paths import ROOT
 
 ROWS = [
@@ -84,18 +83,6 @@ def test_a_separator_in_the_name_of_a_column_is_none(tmp_path, capsys):
     _, section, shown = look(capsys, file)
     assert "CSV, separated by semicolons" in shown
     assert yaml.safe_load(section)["prepare"]["faq"]["columns"] == {"prompt": "Frage", "response": "Antwort"}
-
-
-def test_a_file_in_parts_is_looked_at_like_the_whole_one(tmp_path, capsys):
-    whole, in_parts = tmp_path / "a/x.jsonl", tmp_path / "b/x.jsonl"
-    shown = []
-    for file, part_bytes in ((whole, sys.maxsize), (in_parts, 500_000)):
-        file.parent.mkdir()
-        with PartsWriter(file, part_bytes) as out:
-            out.write(lines(ROWS * 700))  # so many that some are read from the middle and from the end
-        shown.append([text.replace(str(file), "PATH") for text in look(capsys, file)[1:]])
-    assert in_parts.is_dir() and "the middle, the end" in shown[0][1]
-    assert shown[0] == shown[1]
 
 
 def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from chatmill.app.fairness import language_costs, read_parallel
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
@@ -23,7 +22,6 @@ from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json import write_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
-from support.paths import ROOT
 from support.tiny import byte_tokenizer
 
 LONGER = [b"he", b" w", "é".encode(), "中".encode()[:2], "🙂".encode()[1:3], b"\n\n", b"Ho"]
@@ -259,33 +257,14 @@ def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path
 PARALLEL = "language\tkey\ttext\nen\ta\tab\nen\tb\tabcd\nxx\ta\tabcd\nxx\tb\téèüö\nyy\tb\tab\n"
 
 
-def test_languages_are_measured_beside_the_same_sentences_in_english(tmp_path):
-    (tmp_path / "p.tsv").write_text(PARALLEL, encoding="utf-8")
-    rows = [dict(zip(("language", "key", "text"), line.split("\t"), strict=True)) for line in PARALLEL.splitlines()[1:]]
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    parallel = read_parallel(tmp_path / "p.tsv")
-    assert parallel == read_parallel(tmp_path / "p.jsonl")
-    found = language_costs(parallel, byte_tokenizer())
-    assert [found[language].sentence_ratio for language in ("en", "xx", "yy")] == [1, 12 / 6, 2 / 4]
-    assert [found[language].tokens_per_sentence for language in ("en", "xx", "yy")] == [3, 6, 2]
-    assert {cost.byte_ratio for cost in found.values()} == {1}
-
-
 def test_the_languages_table_has_a_row_for_each_and_the_cheapest_first(tokenizer, tmp_path, capsys):
     (tmp_path / "p.tsv").write_text(PARALLEL, encoding="utf-8")
-    assert show("--tokenizer", tokenizer, "--parallel", tmp_path / "p.tsv") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[2:5]] == [
         ["yy", "1", "2.00", "0.50"],
         ["en", "2", "3.00", "1.00"],
         ["xx", "2", "6.00", "2.00"],
     ]
-
-
-def test_the_project_s_own_sentences_are_parallel():
-    parallel = read_parallel(ROOT / "data/raw/parallel.tsv")
-    assert len(parallel) == 15
-    assert {len(pairs) for pairs in parallel.values()} == {10}
 
 
 @pytest.mark.parametrize(
@@ -304,10 +283,6 @@ def test_the_project_s_own_sentences_are_parallel():
         (["--file", "bad.jsonl"], "bad.jsonl:1: no column 'messages' in an object of 'a'"),
         (["--file", "bad.jsonl", "--index", 2], "bad.jsonl:2: not JSON: Expecting value"),
         (["--file", "few.jsonl", "--index", 2], "few.jsonl: no conversation 2: the input has fewer"),
-        (["--parallel", "few.jsonl"], "few.jsonl:1: no text under 'language' in an object of 'text'"),
-        (["--parallel", "xx.tsv"], "xx.tsv:2: no sentence 'a' in English to compare it with"),
-        (["--parallel", "twice.tsv"], "twice.tsv:3: sentence 'a' occurs twice in en"),
-        (["--parallel", "empty.tsv"], "empty.tsv: no sentences: expected rows of language, key and text"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):

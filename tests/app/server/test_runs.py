@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from chatmill.app.server.run_notes import read_notes
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -80,28 +79,6 @@ def experiment(tip, name=None, **executor):
     return {"name": name, "revs": [tip], "executor": executor or None}
 
 
-@pytest.fixture
-def described(repository):
-    """A client on the same machine, and how it describes a run; names and notes are as before after a test."""
-    refs = repository.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/exps").splitlines()
-    found = Runs(repository.folder)
-    rows = found._make_rows(git_states(repository.folder, 10), repository.folder)
-    found._rows = {run["name"]: run for run in rows}
-    app = Starlette(routes=routes(found), exception_handlers={ApiError: handle_api_error})
-    client = TestClient(app, client=("127.0.0.1", 5))
-
-    def describe(run="early", headers=None, **given):
-        body = json.dumps({"ticket": found.ticket} | given)
-        answer = client.post(f"/runs/{run}/description", content=body, headers=headers)
-        return answer.status_code, answer.json().get("error", {}).get("message", answer.json())
-
-    yield found, describe
-    for name in repository.git("for-each-ref", "--format=%(refname)", "refs/exps", "refs/notes").splitlines():
-        repository.git("update-ref", "-d", name)
-    for ref in refs:
-        repository.git("update-ref", *ref.split())
-
-
 def rows_of(repository, *states):
     return run_rows(list(states), repository.folder, RunFiles(repository.folder))
 
@@ -145,75 +122,6 @@ def test_a_damaged_metrics_file_is_told_and_the_rest_is_listed(listed):
     run = listed.rows["damaged"]
     assert run["problem"] == "summary.json cannot be read (JSONFileCorruptedError)"
     assert (run["bits_per_byte"], run["milliseconds_per_token"]) == (None, 0.25)
-
-
-NOTE = f"#baseline {HOSTILE}\n# lower rate\n\tμ"
-
-
-def test_a_note_is_one_of_git_and_reaches_who_fetches_it(described, repository, tmp_path):
-    _, describe = described
-    status = repository.git("status", "--porcelain")
-    run = describe(note=f"  {NOTE}\n")[1]
-    assert run["note"] == NOTE == repository.git("notes", "--ref=chatmill", "show", run["rev"])
-    repository.git("init", "-q", "--bare", str(tmp_path))
-    repository.git("push", "-q", str(tmp_path), "refs/notes/chatmill")
-    assert read_notes(tmp_path) == {run["rev"]: NOTE} and repository.git("status", "--porcelain") == status
-
-
-def test_a_name_is_that_of_dvc_and_the_note_stays(described, repository):
-    found, describe = described
-    describe(note="the same")
-    status, run = describe(name="renamed")
-    assert (status, run["name"], run["note"]) == (200, "renamed", "the same")
-    assert {"renamed", "late"} <= {*found.model_names()} and "early" not in found.model_names()
-    listing = asyncio.run(Runs(repository.folder).listing())
-    assert next(each for each in listing["runs"] if each["name"] == "renamed") == run
-
-
-def test_an_empty_note_is_removed(described, repository):
-    _, describe = described
-    describe(note="one")
-    assert describe(note=" ")[1]["note"] == "" == describe(note="")[1]["note"]
-    assert read_notes(repository.folder) == {}
-
-
-BAD_NAMES = ("", "-f", "a b", "a/b", "a..b", "x.lock", "a" * 101, 5)
-
-
-@pytest.mark.parametrize(
-    "run, given, status, message",
-    [
-        ("early", {"note": "a" * 2001}, 400, "at most 2,000 characters, got 2,001"),
-        ("early", {"note": "a\x1b[2J"}, 400, "U+001B"),
-        ("early", {"note": "\ud800"}, 400, "expected a text"),
-        ("early", {"note": 5}, 400, "expected a text"),
-        *(("early", {"note": "one", "name": name}, 400, "letters, digits") for name in BAD_NAMES),
-        ("early", {"ticket": "wrong", "note": "one"}, 403, "earlier start"),
-        ("early", {"headers": {"x-forwarded-for": "10.0.0.1"}, "note": "one"}, 403, "the machine that serves"),
-        ("early", {"name": "another"}, 409, "another"),
-        ("main", {"name": "other"}, 409, "`git branch -m`"),
-        ("workspace", {"note": "one"}, 409, "no commit yet"),
-        ("nothing", {"note": "one"}, 404, "this run is gone"),
-    ],
-)
-def test_what_cannot_be_written_is_told_and_nothing_changes(described, repository, run, given, status, message):
-    taken = repository.git("for-each-ref", "--format=%(refname)", "refs/exps/*/*/early").replace("early", "another")
-    repository.git("update-ref", taken, "HEAD")
-    before = repository.git("for-each-ref", "refs/exps", "refs/notes")
-    found, text = described[1](run, **given)
-    assert (found, message in text) == (status, True), text
-    assert repository.git("for-each-ref", "refs/exps", "refs/notes") == before
-
-
-def test_a_run_that_was_removed_meanwhile_is_told(described, repository):
-    repository.git("update-ref", "-d", repository.git("for-each-ref", "--format=%(refname)", "refs/exps/*/*/early"))
-    status, message = described[1](name="third")
-    assert status == 409 and "early" in message
-
-
-def test_from_another_machine_nothing_is_written(client, listed):
-    answer = client.post("/runs/early/description", json={"ticket": listed.ticket, "note": "one"})
-    assert answer.status_code == 403 and "the machine that serves" in answer.json()["error"]["message"]
 
 
 def test_where_a_runs_times_are_not_at_hand_that_of_its_metrics_is_shown(listed):
@@ -325,32 +233,6 @@ def test_a_long_curve_is_thinned():
 @pytest.mark.parametrize("table", ["", "nonsense", "step\tbits_per_byte\nten\t1\n20\n", "\x00\n\x00"])
 def test_a_table_that_is_no_curve_has_no_points(table):
     assert points(table) == {}
-
-
-def test_the_report_is_that_of_the_run_and_may_run_nothing(client, listed):
-    answer = client.get(f"/runs/{HOSTILE}/report", params={"ticket": listed.ticket})
-    assert answer.status_code == 200 and "<h1>A report</h1>" in answer.text
-    assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-
-
-def test_a_report_without_the_ticket_of_the_listing_is_refused(client):
-    for ticket in ("", "?ticket=", "?ticket=wrong", "?ticket=%ff"):
-        answer = client.get(f"/runs/main/report{ticket}")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "bad_ticket")
-
-
-@pytest.mark.parametrize(
-    "name", ["../../../../etc/passwd", "..%2f..%2fparams.yaml", "HEAD", "main~1", "", "%00", "made"]
-)
-def test_only_names_of_the_listing_are_looked_up(client, listed, name):
-    for page in (f"/runs/{name}/report?ticket={listed.ticket}", f"/runs/{name}/curve.json"):
-        assert client.get(page).status_code == 404
-
-
-def test_the_listing_is_json_of_all_runs(client, listed):
-    listing = client.get("/runs.json").json()
-    assert {run["label"]: run for run in listing["runs"]} == listed.rows
-    assert (listing["problem"], listing["notes"], listing["ticket"]) == (None, [], listed.ticket)
 
 
 def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, monkeypatch):

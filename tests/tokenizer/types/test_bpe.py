@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import regex
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
-from support.paths import ROOT, SHARED, SOURCE
+from support.paths import SHARED, SOURCE
 
 GOLDEN = SHARED / "tokenizers/cs336_bpe_golden"
-LINES = (ROOT / "data/raw/parallel.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+LINES = Path(__file__).with_name("languages.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
 KNOWN = st.characters(exclude_categories=["Cs", "Cn"])  # engines disagree whether an unassigned character is a letter
 TEXTS = st.lists(st.text(KNOWN) | st.text("aab '1é中🙂\n", max_size=60), max_size=8)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import train_tokenizer
 from chatmill.conversation import conversation_segments, declare_tools, escape, header_segments
-from chatmill.datasets.formats import messages as messages_format
+from chatmill.datasets.formats.chats import from_messages
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
 from chatmill.tokenizer.vocabulary.tokenizer_folder import (
@@ -60,7 +60,7 @@ def loaded(tmp_path_factory):
 
 
 def read(messages):
-    return messages_format.conversation({"messages": messages})
+    return from_messages({"messages": messages})
 
 
 def rendered_by(tokenizer, messages, **options):
