@@ -10,18 +10,15 @@ from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS, LossKind, Message, Part, Segment, conversation_segments
 from chatmill.pipeline.manifest import MANIFEST_NAME
-from chatmill.tokenizer.encoding import backends
-from chatmill.tokenizer.encoding.backends import from_ranks, to_tiktoken_encoding
+from chatmill.tokenizer.encoding.backends import from_ranks
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
 from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, PATTERNS, bounded, resolve
 from chatmill.tokenizer.vocabulary.tokenizer_folder import (
-    DESCRIPTION,
     TOKENIZER_JSON,
     add_special_tokens,
-    read_folder,
     write_folder,
 )
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
@@ -88,11 +85,6 @@ def test_ids_are_text_alone_and_their_bytes_add_up(trained, name, text):
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("text", NAUGHTY)
-def test_naughty_text_is_kept(tokenizer, text):
-    assert tokenizer.decode_bytes(tokenizer.encode(text)) == text.encode()
-
-
 def test_control_ids_follow_text_in_order_and_fill_up_to_a_multiple_of_64(tokenizer):
     names = [*CONTROL_TOKENS, "<|mood|>"]
     first = tokenizer.num_text
@@ -101,11 +93,6 @@ def test_control_ids_follow_text_in_order_and_fill_up_to_a_multiple_of_64(tokeni
     assert unused == [f"<|unused_{k}|>" for k in range(len(unused))]
     assert tokenizer.vocab_size == first + len(names) + len(unused)
     assert tokenizer.vocab_size % 64 == 0
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_training_again_gives_the_same_tokenizer(trained, name):
-    assert train(name, ["<|mood|>"]).fingerprint == trained[name].fingerprint
 
 
 @pytest.mark.parametrize("template", ["chatml", "markers"])
@@ -120,14 +107,6 @@ def test_the_fast_path_equals_the_slow_one(trained, name, template, conversation
     assert fast.offsets.tolist() == [sum(len(ids) for ids, _ in slow[:i]) for i in range(len(slow) + 1)]
     assert fast.ids.tolist() == [i for ids, _ in slow for i in ids]
     assert fast.loss.tolist() == [loss for _, losses in slow for loss in losses]
-
-
-def test_many_conversations_are_the_same_in_any_number_of_threads(tokenizer):
-    conversation = [Message.from_text("user", WORDS * 40), Message.from_text("assistant", "naïve <|im_end|> 🙂" * 9)]
-    rendered = [conversation_segments(conversation[: 1 + i % 2]) for i in range(90)]
-    one, two = tokenizer.encode_conversations(rendered), tokenizer.encode_conversations(rendered, threads=2)
-    assert all((a == b).all() for a, b in zip(one, two, strict=True))
-    assert tokenizer.decode(one.ids[one.offsets[88] : one.offsets[89]]) == "".join(part.text for part in rendered[88])
 
 
 def test_nothing_to_encode_is_no_error(tokenizer):
@@ -198,26 +177,6 @@ def test_wordpiece_takes_the_longest_beginning_first(trained):
     assert kinds == [Kind.NORMAL, Kind.NORMAL, Kind.CONTINUATION]
 
 
-@given(text=TEXT)
-def test_ids_that_are_bytes_are_those_that_tiktoken_gives(trained, text):
-    byte = trained["byte"]
-    assert byte.encode(text) == to_tiktoken_encoding(byte.vocabulary).encode_ordinary(text) == [*text.encode()]
-
-
-def test_bytes_in_another_order_have_other_ids():
-    backwards = from_ranks("own", PATTERNS["qwen2"], {bytes([byte]): 255 - byte for byte in range(256)}, {})
-    assert ChatTokenizer(backwards).encode("aé") == [255 - 0x61, 255 - 0xC3, 255 - 0xA9]
-
-
-def test_two_ids_of_ones_own_stand_around_each_text(trained):
-    tokenizer = trained["bpe"]
-    bos, end = tokenizer.special["<|bos|>"], tokenizer.special["<|im_end|>"]
-    one, two = tokenizer.encode(["a", ""], prepend=bos, append=end, threads=2)
-    assert one == [bos, ord("a"), end]
-    assert two == [bos, end]
-    assert tokenizer.decode(one) == "<|bos|>a<|im_end|>"
-
-
 def test_half_a_surrogate_pair_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"half of a surrogate pair, '\\ud800' at character 2"):
         tokenizer.encode("ab\ud800")
@@ -251,15 +210,6 @@ def test_an_edited_folder_is_refused(trained, tmp_path):
         load(tmp_path)
 
 
-def test_another_tokenizers_description_is_refused(trained, tmp_path):
-    write_folder(trained["byte"].vocabulary, tmp_path)
-    description = json.loads((tmp_path / DESCRIPTION).read_text())
-    (tmp_path / DESCRIPTION).write_text(json.dumps(description | {"fingerprint": "0"}))
-    (tmp_path / MANIFEST_NAME).unlink()
-    with pytest.raises(ValueError, match="is not the tokenizer that"):
-        read_folder(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "message"), [("nothing", "no such file"), ("x.csv", "not a tokenizer, but a file that begins with")]
 )
@@ -276,13 +226,6 @@ def test_the_canonical_file_gives_the_same_ids_in_tokenizers(trained, name, text
     tokenizer = trained[name]
     plain = re.sub("[<\u2581]", "", text)  # control tokens' names; U+2581 is SentencePiece's space
     assert others(tokenizer.vocabulary).encode(plain).ids == tokenizer.encode(plain)
-
-
-def test_tokenizers_decodes_the_canonical_file_and_knows_control_tokens(tokenizer):
-    other = others(tokenizer.vocabulary)
-    assert other.decode(tokenizer.encode(PATTERN_SAMPLE)) == PATTERN_SAMPLE
-    assert other.encode("<|im_end|>").ids == [tokenizer.special["<|im_end|>"]]
-    assert other.get_vocab_size() == tokenizer.vocab_size
 
 
 def others(vocabulary):
@@ -370,39 +313,6 @@ def test_the_ids_of_many_texts_as_one_array(trained):
         for bad in ("a\ud800", "x" * 200_000):
             with pytest.raises(ValueError, match=r"half of a surrogate pair|a run of over"):
                 tokenizer.encode_flat(["fine", bad])
-
-
-def test_fastokens_takes_over_after_it_gave_the_same_ids(trained, monkeypatch):
-    pytest.importorskip("fastokens")
-    monkeypatch.setattr(backends, "BEFORE_TRIAL", 100)
-    monkeypatch.setattr(backends, "TRIAL", 100)
-    tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
-    fast = tokenizer._backend
-    texts = [PATTERN_SAMPLE, *NAUGHTY, "<|im_end|>", PATTERN_SAMPLE * 3]
-    expected = [ReferenceEncoder(tokenizer.vocabulary).encode(text) for text in texts]
-    for _ in range(4):
-        assert tokenizer.encode(texts) == expected
-        assert [tokenizer.encode(text) for text in texts] == expected
-        check_flat(tokenizer, texts, expected)
-    assert "_fastokens" in vars(fast)
-    monkeypatch.setattr(fast, "_encoding", None)  # tiktoken is no longer used
-    rendered = [conversation_segments([Message.from_text("user", text)]) for text in ("Hi 中文\n", WORDS * 3)]
-    slow = [trained["bpe"].encode_segments(parts)[0] for parts in rendered]
-    assert tokenizer.encode_conversations(rendered).ids.tolist() == [i for ids in slow for i in ids]
-
-
-def test_fastokens_is_left_out_where_its_ids_differ(trained, monkeypatch):
-    pytest.importorskip("fastokens")
-    monkeypatch.setattr(backends, "BEFORE_TRIAL", 0)
-    tokenizer = ChatTokenizer(trained["bpe"].vocabulary)
-    vars(tokenizer._backend)["_fastokens"] = fastokens_of(trained["byte"].vocabulary)
-    expected = trained["bpe"].encode([WORDS])
-    assert [tokenizer.encode([WORDS]) for _ in range(3)] == [expected] * 3
-    assert not tokenizer._backend.equal
-
-
-def fastokens_of(vocabulary):
-    return pytest.importorskip("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
 
 
 def test_merges_that_sentencepiece_would_not_make_are_left_to_tokenizers(trained, tmp_path):

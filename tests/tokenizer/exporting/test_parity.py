@@ -15,13 +15,11 @@ from hypothesis import given, settings
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-import export_tokenizer
 from chatmill.conversation import CONTROL_TOKENS, escape
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.formats.validation import METASPACE_OR_REST
-from support.exported import FORMATS
 from support.paths import ROOT
 from support.texts import BLANKS, FORGED, FRACTION, REAL, SAMPLE, TEXTS, real_lines
 from support.token_records import read_sequentially
@@ -36,16 +34,6 @@ def runtime(exported, format):
         assert exported.formats[format]["reason"]
         pytest.skip(f"{exported.name}: {exported.formats[format]['reason']}")
     return exported.out
-
-
-@parity()
-@given(text=TEXTS)
-def test_tokens_are_the_exact_bytes_of_the_text_and_never_control(exported, text):
-    original = exported.original
-    ids = original.encode(text)
-    assert original.decode(ids) == text
-    assert b"".join(original.token_bytes[i] for i in ids) == text.encode()
-    assert max(ids, default=0) < original.num_text
 
 
 @parity(max_examples=60)
@@ -207,14 +195,3 @@ def test_nanochat_finds_its_two_files(exported):
     assert (token_bytes.dtype, token_bytes.shape) == (torch.int32, (encoding.n_vocab,))
     assert token_bytes[original.num_text :].tolist() == [0] * (original.vocab_size - original.num_text)
     assert token_bytes[original.encode("naïve cafés 👋")].sum() == len("naïve cafés 👋".encode())
-
-
-def files_in(folder):
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-
-
-def test_all_files_are_written_again_byte_for_byte(exported, tmp_path):
-    export_tokenizer.main(exported.source, tmp_path / "tokenizer", formats=FORMATS)
-    names = files_in(exported.out)
-    assert names == files_in(tmp_path / "tokenizer")
-    assert [n for n in names if (exported.out / n).read_bytes() != (tmp_path / "tokenizer" / n).read_bytes()] == []

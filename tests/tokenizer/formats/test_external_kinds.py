@@ -93,18 +93,6 @@ def test_text_found_before_the_rest_keeps_its_id_after_control_tokens(tmp_path):
     assert tokenizer.decode(tokenizer.encode("a tea <|end of turn|>")) == "a tea <|end of turn|>"
 
 
-def test_an_unused_entry_before_an_added_one_shifts_no_id(tmp_path):
-    content = external_tokenizers.byte_level()
-    first = len(content["model"]["vocab"])
-    names = ("[unused0]", "tea ")
-    content["added_tokens"] = [
-        external_tokenizers.added(first + i, name, special=False) for i, name in enumerate(names)
-    ]
-    original, exact = export_exact(content, tmp_path)
-    assert [encode(["tea "]) for encode in exact.values()] == [[[first + 1]] for _ in exact] and exact
-    assert original.encode("tea ") == [first + 1]
-
-
 def export_exact(content, folder):
     """The original and its exports that formats.json calls exact, as encoders of one text."""
     original = external_tokenizers.built(folder, content)
@@ -112,16 +100,6 @@ def export_exact(content, folder):
     formats = json.loads((folder / "out/formats.json").read_text())
     readers = load_encoders(folder / "out")
     return original, {name: readers[name] for name in readers if formats[FORMAT_OF[name]]["exact"]}
-
-
-def test_a_word_that_is_no_added_token_in_its_place_is_not_taken_for_one(tmp_path):
-    content = json.loads(external_tokenizers.words_like(tmp_path).read_bytes())
-    content["pre_tokenizer"] = {"type": "BertPreTokenizer"}
-    content["added_tokens"] = [external_tokenizers.added(11, "tex", special=False, single_word=True)]
-    original, exact = export_exact(content, tmp_path)
-    assert original.encode("_tex_") == [0, 0, 0]
-    assert {name: encode(["_tex_"]) for name, encode in exact.items()} == {name: [[0, 0, 0]] for name in exact}
-    assert "tokenizer.json" in exact
 
 
 def test_a_token_that_is_only_found_by_looking_up_is_found_although_some_merge_makes_it(tmp_path):
@@ -158,17 +136,6 @@ def test_a_user_defined_piece_with_a_blank_is_refused(tmp_path):
         load(path)
 
 
-def test_lengths_to_which_texts_are_cut_or_padded_are_not_part_of_the_comparison(tmp_path):
-    content = external_tokenizers.byte_level()
-    content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    pad = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
-    content["padding"] = {"strategy": {"Fixed": 9}} | pad
-    path = external_tokenizers.built(tmp_path, content).path
-    vocabulary = read_vocabulary(path)
-    text = "the cat talks 12 times"
-    assert open_original(path, vocabulary).encode([text]) == [load(path).encode(text)]
-
-
 def marked(folder, pre_tokenizer):
     """A tokenizer.json that writes spaces as U+2581 before it splits the text, as Gemma's."""
     content = json.loads(BUILDERS["phi3"](folder).path.read_bytes())
@@ -181,11 +148,6 @@ def test_a_split_at_spaces_that_are_marked_before_it_changes_no_id(tmp_path):
     original = marked(tmp_path, split)
     text = "the cat  talks to a cat\n 12"
     assert load(original.path).encode(text) == original.encode(text)
-
-
-def test_other_splits_of_text_with_marked_spaces_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="its preprocessing may change text"):
-        load(marked(tmp_path, {"type": "Digits", "individual_digits": True}).path)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

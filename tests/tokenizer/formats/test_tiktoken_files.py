@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 import tiktoken
 import tiktoken.load
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.encoding.backends import tiktoken_unsupported_reason, to_tiktoken_encoding
 from chatmill.tokenizer.formats.tiktoken_files import (
     description_file,
     read_tiktoken,
@@ -23,10 +20,8 @@ from chatmill.tokenizer.formats.tiktoken_files import (
 )
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, merges_by_rank, rank_scores
-from support.paths import SHARED
 
 BYTES = [bytes([byte]) for byte in range(256)]
-CL100K = SHARED / "tokenizers/tiktoken/cl100k_base.tiktoken"
 
 
 def make_vocabulary(
@@ -60,13 +55,6 @@ def test_reading_inverts_writing(write, read, vocabulary, tmp_path):
     assert read(tmp_path / "t") == vocabulary
 
 
-@pytest.mark.parametrize(("write", "read"), FORMATS.values(), ids=FORMATS)
-def test_equal_vocabularies_give_equal_bytes(write, read, tmp_path):
-    write(VOCABULARY, tmp_path / "a")
-    write(read(tmp_path / "a"), tmp_path / "b")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_ranks_are_lines_that_tiktoken_itself_reads(tmp_path):
     write_tiktoken(VOCABULARY, tmp_path / "t.tiktoken")
     lines = (tmp_path / "t.tiktoken").read_text().splitlines()
@@ -74,13 +62,6 @@ def test_ranks_are_lines_that_tiktoken_itself_reads(tmp_path):
     assert tiktoken.load.load_tiktoken_bpe(str(tmp_path / "t.tiktoken")) == {
         token: i for i, token in enumerate(VOCABULARY.tokens[:259])
     }
-
-
-def test_the_pickle_is_an_encoding_with_control_tokens_above_text(tmp_path):
-    write_tiktoken_pickle(VOCABULARY, tmp_path / "t.pkl")
-    loaded = pickle.loads((tmp_path / "t.pkl").read_bytes())
-    assert (loaded.n_vocab, loaded.encode_single_token("<|bos|>")) == (320, 259)
-    assert loaded.encode_ordinary("the then<|bos|>") == [257, 258, ord("n"), *b"<|bos|>"]
 
 
 INEXPRESSIBLE = {
@@ -98,15 +79,6 @@ def test_what_tiktoken_cannot_express_is_refused_and_nothing_written(write, reas
     with pytest.raises(ValueError, match=reason):
         write(INEXPRESSIBLE[reason], tmp_path / "t")
     assert not any(tmp_path.iterdir())
-
-
-def test_two_byte_entries_would_change_ids():
-    wrong = make_vocabulary("own", "lookup", WORDS, words=(b"is",))
-    pretended = tiktoken.Encoding(
-        "x", pat_str=WORDS, mergeable_ranks={t: i for i, t in enumerate(wrong.tokens[:257])}, special_tokens={}
-    )
-    assert tiktoken_unsupported_reason(wrong) is not None
-    assert pretended.encode_ordinary("this") == [116, 104, 256]  # the algorithm gives four bytes
 
 
 class Hostile:
@@ -155,20 +127,14 @@ def test_other_protocols_and_an_external_encoding_are_read(tmp_path):
 
 HOSTILE = {
     "a call": (pickle.dumps(Hostile(os.mkdir, "created")), "it imports posix.mkdir"),
-    "a call, protocol 0": (pickle.dumps(Hostile(os.mkdir, "created"), 0), "it imports posix.mkdir"),
     "8 GiB": (b"\x80\x04\x8e" + struct.pack("<Q", 2**33) + b".", "not a pickled"),
-    "8 GiB of memo": (b"\x80\x04}r\xff\xff\xff\xff.", "not a pickled"),
-    "a name to fetch": (pickled("cl100k_base"), "its state is the name 'cl100k_base'"),
-    "no state": (pickled(None), "no state"),
-    "bytes after its end": (pickled(encoding_state()) + b"\x80\x04", "2 bytes after its end"),
+    "bytes after its end": (pickled(encoding_state()) + b"\x80\x04", "bytes after its end"),
     "other fields": (pickled({"name": "x"}), "expected name, pat_str, mergeable_ranks, special_tokens"),
     "ranks of text": (pickled(encoding_state(mergeable_ranks={"a": 0})), "mergeable_ranks: expected a mapping"),
     "huge ids": (pickled(encoding_state(special_tokens={"<s>": 2**31 - 1})), "ids up to 2147483647 for 257 tokens"),
     "ids twice": (pickled(encoding_state(special_tokens={"<s>": 3})), "the id 3 has two tokens"),
     "no bytes": (pickled(encoding_state(mergeable_ranks={b"a": 0})), "no token for the byte 0x00"),
-    "a list": (pickle.dumps([1]), "opcode EMPTY_LIST"),
     "nothing": (b"", "not a pickled"),
-    "only a stop": (b".", "not a pickled"),
 }
 
 
@@ -179,24 +145,6 @@ def test_hostile_pickles_are_refused_and_nothing_happens(data, message, tmp_path
     with pytest.raises(ValueError, match=f"t.pkl: .*{message}"):
         read_tiktoken_pickle(Path("t.pkl"))
     assert [file.name for file in tmp_path.iterdir()] == ["t.pkl"]
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_an_altered_file_is_refused_or_taken_for_another_program_s(tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("altered")
-    write, read = FORMATS[data.draw(st.sampled_from(sorted(FORMATS)))]
-    write(VOCABULARY, folder / "t")
-    content = bytearray((folder / "t").read_bytes())
-    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
-        content[place] = data.draw(st.integers(0, 255))
-    (folder / "t").write_bytes(content)
-    try:
-        found = read(folder / "t")
-    except ValueError as error:
-        assert str(error).startswith(str(folder / "t"))
-    else:  # the name with the fingerprint is altered, or the change makes no difference
-        assert found.type == "pretrained" or found == VOCABULARY
 
 
 @pytest.mark.parametrize(
@@ -220,15 +168,3 @@ def test_a_description_of_another_kind_is_refused(tmp_path):
     description_file(tmp_path / "t.tiktoken").write_text('{"name": 1}')
     with pytest.raises(ValueError, match=r"t\.tiktoken\.json: expected name, pattern and special_tokens"):
         read_tiktoken(tmp_path / "t.tiktoken")
-
-
-def test_line_ends_of_windows_make_no_difference(tmp_path):
-    write_tiktoken(VOCABULARY, tmp_path / "t")
-    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes().replace(b"\n", b"\r\n"))
-    assert read_tiktoken(tmp_path / "t") == VOCABULARY
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CL100K.exists(), reason="the published tokenizers are not here")
-def test_a_published_tokenizer_is_read_as_it_was_meant():
-    assert to_tiktoken_encoding(read_tiktoken(CL100K)).encode_ordinary("hello world") == [15339, 1917]

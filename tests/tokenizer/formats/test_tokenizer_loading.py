@@ -1,9 +1,6 @@
 """Exported external tokenizers give the same ids as in the program that each was made for."""
 
-import base64
-import hashlib
 import json
-import signal
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +12,10 @@ from hypothesis import given, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from chatmill.app.cli import main
-from chatmill.app.commands import export_tokenizer
 from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.exporting.exports import export_all, make_rank_encoder
+from chatmill.tokenizer.exporting.exports import make_rank_encoder
 from chatmill.tokenizer.exporting.parity import load_encoders
-from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
+from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
@@ -37,9 +33,9 @@ from support.external_tokenizers import (
     words_like,
 )
 from support.official_patterns import OFFICIAL
+from support.original_tokenizers import open_original
 from support.paths import SHARED
 from support.texts import REAL, SAMPLE, TEXTS, real_lines
-from support.token_records import read_sequentially
 
 TOKENIZERS = SHARED / "tokenizers"
 BYTES_FORMATS = {"tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"}
@@ -62,49 +58,6 @@ EXPORTS = {  # the files in which each must be written and give the same ids
 ROUNDED = {"torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_tests/test_ja_model.model"}
 
 
-def published(name, file, monkeypatch, folder):
-    """tiktoken's own encoding of that name, from our copy of its file, whose hash tiktoken checks."""
-    places = {"o200k_base": "encodings", "cl100k_base": "encodings", "p50k_base": "encodings", "r50k_base": "encodings"}
-    address = f"https://openaipublic.blob.core.windows.net/{places[name]}/{name}.tiktoken"
-    (folder / hashlib.sha1(address.encode()).hexdigest()).write_bytes(file.read_bytes())
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
-    return tiktoken.get_encoding(name)
-
-
-def original(name, monkeypatch, folder):
-    """Texts to ids in the program that a tokenizer was made for."""
-    path = TOKENIZERS / name
-    if name == "gpt2":
-        vocabulary, merges = str(path / "encoder.json"), str(path / "vocab.bpe")
-        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocabulary, merges))
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    elif name.startswith("tiktoken/"):
-        return published(path.stem, path, monkeypatch, folder).encode_ordinary_batch
-    elif name.startswith("qwen/"):
-        return qwen(path).encode_ordinary_batch
-    elif path.suffix == ".model":
-        return sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
-    elif name.startswith("bert/"):
-        tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)._tokenizer
-    else:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
-    tokenizer.encode_special_tokens = True
-    return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-def qwen(path):
-    """The encoding as in Qwen's tokenization_qwen.py."""
-    ranks = {}
-    for line in path.read_text().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
-    pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+"
-    )
-    return tiktoken.Encoding("qwen", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-
-
 def export(name, folder, *options):
     assert main(["export-tokenizer", str(TOKENIZERS / name), str(folder), *options]) == 0
     return json.loads((folder / "formats.json").read_text())
@@ -115,14 +68,14 @@ def export(name, folder, *options):
     not (TOKENIZERS.exists() and REAL.exists()), reason="the published tokenizers and texts are not here"
 )
 @pytest.mark.parametrize("name", EXPORTS)
-def test_every_export_gives_the_ids_of_the_original(name, tmp_path, monkeypatch):
+def test_every_export_gives_the_ids_of_the_original(name, tmp_path):
     formats = export(name, tmp_path / "out")
     encoders = load_encoders(tmp_path / "out")
     vocabulary = read_vocabulary(TOKENIZERS / name)
     lines = real_lines(sample=SAMPLE)
     if vocabulary.algorithm == "viterbi":  # in `tokenizers` Unigram takes names in text for the special tokens
         lines = [line for line in lines if not any(special in line for special in vocabulary.special_names)]
-    expected = original(name, monkeypatch, tmp_path)(lines)
+    expected = open_original(tokenizer_file(TOKENIZERS / name), tmp_path).encode_plain(lines)
     assert EXPORTS[name] <= set(encoders)
     for file, encode in encoders.items():
         differing = sum(ids != own for ids, own in zip(encode(lines), expected, strict=True))
@@ -142,28 +95,6 @@ def test_a_published_file_of_ranks_is_written_again_byte_for_byte(name, tmp_path
     export(f"tiktoken/{name}.tiktoken", tmp_path / "out", "--formats", "tiktoken")
     written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
     assert written.strip() == (TOKENIZERS / f"tiktoken/{name}.tiktoken").read_bytes().strip()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
-def test_gpt2_s_older_files_and_its_ranks_are_the_same_tokenizer(tmp_path):
-    export("gpt2", tmp_path / "out", "--formats", "tiktoken")
-    written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
-    assert written.strip() == (TOKENIZERS / "tiktoken/r50k_base.tiktoken").read_bytes().strip()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
-def test_llama2_s_records_are_those_that_llama2_c_publishes(tmp_path):
-    """All but control tokens' names, and bytes, which llama2.c writes as text: `<0x0A>`."""
-    export("llama2/tokenizer.model", tmp_path / "out", "--formats", "llama2c")
-    own = read_sequentially(tmp_path / "out/tokenizer.llama2c.bin", 32000, 1)[1]
-    published = read_sequentially(TOKENIZERS / "llama2/tokenizer.bin", 32000, 1)[1]
-    assert [token for token, _ in own[259:]] == [token for token, _ in published[259:]]
-    joined = [(ours, theirs) for (_, ours), (_, theirs) in zip(own[259:], published[259:], strict=True) if ours > -1e6]
-    assert sorted(range(len(joined)), key=lambda i: -joined[i][0]) == sorted(
-        range(len(joined)), key=lambda i: -joined[i][1]
-    )
 
 
 MAKERS = {
@@ -280,20 +211,6 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_an_export_that_is_asked_to_end_leaves_nothing_behind(tmp_path, monkeypatch):
-    path = gpt2_like(tmp_path)
-    before = sorted(tmp_path.iterdir())
-
-    def interrupted(*arguments):
-        export_all(*arguments)
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(export_tokenizer, "export_all", interrupted)
-    with pytest.raises(SystemExit, match="143"):
-        main(["export-tokenizer", str(path), str(tmp_path / "out")])
-    assert sorted(tmp_path.iterdir()) == before
-
-
 @pytest.mark.parametrize(
     ("line", "message"), [("a", "vocab.bpe:3: not two tokens"), ("a  b", ":3: "), ("zz q", "its merge 1")]
 )
@@ -317,13 +234,6 @@ def test_a_model_with_a_space_before_every_text_is_taken_without_it(tmp_path):
 def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
     with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
         load(t5_like(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["t5", "bpe", "words"])
-@pytest.mark.parametrize("text", ["☃☃ ☃", "##b ### ####", "-------", "\u2581\u2581a\u2581"])
-def test_unknown_text_and_ties_are_as_in_the_original(name, text, tmp_path):
-    path = MAKERS[name][0](tmp_path)
-    assert ReferenceEncoder(read_vocabulary(path)).encode(text) == small_original(name, path)(text)
 
 
 def hugging_face(model, **places):

@@ -1,7 +1,6 @@
 import json
 import re
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -34,7 +33,6 @@ from support.conversations import TEXT
 from support.exported import write_chat
 from support.paths import ANY_FOLDER
 from support.texts import REAL, SAMPLE, real_lines
-from support.texts import TEXTS as TEXTS_OF_ALL_KINDS
 
 transformers = pytest.importorskip("transformers")
 
@@ -183,26 +181,6 @@ def test_the_mask_of_other_conversations(loaded):
         assert masked_by(other, messages) == tokenizer.encode_conversation(read(messages))
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_after_a_result_the_turn_stays_open(loaded, template):
-    call = {"function": {"name": "search", "arguments": {"for": "é"}}}
-    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "2"}]
-    prompt = loaded["bpe", template][0].apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    turn = '<|python_start|>{"name": "search", "arguments": {"for": "é"}}<|python_end|><|output_start|>2<|output_end|>'
-    assert prompt.endswith(turn)
-
-
-@pytest.mark.parametrize("name", TRAINERS)
-@given(text=st.text())
-@settings(max_examples=60)
-def test_transformers_gives_the_same_ids_and_text(loaded, name, text):
-    other, tokenizer = loaded[name, "chatml"]
-    plain = text.replace("<", "")
-    ids = tokenizer.encode(plain)
-    assert other(plain)["input_ids"] == ids
-    assert other.decode(ids) == plain
-
-
 GENAI_CONFIG = {  # what ONNX Runtime GenAI needs beside a tokenizer
     "model": {
         "type": "llama",
@@ -233,15 +211,6 @@ def genai(request, tmp_path_factory):
     return onnxruntime_genai.Tokenizer(str(folder / "out")), load(folder / "out")
 
 
-@given(text=TEXTS_OF_ALL_KINDS)
-@settings(max_examples=150)
-def test_onnxruntime_genai_gives_the_same_for_escaped_text(genai, text):
-    """Texts have no character 0, where ONNX Runtime GenAI ends them."""
-    other, tokenizer = genai
-    text = escape(text).replace("\0", "")
-    assert list(other.encode(text)) == tokenizer.encode(text)
-
-
 def test_onnxruntime_genai_renders_what_prepare_reads(genai):
     other, tokenizer = genai
     for messages in CONVERSATIONS:
@@ -268,18 +237,3 @@ def test_control_tokens_have_their_roles(loaded):
     assert ids == [tokenizer.special[name] for name in ("<|bos|>", "<|im_end|>", "<|pad|>")]
     assert len(other) == tokenizer.vocab_size
     assert other.decode(ids, skip_special_tokens=True) == ""
-
-
-def test_the_length_of_texts_is_the_models_context(loaded, tmp_path):
-    assert loaded["bpe", "chatml"][0].model_max_length == 640
-    write_huggingface(Path(loaded["bpe", "chatml"][0].name_or_path), tmp_path, "chatml")
-    assert "model_max_length" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_the_template_stands_in_both_places(loaded, template):
-    folder = Path(loaded["bpe", template][0].name_or_path)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    assert (folder / "chat_template.jinja").read_text() == config["chat_template"] == chat_template(template)
-    assert "generation -%}" not in config["chat_template"]
-    assert "generation -%}" in (folder / "additional_chat_templates/training.jinja").read_text()

@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.tokenizer.vocabulary.patterns import check_time
+from chatmill.tokenizer.vocabulary.patterns import check_expression
 from support.official_patterns import OFFICIAL
 
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -31,10 +31,10 @@ HONEST = OFFICIAL | {
 
 @pytest.mark.parametrize("pattern", HONEST.values(), ids=HONEST)
 def test_published_patterns_pass(pattern):
-    check_time(pattern)
+    check_expression(pattern)
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(\w+\s?)*$", r"\s+\s+\s+\s+$"])
 def test_a_pattern_that_takes_very_long_is_refused_with_a_text(pattern):
-    with pytest.raises(ValueError, match=r"it takes over .* s to split .* times"):
-        check_time(pattern)
+    with pytest.raises(ValueError, match=r"takes over .* s to split .* times"):
+        check_expression(pattern)

@@ -1,7 +1,8 @@
-"""Vocabularies as tiktoken holds them: the ranks of byte strings, the ids of special tokens, and a pattern.
+"""The libraries that encode text: each gives exactly the ids of the vocabulary's own algorithm.
 
-tiktoken looks up a complete piece; if it is no token, its bytes are merged pair by pair, lowest rank first. It has
-no list of merges: they are derived from the ranks.
+tiktoken holds a vocabulary as the ranks of byte strings, the ids of special tokens, and a pattern. It looks up a
+complete piece; if it is no token, its bytes are merged pair by pair, lowest rank first. It has no list of merges: they
+are derived from the ranks.
 """
 
 import importlib
@@ -20,10 +21,9 @@ from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
-from chatmill.tokenizer.vocabulary import sentencepiece_model
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE
-from chatmill.tokenizer.vocabulary.sentencepiece_model import to_model_proto
+from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, to_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     TEXT_KINDS,
@@ -31,7 +31,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Algorithm,
     Kind,
     Vocabulary,
-    check_lengths,
     merges_by_rank,
     rank_scores,
     unused_names,
@@ -53,14 +52,11 @@ def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
     if vocabulary.added_tokens:
         return f"tiktoken does not find {vocabulary.added_tokens[0].content!r} in text before it merges"
     ranks = ranks_of(vocabulary)
-    if any(bytes([byte]) not in ranks for byte in range(256)):
-        return "tiktoken needs a token for every byte"
     if vocabulary.algorithm == "lookup":
         joined = next((token for token in ranks if len(token) == 2), None)
         if joined is not None and vocabulary.pattern != CHARACTERS:
             return f"tiktoken would merge the bytes of {joined!r} inside words that are not in the vocabulary"
-        return None
-    if merges_by_rank(ranks) != vocabulary.merges:
+    elif merges_by_rank(ranks) != vocabulary.merges:
         return "tiktoken merges in the order of ids, and this tokenizer's merges have another order"
     return None
 
@@ -71,13 +67,16 @@ def ranks_of(vocabulary: Vocabulary) -> dict[bytes, int]:
 
 
 def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
-    """The tokenizer as a tiktoken.Encoding. Raises ValueError if tiktoken cannot express it."""
+    """The tokenizer as a tiktoken.Encoding. Raises ValueError if tiktoken cannot express it.
+
+    The name, its only free field, has what `from_ranks` needs beside the ranks.
+    """
     reason = tiktoken_unsupported_reason(vocabulary)
     if reason is not None:
         raise ValueError(reason)
     assert vocabulary.pattern is not None, "checked above"
     return tiktoken.Encoding(
-        name=encoding_name(vocabulary),
+        name=f"chatmill/{vocabulary.type}/{vocabulary.algorithm}/{vocabulary.fingerprint}",
         pat_str=vocabulary.pattern,
         mergeable_ranks=ranks_of(vocabulary),
         special_tokens=special_tokens_of(vocabulary),
@@ -89,11 +88,6 @@ def special_tokens_of(vocabulary: Vocabulary) -> dict[str, int]:
     """Name to id of each control and unused token."""
     kinds = enumerate(vocabulary.kinds)
     return {vocabulary.tokens[i].decode(): i for i, kind in kinds if kind not in TEXT_KINDS}
-
-
-def encoding_name(vocabulary: Vocabulary) -> str:
-    """The encoding's name, its only free field, with what `from_ranks` needs beside the ranks."""
-    return f"chatmill/{vocabulary.type}/{vocabulary.algorithm}/{vocabulary.fingerprint}"
 
 
 def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Vocabulary:
@@ -121,7 +115,6 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
     missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
     if missing is not None:
         raise ValueError(f"it has no token for the byte {missing:#04x}")
-    check_lengths(ranks)
     entries = {i: (token, Kind.NORMAL) for token, i in ranks.items()}
     for name, i in special.items():
         if i in entries:
@@ -129,12 +122,11 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
         entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED_PREFIX) else Kind.CONTROL
     if len(entries) < len(ranks) + len(special) or min(entries) < 0:
         raise ValueError("an id has two tokens, or is negative")
-    gaps = [i for i in range(max(entries) + 1) if i not in entries] if max(entries) < len(entries) + MOST_GAPS else None
-    if gaps is None or len(gaps) > MOST_GAPS:
+    if max(entries) >= len(entries) + MOST_GAPS:
         raise ValueError(f"it has ids up to {max(entries)} for {len(entries)} tokens: too many ids without a token")
     names = unused_names({name.encode() for name in special})
-    entries |= {i: (next(names), Kind.UNUSED) for i in gaps}
-    tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
+    filled = (entries.get(i) or (next(names), Kind.UNUSED) for i in range(max(entries) + 1))
+    tokens, kinds = zip(*filled, strict=True)
     return tokens, kinds
 
 
@@ -176,11 +168,8 @@ class Backend(ABC):
 def choose_backend(vocabulary: Vocabulary) -> Backend:
     """The fastest backend that gives exactly the vocabulary's ids."""
     if vocabulary.spelling == "marked":
-        return (
-            _MetaspaceTokenizers(vocabulary)
-            if sentencepiece_model.sentencepiece_unsupported_reason(vocabulary)
-            else _SentencePiece(vocabulary)
-        )
+        expressible = sentencepiece_unsupported_reason(vocabulary) is None
+        return _SentencePiece(vocabulary) if expressible else _MetaspaceTokenizers(vocabulary)
     if tiktoken_unsupported_reason(vocabulary):
         return _Tokenizers(vocabulary)
     if ranks_of(vocabulary) == BYTE_RANKS:

@@ -98,28 +98,18 @@ class ChatTokenizer:
         return np.array([len(token) for token in self.vocabulary.tokens], dtype=np.int64)
 
     @overload
-    def encode(
-        self, text: str, *, prepend: int | None = ..., append: int | None = ..., threads: int = ...
-    ) -> list[int]: ...
+    def encode(self, text: str, *, threads: int = ...) -> list[int]: ...
     @overload
-    def encode(
-        self, text: list[str], *, prepend: int | None = ..., append: int | None = ..., threads: int = ...
-    ) -> list[list[int]]: ...
-    def encode(
-        self, text: str | list[str], *, prepend: int | None = None, append: int | None = None, threads: int = 1
-    ) -> list[int] | list[list[int]]:
-        """The ids of a text, or of each text of a list; `prepend` and `append` are ids put around each.
+    def encode(self, text: list[str], *, threads: int = ...) -> list[list[int]]: ...
+    def encode(self, text: str | list[str], *, threads: int = 1) -> list[int] | list[list[int]]:
+        """The ids of a text, or of each text of a list.
 
         Raises ValueError for lone surrogates, which have no bytes, and for runs of over 100,000 equal characters.
         """
-        if isinstance(text, str):
-            return self.encode([text], prepend=prepend, append=append)[0]
-        _check_texts(text)
-        encoded = self._backend.encode_batch(text, threads)
-        for ids in encoded:
-            ids[:0] = [] if prepend is None else [prepend]
-            ids += [] if append is None else [append]
-        return encoded
+        texts = [text] if isinstance(text, str) else text
+        _check_texts(texts)
+        encoded = self._backend.encode_batch(texts, threads)
+        return encoded[0] if isinstance(text, str) else encoded
 
     def encode_flat(self, texts: list[str], threads: int = 1) -> EncodedTexts:
         """The ids that `encode` gives, as one array: several times as fast where fastokens is installed."""

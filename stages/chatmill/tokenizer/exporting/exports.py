@@ -1,4 +1,4 @@
-"""The formats in which a tokenizer can be exported."""
+"""Export a tokenizer to every format that can express it; for the others, find a text with other ids."""
 
 import json
 import shutil
@@ -12,15 +12,14 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding import backends as tiktoken_ranks
+from chatmill.tokenizer.encoding.backends import ranks_of, tiktoken_unsupported_reason
 from chatmill.tokenizer.exporting.readers import ExportFormat, add_readers
-from chatmill.tokenizer.formats.binary import write_binary
-from chatmill.tokenizer.formats.llama2c import greedy_unsupported_reason, write_llama2c
+from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary, write_llama2c
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
-from chatmill.tokenizer.vocabulary import sentencepiece_model
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERN_SAMPLE
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, from_tokenizers_json, to_tokenizers_json
+from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import (
     TEXT_KINDS,
@@ -30,8 +29,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     byte_pair_merge,
     flags_of,
 )
-
-# Export a tokenizer to every format that can express it; for the others, find a text with other ids.
 
 METASPACE_REASON = "U+2581 in text becomes a space; chatmill's own files preserve it"
 ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes: a few texts differ"
@@ -65,9 +62,7 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
         case "llama2c":
             write_llama2c(vocabulary, out / "tokenizer.llama2c.bin")
             return {"files": ["tokenizer.llama2c.bin"]} | _sequential(vocabulary)
-        case "tiktoken_pickle" | "tiktoken" if (
-            reason := tiktoken_ranks.tiktoken_unsupported_reason(vocabulary)
-        ) is not None:
+        case "tiktoken_pickle" | "tiktoken" if reason := tiktoken_unsupported_reason(vocabulary):
             return _unsupported(vocabulary, reason, make_rank_encoder(vocabulary, vocabulary.pattern))
         case "tiktoken_pickle":
             write_tiktoken_pickle(vocabulary, out / "tokenizer.pkl")
@@ -84,7 +79,7 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
             names = sorted(file.relative_to(out).as_posix() for file in files)
             return _written(*names) | _huggingface(vocabulary)
         case "sentencepiece":
-            if (reason := sentencepiece_model.sentencepiece_unsupported_reason(vocabulary)) is not None:
+            if reason := sentencepiece_unsupported_reason(vocabulary):
                 return _unsupported(vocabulary, reason, make_rank_encoder(vocabulary, None))
             shutil.copyfile(tokenizer_folder / SENTENCEPIECE_MODEL, out / SENTENCEPIECE_MODEL)
             return _written(SENTENCEPIECE_MODEL, reason=METASPACE_REASON if vocabulary.steps is None else None)
@@ -94,8 +89,9 @@ def _written(*files: str, reason: str | None = None) -> dict[str, Any]:
     return {"files": list(files)} | _exact(reason)
 
 
-def _exact(reason: str | None = None) -> dict[str, Any]:
-    return {"exact": reason is None} | ({} if reason is None else {"reason": reason})
+def _exact(reason: str | None = None, example: str | None = None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"exact": reason is None, "reason": reason, "example": example}
+    return {key: value for key, value in entry.items() if value is not None}
 
 
 def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], list[int]]) -> dict[str, Any]:
@@ -107,20 +103,19 @@ def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether names of control tokens in text, which chatmill takes for text, are so in the original."""
     if vocabulary.algorithm == "viterbi" and vocabulary.added_tokens:
         example = vocabulary.added_tokens[0].content * 2
-        return _exact("a few texts with user-defined pieces differ from SentencePiece's unigram") | {"example": example}
+        return _exact("a few texts with user-defined pieces differ from SentencePiece's unigram", example)
     flags = flags_of(vocabulary.special_handling)
     found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
     if found is None:
         return {}
-    reason = f"the original always takes {found!r} in text for the token, which is text here"
-    return _exact(reason) | {"example": found}
+    return _exact(f"the original always takes {found!r} in text for the token, which is text here", found)
 
 
 def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether tiktoken finds special tokens in text as the original does, which may strip the blanks around them."""
     for name, flags in flags_of(vocabulary.special_handling).items():
         if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
-            return _exact(f"tiktoken ignores the {flag} of special tokens") | {"example": f"a {name} b"}
+            return _exact(f"tiktoken ignores the {flag} of special tokens", f"a {name} b")
     return _as_text(vocabulary)
 
 
@@ -130,20 +125,17 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
         return _exact()
     order = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])
     by_score = {vocabulary.tokens[i]: place for place, i in enumerate(order)}
-    return {"exact": False} | _unsupported(
-        vocabulary, reason, make_rank_encoder(vocabulary, vocabulary.pattern, by_score)
-    )
+    other = make_rank_encoder(vocabulary, vocabulary.pattern, by_score)
+    return {"exact": False} | _unsupported(vocabulary, reason, other)
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
     if doubled := next((name for name in vocabulary.special if name.encode() in texts), None):
-        return _exact("a special token has the name of a token of text, and `tokenizers` finds one id") | {
-            "example": doubled
-        }
+        return _exact("a special token has the name of a token of text, and `tokenizers` finds one id", doubled)
     if assumed := assumed_special(vocabulary.special_handling):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
-        return _exact(reason) | {"example": assumed[0]}
+        return _exact(reason, assumed[0])
     if vocabulary.spelling != "marked" or (vocabulary.steps or "").startswith('{"tokenizers"'):
         return _exact()
     if vocabulary.steps is None:
@@ -151,7 +143,7 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     plain = '"charsmap": ""' in vocabulary.steps and '"remove_extra_whitespaces": false' in vocabulary.steps
     if plain and vocabulary.added_tokens:
         example = f"a{vocabulary.added_tokens[0].content}"
-        return _exact("`tokenizers` puts a space before each text between user-defined pieces") | {"example": example}
+        return _exact("`tokenizers` puts a space before each text between user-defined pieces", example)
     if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
         return _exact()
     steps = from_tokenizers_json(to_tokenizers_json(vocabulary.steps))
@@ -173,7 +165,7 @@ def make_rank_encoder(
     vocabulary: Vocabulary, pattern: str | None, ranks_by_token: Mapping[bytes, int] | None = None
 ) -> Callable[[str], list[int]]:
     """The encoder of a reader that only merges bytes, lowest rank first, inside the matches of a pattern."""
-    ids = tiktoken_ranks.ranks_of(vocabulary)
+    ids = ranks_of(vocabulary)
     order = ids if ranks_by_token is None else ranks_by_token
     split = Split(Regex(pattern or ANYTHING), "removed", invert=True)
 

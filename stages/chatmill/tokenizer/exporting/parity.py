@@ -1,4 +1,4 @@
-"""A tokenizer in the library that it was made for, read from its own file: what exports are compared with."""
+"""Compare the exports of a tokenizer with the original in the library that it was made for."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,10 +38,8 @@ class Original(NamedTuple):
 
 def open_original(path: Path, vocabulary: Vocabulary) -> Original:
     """The original of a vocabulary that was read from `path`, and is therefore safe to open in its library."""
-    if (path / DESCRIPTION).is_file():
-        return _own(vocabulary)
     file = tokenizer_file(path)
-    match detect_format(file):
+    match None if (path / DESCRIPTION).is_file() else detect_format(file):
         case "tokenizer_json":
             return Original("tokenizers", open_tokenizers(file, special=False), open_tokenizers(file, special=True))
         case "ranks":
@@ -53,23 +51,27 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
         case "sentencepiece":
             return Original("sentencepiece", SentencePieceProcessor(model_proto=file.read_bytes()).encode, None)
         case "vocab_and_merges":
-            return Original("tokenizers", _batch(_byte_level(file)), None)
+            byte_level = Tokenizer(models.BPE.from_file(str(file), str(merges_file_of(file))))
+            byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            return Original("tokenizers", _batch(byte_level), None)
         case "vocab_txt":
-            return Original("tokenizers", _bert(file), None)
-    return _own(vocabulary)
+            lowercase = has_no_capitals(file.read_text(encoding="utf-8").split())
+            bert = BertWordPieceTokenizer(str(file), lowercase=lowercase)._tokenizer
+            bert.encode_special_tokens = True
+            return Original("tokenizers", _batch(bert), None)
+    return Original("chatmill's reference encoder", _one_by_one(ReferenceEncoder(vocabulary).encode), None)
 
 
-def _own(vocabulary: Vocabulary) -> Original:
-    encode = ReferenceEncoder(vocabulary).encode
-    return Original("chatmill's reference encoder", lambda texts: list(map(encode, texts)), None)
+def _one_by_one(encode: Callable[[str], list[int]]) -> Encode:
+    return lambda texts: list(map(encode, progress(texts, "reference encoder", unit=" texts")))
 
 
 def _tiktoken(encoding: tiktoken.Encoding) -> Original:
-    return Original("tiktoken", encoding.encode_ordinary_batch, find_special(encoding))
+    return Original("tiktoken", encoding.encode_ordinary_batch, _find_special(encoding))
 
 
-def find_special(encoding: tiktoken.Encoding) -> Encode:
-    """An encoding of tiktoken that takes the names of special tokens in text for the tokens."""
+def _find_special(encoding: tiktoken.Encoding) -> Encode:
+    """The names of special tokens in text are the tokens."""
     return lambda texts: encoding.encode_batch(texts, allowed_special="all")
 
 
@@ -84,24 +86,6 @@ def open_tokenizers(file: Path, *, special: bool) -> Encode:
 
 def _batch(tokenizer: Tokenizer) -> Encode:
     return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-def _bert(file: Path) -> Encode:
-    lowercase = has_no_capitals(file.read_text(encoding="utf-8").split())
-    tokenizer = BertWordPieceTokenizer(str(file), lowercase=lowercase)
-    tokenizer._tokenizer.encode_special_tokens = True
-    return lambda texts: [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-
-
-def _byte_level(file: Path) -> Tokenizer:
-    merges = merges_file_of(file)
-    assert merges is not None, "the vocabulary was read with them"
-    tokenizer = Tokenizer(models.BPE.from_file(str(file), str(merges)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return tokenizer
-
-
-# Check that every export of a tokenizer gives the same ids as the original in its own library.
 
 
 def read_texts(file: Path) -> list[str]:
@@ -123,25 +107,22 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
 
     The names of control tokens in text are text; with `special` they are the tokens, for the readers that can do so.
     """
-    readers: dict[str, Callable[[Path], Encode]] = {
-        "tokenizer.bin": _binary,
-        "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
-        "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
-        "tokenizer.json": lambda file: open_tokenizers(file, special=False),
-        "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
-    }
+    readers: dict[str, Callable[[Path], Encode]]
     if special:
         readers = {
-            "tokenizer.pkl": lambda file: find_special(to_tiktoken_encoding(read_tiktoken_pickle(file))),
-            "tokenizer.tiktoken": lambda file: find_special(to_tiktoken_encoding(read_tiktoken(file))),
+            "tokenizer.pkl": lambda file: _find_special(to_tiktoken_encoding(read_tiktoken_pickle(file))),
+            "tokenizer.tiktoken": lambda file: _find_special(to_tiktoken_encoding(read_tiktoken(file))),
             "tokenizer.json": lambda file: open_tokenizers(file, special=True),
         }
+    else:
+        readers = {
+            "tokenizer.bin": lambda file: _one_by_one(open_binary(file).encode),
+            "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
+            "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
+            "tokenizer.json": lambda file: open_tokenizers(file, special=False),
+            "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
+        }
     return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}
-
-
-def _binary(file: Path) -> Encode:
-    binary = open_binary(file)
-    return lambda texts: [binary.encode(text) for text in progress(texts, file.name, unit=" texts")]
 
 
 def compare_exports(

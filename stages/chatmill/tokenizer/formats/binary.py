@@ -1,4 +1,4 @@
-r"""tokenizer.bin: a complete tokenizer in one file that is mapped, not parsed.
+r"""tokenizer.bin, a complete tokenizer in one file that is mapped and not parsed; and tokenizer.llama2c.bin.
 
 Little-endian, as the bytes lie (V tokens, M merges):
 
@@ -17,7 +17,12 @@ Little-endian, as the bytes lie (V tokens, M merges):
     8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
     16 bytes              checksum: blake2b of the index and the footer up to here
 
-Opening checks the footer and the index. The file is mapped, and each block checked, on first access.
+Opening checks the footer and the index; each block is checked on first access.
+
+tokenizer.llama2c.bin has only the length of the longest token and the records, as in karpathy/llama2.c's tokenizer.py.
+Its readers know the number of tokens and the split pattern from the model. Inside a piece they start from single bytes
+and merge the adjacent pair whose token has the best score, until none makes a token. For char and sentencepiece they
+start from characters, or the bytes of characters without a token.
 """
 
 import json
@@ -25,15 +30,15 @@ import mmap
 import struct
 from functools import cached_property
 from hashlib import blake2b
-from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from chatmill.conversation import BOS, IM_END
-from chatmill.tokenizer.formats.llama2c import RECORD_HEADER, longest_token, token_records
 from chatmill.tokenizer.formats.validation import ReferenceEncoder, check_vocabulary
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
+from chatmill.tokenizer.vocabulary.tokenizer_json import unmerged
+from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary
 
 MAGIC = b"chatmill"
 VERSION = 1
@@ -43,19 +48,31 @@ STARTS = (BOS, "<s>", "<|begin_of_text|>", "[CLS]", "<|endoftext|>")  # names of
 ENDS = (IM_END, "<|eot_id|>", "</s>", "[SEP]", "<|endoftext|>")
 
 _HEADER = struct.Struct("<III")
-_FOOTER = struct.Struct("<8sIQIII")
+_RECORD = struct.Struct("<fI")  # score and length, before a token's bytes
 _SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
-_SCORED = RECORD_HEADER.size  # bytes of a record before the token
+_FOOTER = struct.Struct("<8sIQIII")
 _CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the footer's checksum
+
+
+def token_records(vocabulary: Vocabulary) -> list[bytes]:
+    """The record of each token, in id order."""
+    scored = zip(vocabulary.tokens, vocabulary.scores, strict=True)
+    return [_RECORD.pack(score, len(token)) + token for token, score in scored]
+
+
+def write_llama2c(vocabulary: Vocabulary, file: Path) -> None:
+    longest = max(map(len, vocabulary.tokens))
+    file.write_bytes(struct.pack("<I", longest) + b"".join(token_records(vocabulary)))
 
 
 def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     """Write the tokenizer; `read_binary` is the inverse. Equal vocabularies give equal bytes."""
     rows, special = token_records(vocabulary), vocabulary.special
+    ends = (next((special[name] for name in names if name in special), NO_ID) for names in (STARTS, ENDS))
     starts = list(accumulate(map(len, rows), initial=_HEADER.size))
     body = b"".join(
         [
-            _HEADER.pack(longest_token(vocabulary), *(_first_of(special, names) for names in (STARTS, ENDS))),
+            _HEADER.pack(max(map(len, vocabulary.tokens)), *ends),
             *rows,
             struct.pack(f"<{len(starts)}I", *starts),
             bytes(vocabulary.kinds),
@@ -77,10 +94,6 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _FOOTER_CHECKSUM_SIZE))
 
 
-def _first_of(special: dict[str, int], names: tuple[str, ...]) -> int:
-    return next((special[name] for name in names if name in special), NO_ID)
-
-
 def read_binary(file: Path) -> Vocabulary:
     """The vocabulary in a file that `write_binary` wrote, with all checksums checked."""
     with open_binary(file) as binary:
@@ -89,12 +102,7 @@ def read_binary(file: Path) -> Vocabulary:
 
 def open_binary(file: Path) -> "BinaryTokenizer":
     """Open a tokenizer.bin and check its footer and index. Raises ValueError if they are damaged."""
-    stream = FileIO(file)
-    try:
-        return BinaryTokenizer(file, stream)
-    except ValueError:
-        stream.close()
-        raise
+    return BinaryTokenizer(file)
 
 
 class BinaryHeader(NamedTuple):
@@ -111,11 +119,18 @@ class BinaryTokenizer:
     Raises ValueError on first access to a damaged part.
     """
 
-    def __init__(self, file: Path, stream: FileIO) -> None:
-        self.file, self._stream = file, stream
-        self._map: mmap.mmap | bytes = b""  # empty until the file is mapped
-        self._read_index()
-        self._checked_tokens = bytearray(self.vocab_size)  # 1 for each token whose blocks and record were checked
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        if file.stat().st_size < _HEADER.size + _FOOTER.size + _FOOTER_CHECKSUM_SIZE:
+            raise self._error("too short for a tokenizer")
+        with file.open("rb") as stream:
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            self._read_index()
+        except ValueError:
+            self._map.close()
+            raise
+        self._checked_tokens = bytearray(self.vocab_size)  # 1 for each token whose blocks were checked
 
     @cached_property
     def header(self) -> BinaryHeader:
@@ -132,23 +147,20 @@ class BinaryTokenizer:
         """The bytes of a token; of a control or unused token, its name."""
         if not 0 <= index < self.vocab_size or not self._checked_tokens[index]:
             self._check_token(index)
-        starts = self._starts
-        return self._map[starts[index] + _SCORED : starts[index + 1]]
+        return self._map[self._starts[index] + _RECORD.size : self._starts[index + 1]]
 
     def score(self, index: int) -> float:
-        """The score of a token."""
         self._check_token(index)
-        score: float = RECORD_HEADER.unpack_from(self._map, self._starts[index])[0]
+        score: float = _RECORD.unpack_from(self._map, self._starts[index])[0]
         return score
 
     def kind(self, index: int) -> Kind:
-        """What an id stands for."""
         self._check_token(index)
         return Kind(self._map[self._kinds + index])
 
     def vocabulary(self) -> Vocabulary:
         """The complete vocabulary. Raises ValueError if its fingerprint is not the one in the index."""
-        self._check_blocks(self._merges, self._index)
+        self.verify()
         ids, about = range(self.vocab_size), self._description
         vocabulary = Vocabulary(
             type=about["type"],
@@ -161,12 +173,8 @@ class BinaryTokenizer:
             steps=about.get("steps"),
             special_handling=about.get("special_handling"),
         )
-        try:
-            same = vocabulary.fingerprint == about["fingerprint"]
-        except UnicodeDecodeError as error:
-            raise _error(self.file, f"the name of a control token is not UTF-8: {error}") from error
-        if not same:
-            raise _error(self.file, "its fingerprint differs from the one in its index")
+        if vocabulary.fingerprint != about["fingerprint"]:
+            raise self._error("its fingerprint differs from the one in its index")
         return vocabulary
 
     def encode(self, text: str) -> list[int]:
@@ -176,10 +184,7 @@ class BinaryTokenizer:
     @cached_property
     def _encoder(self) -> ReferenceEncoder:
         vocabulary = self.vocabulary()
-        try:
-            check_vocabulary(vocabulary)
-        except ValueError as error:
-            raise _error(self.file, str(error)) from error
+        check_vocabulary(vocabulary)
         return ReferenceEncoder(vocabulary)
 
     def verify(self) -> None:
@@ -188,10 +193,8 @@ class BinaryTokenizer:
 
     def close(self) -> None:
         """Unmap the file."""
-        self._stream.close()
-        if isinstance(self._map, mmap.mmap):
-            self._starts.release()
-            self._map.close()
+        self._starts.release()
+        self._map.close()
 
     def __enter__(self) -> Self:
         return self
@@ -200,88 +203,68 @@ class BinaryTokenizer:
         self.close()
 
     def _read_index(self) -> None:
-        size = self._stream.seek(0, 2)
-        if size < _HEADER.size + _FOOTER.size + _FOOTER_CHECKSUM_SIZE:
-            raise _error(self.file, "too short for a tokenizer")
-        footer = self._read(size - _FOOTER.size - _FOOTER_CHECKSUM_SIZE, size)
-        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(footer)
+        place = len(self._map) - _FOOTER.size - _FOOTER_CHECKSUM_SIZE
+        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(self._map, place)
         if magic != MAGIC:
-            raise _error(self.file, "no footer: it is truncated, or another program's file")
+            raise self._error("no footer: it is truncated, or another program's file")
         if version != VERSION:
-            raise _error(self.file, f"version of the format: expected {VERSION}, got {version}")
-        index = self._read(min(self._index, size), size)
+            raise self._error(f"version of the format: expected {VERSION}, got {version}")
+        index = self._map[self._index :]
         if _checksum(index[:-_FOOTER_CHECKSUM_SIZE], _FOOTER_CHECKSUM_SIZE) != index[-_FOOTER_CHECKSUM_SIZE:]:
-            raise _error(self.file, "its index is damaged")
-        self._merges = self._index - 8 * merges
+            raise self._error("its index is damaged")
+        self._description: dict[str, Any] = json.loads(index[:length])
+        self._sums = index[length:]
+        self._merges = self._index - _SPAN.size * merges
         self._kinds = self._merges - self.vocab_size
-        self._offsets = self._kinds - 4 * (self.vocab_size + 1)
-        blocks = -(-self._index // BLOCK)
-        if self._offsets < _HEADER.size or length + blocks * _CHECKSUM_SIZE + len(footer) != len(index):
-            raise _error(self.file, "its index has an invalid size")
-        self._text, self._sums = index[:length], index[length:]
-        self._checked_blocks = bytearray(blocks)
-
-    def _read(self, start: int, stop: int) -> bytes:
-        self._stream.seek(start)
-        return self._stream.read(stop - start)
-
-    @cached_property
-    def _description(self) -> dict[str, Any]:
-        try:
-            about: dict[str, Any] = json.loads(self._text)
-            texts = [about[name] for name in ("type", "algorithm", "fingerprint")]
-            optional = (about["pattern"], about.get("steps"), about.get("special_handling"))
-            texts += [text for text in optional if text is not None]
-            if not isinstance(about["controls"], dict) or not all(isinstance(text, str) for text in texts):
-                raise TypeError("a value has the wrong type")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _error(self.file, f"its index is invalid ({error})") from error
-        return about
-
-    def _map_file(self) -> None:
-        with self._stream as stream:
-            if stream.seek(0, 2) < self._index:
-                raise _error(self.file, "it was truncated after it was opened")
-            self._map = mmap.mmap(stream.fileno(), self._index, access=mmap.ACCESS_READ)
-        self._starts = memoryview(self._map)[self._offsets : self._kinds].cast("I")  # the offsets of the records
+        self._starts = memoryview(self._map)[self._kinds - 4 * (self.vocab_size + 1) : self._kinds].cast("I")
+        self._checked_blocks = bytearray(-(-self._index // BLOCK))
 
     def _check_token(self, index: int) -> None:
-        """Check the blocks and the record of a token, unless they were checked before."""
+        """Check the blocks in which a token's offsets, kind and record lie."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
-        if self._checked_tokens[index]:
-            return
-        offset, kind = self._offsets + 4 * index, self._kinds + index
-        self._check_blocks(offset, offset + _SPAN.size)
-        self._check_blocks(kind, kind + 1)
-        start, stop = _SPAN.unpack_from(self._map, offset)
-        if not _HEADER.size <= start <= stop - RECORD_HEADER.size <= self._offsets - RECORD_HEADER.size:
-            raise _error(self.file, f"token {index} lies outside the records")
-        self._check_blocks(start, stop)
-        if RECORD_HEADER.unpack_from(self._map, start)[1] != stop - start - RECORD_HEADER.size or self._map[kind] > max(
-            Kind
-        ):
-            raise _error(self.file, f"the record of token {index} is invalid")
-        self._checked_tokens[index] = 1
+        if not self._checked_tokens[index]:
+            offset = self._kinds - 4 * (self.vocab_size + 1 - index)
+            self._check_blocks(offset, offset + _SPAN.size)
+            self._check_blocks(self._kinds + index, self._kinds + index + 1)
+            self._check_blocks(self._starts[index], self._starts[index + 1])
+            self._checked_tokens[index] = 1
 
     def _check_blocks(self, start: int, stop: int) -> None:
         """Check all blocks of the bytes [start, stop) that were not checked before."""
-        if not self._map:
-            self._map_file()
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             if not self._checked_blocks[block]:
                 first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
-                if (
-                    _checksum(self._map[first:last], _CHECKSUM_SIZE)
-                    != self._sums[block * _CHECKSUM_SIZE : (block + 1) * _CHECKSUM_SIZE]
-                ):
-                    raise _error(self.file, f"damaged in bytes {first} to {last - 1}")
+                expected = self._sums[block * _CHECKSUM_SIZE : (block + 1) * _CHECKSUM_SIZE]
+                if _checksum(self._map[first:last], _CHECKSUM_SIZE) != expected:
+                    raise self._error(f"damaged in bytes {first} to {last - 1}")
                 self._checked_blocks[block] = 1
 
-
-def _error(file: Path, problem: str) -> ValueError:
-    return ValueError(f"{file}: not a complete tokenizer.bin: {problem}: export the tokenizer anew")
+    def _error(self, problem: str) -> ValueError:
+        return ValueError(f"{self.file}: not a complete tokenizer.bin: {problem}: export the tokenizer anew")
 
 
 def _checksum(data: bytes, size: int) -> bytes:
     return blake2b(data, digest_size=size).digest()
+
+
+def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
+    """Why merging by score gives other ids than the tokenizer's algorithm inside a piece; None if they are equal."""
+    if vocabulary.steps is not None:
+        return "merging by score differs: the tokenizer normalises or splits text in other ways"
+    if vocabulary.added_tokens:
+        return "merging by score differs: the tokenizer finds some tokens before it merges"
+    if unmerged(vocabulary):
+        return "merging by score differs: the tokenizer looks up complete pieces, and merges do not make all of them"
+    match vocabulary.algorithm:
+        case "wordpiece":
+            return "merging by score differs: the tokenizer takes the longest entry from the left, whatever its score"
+        case "viterbi":
+            return "merging by score differs: the tokenizer takes the split with the best sum of scores"
+        case "lookup" if vocabulary.pattern != CHARACTERS and vocabulary.has_longer_tokens:
+            return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
+    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
+    for name, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
+        if kind not in TEXT_KINDS and any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):
+            return f"merging by score differs: two text tokens make the name of the control token {name.decode()}"
+    return None

@@ -1,8 +1,10 @@
-"""Vocabularies in the formats before tokenizer.json: a vocabulary with a file of merges, and WordPiece's list.
+"""The files of tiktoken, and vocabularies in the formats before tokenizer.json.
 
 encoder.json, vocab.json   {"!": 0, …, "Ġthe": 262}
 vocab.bpe, merges.txt      beside it, one merge per line: `Ġ t`
-vocab.txt                  one entry per line: `the`, `##ing`, `[CLS]`
+vocab.txt                  WordPiece's list, one entry per line: `the`, `##ing`, `[CLS]`
+tokenizer.tiktoken         a token in base64 and its rank on each line, as OpenAI publishes its tokenizers
+tokenizer.pkl              a pickled `tiktoken.Encoding`, as nanochat loads it; it is interpreted, never unpickled
 """
 
 import base64
@@ -12,23 +14,22 @@ import json
 import pickle
 import pickletools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import regex
+import tiktoken
 
 from chatmill.tokenizer.encoding.backends import (
-    encoding_name,
     from_ranks,
     ranks_of,
     special_tokens_of,
-    tiktoken_unsupported_reason,
     to_tiktoken_encoding,
 )
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
-from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json, reject_duplicate_keys
+from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MERGES_FILES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
@@ -59,7 +60,7 @@ def read_vocab_and_merges(file: Path) -> Vocabulary:
     merges_file = merges_file_of(file)
     assert merges_file is not None, "the format was detected by it"
     try:
-        vocab = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys)
+        vocab = json.loads(file.read_text(encoding="utf-8"))
         merges = _read_merges(merges_file)
         merged = set(map("".join, merges))
         _check_pattern(merged)
@@ -110,10 +111,7 @@ def read_vocab_txt(file: Path) -> Vocabulary:
     Raises ValueError with the line that is invalid.
     """
     vocab: dict[str, int] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         entry = line.rstrip("\r")
         if not entry or entry in vocab or entry != entry.strip():
@@ -152,7 +150,7 @@ def _bert(vocab: dict[str, int], *, lowercase: bool) -> dict[str, Any]:
     }
 
 
-# tokenizer.tiktoken: a token in base64 and its rank on each line, as OpenAI publishes its tokenizers.
+# tokenizer.tiktoken
 
 EMPTY = b"="  # how the ranks of Whisper write a token without bytes, which no text gives
 _ENDOFTEXT = "<|endoftext|>"
@@ -194,13 +192,11 @@ def description_file(file: Path) -> Path:
 
 def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     """Write ranks and description; `read_tiktoken` is the inverse. Raises ValueError if tiktoken cannot express it."""
-    reason = tiktoken_unsupported_reason(vocabulary)
-    if reason is not None:
-        raise ValueError(reason)
+    encoding = to_tiktoken_encoding(vocabulary)
     ranks = ranks_of(vocabulary)
     file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks.items()))
     description = {
-        "name": encoding_name(vocabulary),
+        "name": encoding.name,
         "pattern": vocabulary.pattern,
         "special_tokens": special_tokens_of(vocabulary),
     }
@@ -262,28 +258,25 @@ def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dic
     return name, pattern, special
 
 
-# tokenizer.pkl: a pickled `tiktoken.Encoding`, as nanochat loads it.
+# tokenizer.pkl
 
-PROTOCOL = 4
-_CONSTANTS = {"SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BININT", "BININT1", "BININT2"}
-_CLASS = object()  # stands for tiktoken.Encoding
 _FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens": dict}
-
-
-@dataclass(eq=False)
-class _EncodingStub:
-    state: Any = None
 
 
 def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
     """Write the pickle; `read_tiktoken_pickle` is the inverse. Raises ValueError if tiktoken cannot express it."""
-    file.write_bytes(pickle.dumps(to_tiktoken_encoding(vocabulary), protocol=PROTOCOL))
+    file.write_bytes(pickle.dumps(to_tiktoken_encoding(vocabulary), protocol=4))
 
 
 def read_tiktoken_pickle(file: Path) -> Vocabulary:
     """The vocabulary in a pickled `tiktoken.Encoding`, without unpickling it."""
     try:
         state = _interpret(file.read_bytes())
+        if not isinstance(state, dict) or {key: type(value) for key, value in state.items()} != _FIELDS:
+            raise ValueError(f"its state is {state!r:.80}; expected {', '.join(_FIELDS)}")
+        for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
+            if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
+                raise ValueError(f"{field}: expected a mapping from {expected.__name__} to int")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: not a pickled tiktoken.Encoding: {error}") from error
     try:
@@ -292,15 +285,22 @@ def read_tiktoken_pickle(file: Path) -> Vocabulary:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _interpret(data: bytes) -> dict[str, Any]:
+def _interpret(data: bytes) -> Any:
+    """The state of the pickled encoding. Raises ValueError for an opcode that such a pickle does not need."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}
+
+    def pop(place: int) -> list[Any]:
+        items = stack[place:]
+        del stack[place:]
+        return items
+
     for opcode, argument, position in pickletools.genops(data):
         match opcode.name:
             case "PROTO" | "FRAME" | "STOP":
                 pass
-            case name if name in _CONSTANTS:
+            case "SHORT_BINUNICODE" | "BINUNICODE" | "SHORT_BINBYTES" | "BINBYTES" | "BININT" | "BININT1" | "BININT2":
                 stack.append(argument)
             case "EMPTY_DICT":
                 stack.append({})
@@ -315,51 +315,25 @@ def _interpret(data: bytes) -> dict[str, Any]:
             case "MARK":
                 marks.append(len(stack))
             case "SETITEMS":
-                items = _pop(stack, marks.pop())
+                items = pop(marks.pop())
                 stack[-1].update(zip(items[::2], items[1::2], strict=True))
             case "SETITEM":
-                key, value = _pop(stack, -2)
-                stack[-1].update([(key, value)])
-            case "GLOBAL":
-                stack.append(_find_class(str(argument)))
-            case "STACK_GLOBAL":
-                stack.append(_find_class(" ".join(_pop(stack, -2))))
+                key, value = pop(-2)
+                stack[-1][key] = value
+            case "GLOBAL" | "STACK_GLOBAL":
+                name = str(argument) if opcode.name == "GLOBAL" else " ".join(pop(-2))
+                if name != "tiktoken.core Encoding":
+                    raise ValueError(f"it imports {name.replace(' ', '.')}")
+                stack.append(tiktoken.Encoding)
             case "NEWOBJ":
-                if _pop(stack, -2) != [_CLASS, ()]:
+                if pop(-2) != [tiktoken.Encoding, ()]:
                     raise ValueError(f"an object of another class at byte {position}")
-                stack.append(_EncodingStub())
-            case "BUILD":
-                (state,) = _pop(stack, -1)
-                stack[-1].state = state
+                stack.append(None)
+            case "BUILD":  # the encoding becomes its state
+                stack[-2:] = [stack[-1]]
             case _:
                 raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
-    end = (position or 0) + len(pickle.STOP)
-    if end < len(data):
-        raise ValueError(f"{len(data) - end} bytes after its end")
-    (result,) = stack
-    return _checked(result.state)
-
-
-def _pop(stack: list[Any], place: int) -> list[Any]:
-    items = stack[place:]
-    del stack[place:]
-    return items
-
-
-def _find_class(name: str) -> object:
-    if name != "tiktoken.core Encoding":
-        raise ValueError(f"it imports {name.replace(' ', '.')}")
-    return _CLASS
-
-
-def _checked(state: Any) -> dict[str, Any]:
-    if not isinstance(state, dict):
-        raise ValueError(
-            f"its state is the name {state!r:.40} without ranks" if isinstance(state, str) else "it has no state"
-        )
-    if {key: type(value) for key, value in state.items()} != _FIELDS:
-        raise ValueError(f"its state has {', '.join(map(repr, state))[:80]}; expected {', '.join(_FIELDS)}")
-    for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
-        if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
-            raise ValueError(f"{field}: expected a mapping from {expected.__name__} to int")
+    if (position or 0) + len(pickle.STOP) < len(data):
+        raise ValueError(f"bytes after its end at {position}")
+    (state,) = stack
     return state

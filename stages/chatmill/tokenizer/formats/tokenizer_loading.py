@@ -1,4 +1,4 @@
-"""Recognise the format of a tokenizer's file by its content: the suffix does not decide."""
+"""Load a tokenizer from any supported file, whose format follows from its content: the suffix does not decide."""
 
 import json
 import re
@@ -35,13 +35,16 @@ from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, without_post_pr
 TokenizerFormat = Literal[
     "tokenizer_json", "vocab_and_merges", "vocab_txt", "sentencepiece", "ranks", "pickle", "binary"
 ]
-SUFFIXES: dict[str, TokenizerFormat] = {  # of damaged files, whose content says nothing
-    ".json": "tokenizer_json",
-    ".model": "sentencepiece",
-    ".bin": "binary",
-    ".tiktoken": "ranks",
-    ".pkl": "pickle",
+READERS: dict[TokenizerFormat, Callable[[Path], Vocabulary]] = {
+    "tokenizer_json": read_tokenizer_json,
+    "vocab_and_merges": read_vocab_and_merges,
+    "sentencepiece": read_sentencepiece_model,
+    "ranks": read_tiktoken,
+    "pickle": read_tiktoken_pickle,
+    "binary": read_binary,
+    "vocab_txt": read_vocab_txt,
 }
+IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *MERGES_FILES, VOCAB_TXT)
 EXPECTED = (
     "a folder, a tokenizer.json, a vocabulary with merges beside it, a SentencePiece model, ranks of tiktoken, BERT's "
     "vocab.txt, or a .pkl or .bin that chatmill wrote"
@@ -50,7 +53,7 @@ _RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\s*")
 
 
 def detect_format(file: Path) -> TokenizerFormat:
-    """The format of a file. Raises ValueError with what it seems to be for others."""
+    """The format of a file. Raises ValueError for a file that is no tokenizer."""
     data = file.read_bytes()
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if MAGIC in data[-256:]:
@@ -65,11 +68,12 @@ def detect_format(file: Path) -> TokenizerFormat:
         return "vocab_txt"
     if data[:1] == b"\n" and b"\0" in data[: 1 << 16]:
         return "sentencepiece"
-    if (guess := _guess(data, start)) is None and file.suffix in SUFFIXES:
-        return SUFFIXES[file.suffix]
-    raise ValueError(
-        f"{file}: not a tokenizer, but {guess or f'a file that begins with {start[:24]!r}'}: expected {EXPECTED}"
-    )
+    found = "an empty file" if not data else f"a file that begins with {start[:24]!r}"
+    if start.startswith(b"version https://git-lfs"):
+        found = "a pointer of Git LFS, whose content `git lfs pull` fetches"
+    elif start.startswith(b"#version") or re.match(rb"\S+ \S+\r?\n\S+ \S+\r?\n", start):
+        found = "merges without their vocabulary beside them, such as vocab.json"
+    raise ValueError(f"{file}: not a tokenizer, but {found}: expected {EXPECTED}")
 
 
 def _detect_json(file: Path, data: bytes) -> TokenizerFormat:
@@ -79,41 +83,11 @@ def _detect_json(file: Path, data: bytes) -> TokenizerFormat:
         raise ValueError(f"{file}: not JSON, although it begins like it: {error!s:.200}") from error
     if isinstance(content.get("vocab"), list) and "config" in content:
         raise ValueError(f"{file}: Mistral's tekken.json, which is not supported: use the model's tokenizer.json")
-    if content and all(type(i) is int for i in content.values()):
-        if merges_file_of(file) is None:
-            raise ValueError(f"{file}: a vocabulary without its merges: put them beside it, such as merges.txt")
-        return "vocab_and_merges"
-    return "tokenizer_json"
-
-
-def _guess(data: bytes, start: bytes) -> str | None:
-    """What another file is; None if that is unknown."""
-    if not data:
-        return "an empty file"
-    if start.startswith(b"version https://git-lfs"):
-        return "a pointer of Git LFS, whose content `git lfs pull` fetches"
-    if start.startswith(b"#version") or re.match(rb"\S+ \S+\r?\n\S+ \S+\r?\n", start):
-        return "merges without their vocabulary beside them, such as vocab.json"
-    if start.startswith(b"PK\3\4"):
-        return "a zip archive, such as weights of PyTorch"
-    if start.lower().startswith((b"<!doctype", b"<html")):
-        return "a web page"
-    return None
-
-
-# Load a tokenizer from any supported file.
-
-READERS: dict[TokenizerFormat, Callable[[Path], Vocabulary]] = {
-    "tokenizer_json": read_tokenizer_json,
-    "vocab_and_merges": read_vocab_and_merges,
-    "sentencepiece": read_sentencepiece_model,
-    "ranks": read_tiktoken,
-    "pickle": read_tiktoken_pickle,
-    "binary": read_binary,
-    "vocab_txt": read_vocab_txt,
-}
-IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *MERGES_FILES, VOCAB_TXT)
-MAX_FILE_BYTES = 1 << 28
+    if not content or not all(type(i) is int for i in content.values()):
+        return "tokenizer_json"
+    if merges_file_of(file) is None:
+        raise ValueError(f"{file}: a vocabulary without its merges: put them beside it, such as merges.txt")
+    return "vocab_and_merges"
 
 
 def load(path: Path | str) -> ChatTokenizer:
@@ -173,6 +147,4 @@ def tokenizer_file(path: Path) -> Path:
     file = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
     if not file.is_file():
         raise ValueError(f"{file}: no such file: expected a tokenizer's folder or file")
-    if file.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"{file}: not a tokenizer: it has over {MAX_FILE_BYTES:,} bytes")
     return vocabulary_file_of(file) or file

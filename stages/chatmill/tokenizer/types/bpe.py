@@ -61,12 +61,10 @@ def _rustbpe(texts: Iterable[str], num_text: int, settings: Settings) -> list[by
     """The tokens by rank; of equally frequent pairs, the one with the smaller ids is merged first."""
     tokenizer = rustbpe.Tokenizer()
     tokenizer.train_from_iterator(_countable(texts), num_text, settings.buffer_size, settings.pattern)
-    ranks = sorted(tokenizer.get_mergeable_ranks(), key=lambda entry: entry[1])
-    return [bytes(token) for token, _ in ranks]
+    return [bytes(token) for token, _ in sorted(tokenizer.get_mergeable_ranks(), key=lambda entry: entry[1])]
 
 
 def _countable(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, up to MAX_BYTES in all. Raises ValueError at the text that exceeds it."""
     total = 0
     for text in texts:
         total += len(text) if text.isascii() else len(text.encode())

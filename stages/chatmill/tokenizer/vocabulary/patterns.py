@@ -1,15 +1,16 @@
 r"""The split patterns: regular expressions that cut text into pieces before it is tokenized.
 
-All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces; how other runtimes
-read them says chatmill.tokenizer.exporting.readers. `cl100k` and `nanochat` are written without possessive quantifiers
-and `$`, and give the same pieces as the originals. To add a pattern, add a line to PATTERNS. Patterns there are not
-checked when used: to check an expression, use it as the parameter's value first. It is refused if it takes
-long on texts that are hard for backtracking (check_time).
+All are written so that the engines of tiktoken, Oniguruma and Python's `regex` give the same pieces. `cl100k` and
+`nanochat` have no possessive quantifiers and no `$`, and give the same pieces as the originals. To add a pattern, add
+a line to PATTERNS. These are not checked when used: try a new one as the parameter's value first.
 
     qwen2   "don't go 2024!\n" -> don|'t| go| |2|0|2|4|!\n
 """
 
 import re
+import sys
+import unicodedata
+from functools import cache, lru_cache
 from itertools import product
 from typing import Annotated
 
@@ -58,34 +59,43 @@ _ATOM = re.compile(
 def resolve(pattern: str) -> str:
     """The pattern of that name, or the expression itself, extended so that it matches every character.
 
-    Raises ValueError if it is neither, if it may take very long, or if the engines disagree about it.
+    Raises ValueError if it is neither, and for what `check_pattern` refuses.
     """
     if pattern in PATTERNS:
         return PATTERNS[pattern]
     if re.fullmatch(r"\w*", pattern):
         raise ValueError(f"expected {', '.join(PATTERNS)} or a regular expression")
     pattern = pattern.removesuffix(f"|{CHARACTERS}") + f"|{CHARACTERS}"
-    try:
-        regex.compile(pattern)
-    except regex.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    check_time(pattern)
-    try:
-        pieces = [match[0] for match in regex.finditer(pattern, PATTERN_SAMPLE)]
-        others = {"tiktoken": tiktoken_pretokens, "Oniguruma": oniguruma_pretokens} if all(pieces) else {}
-        differing = [name for name, cut in others.items() if cut(pattern) != pieces]
-    except Exception as error:  # tokenizers raises no narrower one
-        raise ValueError(f"not a regular expression: {error}") from error
-    if not all(pieces):
-        raise ValueError("it matches the empty string, so characters would be lost")
-    if differing:
-        raise ValueError(f"{differing[0]} and `regex` split text differently by it: use classes such as \\p{{L}}")
+    check_pattern(pattern)
     return pattern
 
 
-def check_time(pattern: str) -> None:
-    """Raise ValueError if the pattern takes over MAX_SECONDS on one of a few texts that are hard for backtracking."""
-    compiled = regex.compile(pattern)
+@lru_cache
+def check_pattern(pattern: str) -> None:
+    """Raise ValueError for a pattern that loses text, that the engines disagree about, or that may take very long."""
+    if pattern in PATTERNS.values():
+        return
+    check_expression(pattern)
+    pieces = [match[0] for match in regex.finditer(pattern, PATTERN_SAMPLE)]
+    if not all(pieces):
+        raise ValueError(f"the pattern {pattern!r:.80} matches the empty string, so characters would be lost")
+    if "".join(pieces) != PATTERN_SAMPLE or any(not regex.match(pattern, character) for character in _characters()):
+        raise ValueError(f"the pattern {pattern!r:.80} does not match every character")
+    for name, others in {"tiktoken": _tiktoken_pieces(pattern), "Oniguruma": _oniguruma_pieces(pattern)}.items():
+        if others != pieces:
+            ways = f"{name} and `regex` split text differently by the pattern {pattern!r:.80}"
+            raise ValueError(f"{ways}: use classes such as \\p{{L}}")
+
+
+def check_expression(pattern: str) -> None:
+    """Raise ValueError for an invalid regular expression, or one that takes long on texts hard for backtracking."""
+    try:
+        compiled = regex.compile(pattern)
+        _oniguruma_pieces(pattern)
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"{pattern!r:.80} is not a regular expression: {error}") from error
+    if pattern in {WORDS, CHARACTERS, ANYTHING, *PATTERNS.values(), *map(bounded, PATTERNS.values())}:
+        return
     for character, end in product(HARD_CHARACTERS, ("", "!", "\n", "a", "中")):
         try:
             for _ in compiled.finditer(HARD_LENGTH * character + end, timeout=MAX_SECONDS):
@@ -93,19 +103,21 @@ def check_time(pattern: str) -> None:
         except TimeoutError as error:
             text = f"{HARD_LENGTH:,} times {character!r} and then {end!r}"
             raise ValueError(
-                f"it takes over {MAX_SECONDS} s to split {text}: repeat fewer things within others"
+                f"the pattern {pattern!r:.80} takes over {MAX_SECONDS} s to split {text}: repeat fewer things in others"
             ) from error
 
 
-def known_patterns() -> set[str]:
-    """The expressions that need no check."""
-    return {WORDS, CHARACTERS, ANYTHING, *PATTERNS.values(), *map(bounded, PATTERNS.values())}
+@cache
+def _characters() -> list[str]:
+    """One character of each Unicode category."""
+    by_category = {unicodedata.category(chr(code)): chr(code) for code in reversed(range(sys.maxunicode + 1))}
+    return [character for category, character in by_category.items() if category != "Cs"]
 
 
 Pattern = Annotated[str, AfterValidator(resolve), Field(validate_default=True)]
 
 
-def tiktoken_pretokens(pattern: str) -> list[str]:
+def _tiktoken_pieces(pattern: str) -> list[str]:
     """The pieces of the sample in tiktoken, with every substring of the sample as a token."""
     data = PATTERN_SAMPLE.encode()
     substrings = {data[i:j] for i in range(len(data)) for j in range(i + 2, len(data) + 1)}
@@ -114,8 +126,7 @@ def tiktoken_pretokens(pattern: str) -> list[str]:
     return [encoding.decode([i]) for i in encoding.encode_ordinary(PATTERN_SAMPLE)]
 
 
-def oniguruma_pretokens(pattern: str) -> list[str]:
-    """The pieces of the sample in `tokenizers`."""
+def _oniguruma_pieces(pattern: str) -> list[str]:
     return [piece for piece, _ in Split(Regex(pattern), "isolated").pre_tokenize_str(PATTERN_SAMPLE)]
 
 
@@ -125,20 +136,7 @@ def bounded(pattern: str) -> str:
     `\p{L}+` becomes `\p{L}{1,22}`; two quantifiers in one alternative share the 22.
     Raises ValueError for a repeated group.
     """
-    return "|".join(map(_bounded_alternative, _alternatives(pattern)))
-
-
-def unbounded_atoms(pattern: str) -> list[list[str]]:
-    """The atoms that each alternative repeats without limit. Raises ValueError for a repeated group."""
-    return [
-        [atom for atom, quantifier, _ in atoms if quantifier in ("+", "*") or quantifier.endswith(",}")]
-        for atoms in _alternatives(pattern)
-    ]
-
-
-def _alternatives(pattern: str) -> list[list[tuple[str, str, str]]]:
-    """The parts of each alternative: atom, quantifier, and `?` or `+` if that is lazy or possessive."""
-    alternatives: list[list[tuple[str, str, str]]] = [[]]
+    alternatives: list[list[tuple[str, str, str]]] = [[]]  # of each part: atom, quantifier, and `?` or `+` after that
     depth = 0
     for match in _ATOM.finditer(pattern):
         atom, quantifier, suffix = (group or "" for group in match.groups())
@@ -149,7 +147,7 @@ def _alternatives(pattern: str) -> list[list[tuple[str, str, str]]]:
             alternatives.append([])
         else:
             alternatives[-1].append((atom, quantifier, suffix))
-    return alternatives
+    return "|".join(map(_bounded_alternative, alternatives))
 
 
 def _bounded_alternative(atoms: list[tuple[str, str, str]]) -> str:

@@ -1,6 +1,11 @@
-"""The JSON of the steps before and after an external tokenizer's model, as data.
+"""The steps before and after an external tokenizer's model: normalisation, splits, and what undoes them.
 
-chatmill.tokenizer.vocabulary.preprocessing says what it holds, and runs it.
+A vocabulary keeps them as JSON, in the words of the library that they come from:
+
+    {"tokenizers": {"normalizer": {"type": "NFC"}, "pre_tokenizer": …, "post_processor": …, "decoder": …}}
+    {"sentencepiece": {"charsmap": "…", "dummy_prefix": true, "remove_extra_whitespaces": true}}
+
+`"scores"` beside the steps of `tokenizers` are scores that float32 does not hold exactly.
 """
 
 import base64
@@ -8,10 +13,8 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import Any
 
-import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer
@@ -28,6 +31,19 @@ def float32(value: float) -> float:
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+SUPPORTED_TYPES = {
+    "normalizer": {
+        *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence"),
+        *("Strip", "StripAccents"),
+    },
+    "pre_tokenizer": {
+        *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"),
+        *("Whitespace", "WhitespaceSplit"),
+    },
+    "post_processor": {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"},
+    "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
+}
+NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
 
 
 def drop_harmless_steps(steps: str | None) -> str | None:
@@ -142,50 +158,19 @@ def flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield one
 
 
-# Normalisation and pre-tokenization of external tokenizers, before and after their model.
-
-SUPPORTED_TYPES = {
-    "normalizer": {
-        *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence"),
-        *("Strip", "StripAccents"),
-    },
-    "pre_tokenizer": {
-        *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"),
-        *("Whitespace", "WhitespaceSplit"),
-    },
-    "post_processor": {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"},
-    "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
-}
-MOST_STEPS = 16
-NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
-
-
-class SentencePieceNormalizer(TypedDict):
-    charsmap: str  # in base64
-    dummy_prefix: bool
-    remove_extra_whitespaces: bool
-
-
 class Preprocessor:
-    """Runs the preprocessing steps. Raises ValueError for unsupported steps.
+    """Runs the steps. Raises ValueError if their library rejects them.
 
     `protected` are pieces that SentencePiece's normaliser does not change.
     """
 
     def __init__(self, text: str, protected: Iterable[str] = ()) -> None:
-        try:
-            (self.library, content), *others = json.loads(text).items()
-            self._text = text
-            if self.library == "sentencepiece":
-                self.normalize, self.split = _sentencepiece(content, protected), _unsplit
-            else:
-                self.normalize, self.split = {"tokenizers": _tokenizers}[self.library](content)
-            if not all(type(score) is float and math.isfinite(score) for score in content.get("scores", [])):
-                raise ValueError("a score is not a finite number")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"its preprocessing is not supported: {error}") from error
-        if others:
-            raise ValueError("its preprocessing is of two libraries")
+        self.library, content = library_of(text)
+        self._text = text
+        if self.library == "sentencepiece":
+            self.normalize, self.split = _sentencepiece(text, protected), _unsplit
+        else:
+            self.normalize, self.split = _tokenizers(content)
 
     normalize: Callable[[str], str]
     split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
@@ -208,7 +193,9 @@ def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) 
     """The steps of a tokenizer.json, with exact `scores` if given. Raises ValueError for unsupported steps."""
     steps = {place: content.get(place) for place in COMPONENTS}
     for place, step in steps.items():
-        _check(place, step)
+        for one in flat(place, step):
+            if one["type"] not in SUPPORTED_TYPES[place]:
+                raise ValueError(f"its {place} {one['type']!r:.40} is not supported")
     first = any(step.get("prepend_scheme") == "first" for step in flat("pre_tokenizer", steps["pre_tokenizer"]))
     if first and steps["normalizer"] is not None:
         raise ValueError("its prepend_scheme 'first' is not supported with a normalizer")
@@ -219,32 +206,25 @@ def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) 
 
 def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
     """The steps of a SentencePiece model; None if it leaves text unchanged."""
-    charsmap = normalizer.precompiled_charsmap
-    if not (charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces):
-        return None
-    _check_charsmap(charsmap)
-    return normalizer_steps(normalizer)
+    changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
+    return normalizer_steps(normalizer) if changes else None
 
 
 def normalizer_steps(normalizer: NormalizerSpec) -> str:
     """The steps of a SentencePiece model, also if they only replace spaces by U+2581."""
-    charsmap = normalizer.precompiled_charsmap
-    content = SentencePieceNormalizer(
-        charsmap=base64.b64encode(charsmap).decode(),
-        dummy_prefix=normalizer.add_dummy_prefix,
-        remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
-    )
+    content = {
+        "charsmap": base64.b64encode(normalizer.precompiled_charsmap).decode(),
+        "dummy_prefix": normalizer.add_dummy_prefix,
+        "remove_extra_whitespaces": normalizer.remove_extra_whitespaces,
+    }
     return json.dumps({"sentencepiece": content}, sort_keys=True)
 
 
 def to_normalizer_spec(steps: str | None) -> NormalizerSpec:
     """The normaliser of a SentencePiece model with these steps. Raises ValueError for steps of another library."""
-    content: SentencePieceNormalizer | None = SentencePieceNormalizer(
-        charsmap="", dummy_prefix=False, remove_extra_whitespaces=False
-    )
-    if steps is not None:
-        content = json.loads(steps).get("sentencepiece")
-    if content is None:
+    none: dict[str, Any] = {"charsmap": "", "dummy_prefix": False, "remove_extra_whitespaces": False}
+    library, content = ("sentencepiece", none) if steps is None else library_of(steps)
+    if library != "sentencepiece":
         raise ValueError("its preprocessing is not SentencePiece's")
     return NormalizerSpec(
         name="custom" if content["charsmap"] else "identity",
@@ -297,9 +277,8 @@ def _as_serde_reads(number: float) -> float:
     return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
 
 
-def _sentencepiece(content: dict[str, Any], protected: Iterable[str]) -> Callable[[str], str]:
-    spec = to_normalizer_spec(json.dumps({"sentencepiece": content}))
-    _check_charsmap(spec.precompiled_charsmap)
+def _sentencepiece(steps: str, protected: Iterable[str]) -> Callable[[str], str]:
+    spec = to_normalizer_spec(steps)
     model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
     model.pieces.add(piece="\uffff", score=0, type=ModelProto.SentencePiece.UNKNOWN)
     model.pieces.add(piece="\ufffe", score=0)  # these two are noncharacters, which no user-defined piece is
@@ -317,8 +296,6 @@ def _unsplit(text: str) -> list[str]:
 
 
 def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable[[str], list[str]]]:
-    for place in COMPONENTS:
-        _check(place, content[place])
     tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
     tokenizer_json |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
     tokenizer_json |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
@@ -329,8 +306,12 @@ def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
 
     def normalize(text: str) -> str:
-        with _panics():
+        try:
             changed: str = normalizer.normalize_str(text) if normalizer else text
+        except BaseException as error:  # a panic in Rust has no narrower class
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"its normalizer fails on this text: {error}") from error
         return changed
 
     def split(text: str) -> list[str]:
@@ -338,46 +319,3 @@ def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable
         return [stretch for stretch in stretches if stretch]
 
     return normalize, split
-
-
-@contextmanager
-def _panics() -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(f"its normalizer fails on this text: {error}") from error
-
-
-def _check(place: str, step: dict[str, Any] | None) -> None:
-    for number, one in enumerate(flat(place, step)):
-        if one["type"] not in SUPPORTED_TYPES[place] or number >= MOST_STEPS:
-            raise ValueError(f"its {place} {one['type']!r:.40} is not supported, or follows {MOST_STEPS} others")
-        if one["type"] == "Precompiled":
-            _check_charsmap(base64.b64decode(one["precompiled_charsmap"], validate=True))
-
-
-def _check_charsmap(charsmap: bytes) -> None:
-    """Raise ValueError for a table of replacements that would be read past its end.
-
-    u32 bytes of a double array (darts-clone), its units, then the replacements, each followed by a zero.
-    """
-    if not charsmap:
-        return
-    size = int.from_bytes(charsmap[:4], "little")
-    units, texts = np.frombuffer(charsmap[4 : 4 + size - size % 4], np.uint32), charsmap[4 + size :]
-    try:
-        texts.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"its table of replacements is damaged: {error}") from error
-    leaf = units >> 31 == 1
-    base = np.arange(len(units)) ^ ((units >> 10) << ((units & 0x200) >> 6))
-    values = units[leaf] & 0x7FFFFFFF
-    if size % 4 or len(units) * 4 != size or not len(units) or not texts.endswith(b"\0"):
-        raise ValueError("its table of replacements is truncated")
-    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
-    if (base[~leaf] | 0xFF).max(initial=0) >= len(units) or values.max(initial=0) >= len(texts):
-        raise ValueError("its table of replacements has an index past its end")
-    if not starts[values].all():
-        raise ValueError("its table of replacements has an index inside a character")

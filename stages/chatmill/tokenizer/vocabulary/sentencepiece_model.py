@@ -14,6 +14,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from chatmill.tokenizer.vocabulary.preprocessing import (
     METASPACE,
     from_normalizer_spec,
+    library_of,
     normalizer_steps,
     to_normalizer_spec,
 )
@@ -47,17 +48,13 @@ def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
         return f"a {vocabulary.type} tokenizer is not a SentencePiece model"
     if not {Kind.UNKNOWN, Kind.UNUSED} & set(vocabulary.kinds):
         return "SentencePiece needs an id for unknown text, and this tokenizer has no unused one"
-    if (
-        vocabulary.algorithm == "merge"
-        and _merges(vocabulary.tokens, vocabulary.kinds, vocabulary.scores) != vocabulary.merges
-    ):
+    merges = _merges(vocabulary.tokens, vocabulary.kinds, vocabulary.scores)
+    if vocabulary.algorithm == "merge" and merges != vocabulary.merges:
         return "SentencePiece merges every pair that makes a token, and this tokenizer only those of its list"
     if any(token != AddedToken(token.content, token.id) for token in vocabulary.added_tokens):
         return "SentencePiece has no flags of user-defined pieces"
-    try:
-        to_normalizer_spec(vocabulary.steps)
-    except ValueError as error:
-        return str(error)
+    if vocabulary.steps is not None and library_of(vocabulary.steps)[0] != "sentencepiece":
+        return "its preprocessing is not SentencePiece's"
     return None
 
 
@@ -91,15 +88,12 @@ def read_sentencepiece_model(file: Path) -> Vocabulary:
     try:
         model = ModelProto.FromString(file.read_bytes())
         vocabulary = from_model_proto(model)
-    except DecodeError as error:
-        raise ValueError(f"{file}: not a SentencePiece model: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-    if (
-        vocabulary.steps is None and not vocabulary.has_unused_names
-    ):  # another program's, which takes U+2581 for a space
-        return replace(vocabulary, steps=normalizer_steps(model.normalizer_spec))
-    return vocabulary
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{file}: not a SentencePiece model that chatmill can read: {error}") from error
+    if vocabulary.steps is not None or vocabulary.has_unused_names:
+        return vocabulary
+    # Another program's, which takes U+2581 for a space
+    return replace(vocabulary, steps=normalizer_steps(model.normalizer_spec))
 
 
 def from_model_proto(model: ModelProto) -> Vocabulary:
@@ -111,8 +105,6 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
         raise ValueError("it has no pieces, or does not write spaces as U+2581")
     tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
     check_lengths(tokens)
-    if kinds.count(Kind.FALLBACK) not in (0, 256):
-        raise ValueError("it has pieces for some bytes but not for all")
     if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
         raise ValueError("it has byte pieces without byte_fallback, or byte_fallback without byte pieces")
     if kind == TrainerSpec.BPE:
@@ -121,9 +113,8 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
         raise ValueError("it has neither byte pieces nor an unknown piece")
     steps = from_normalizer_spec(normalizer)
     if kind == TrainerSpec.UNIGRAM:
-        scores = tuple(
-            piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in zip(model.pieces, kinds, strict=True)
-        )
+        scored = zip(model.pieces, kinds, strict=True)
+        scores = tuple(piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in scored)
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
     merges = _merges(tokens, kinds, [piece.score for piece in model.pieces])
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
@@ -144,12 +135,10 @@ def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
 
 def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
     """Raise ValueError for pieces that SentencePiece merges in ways that a list of merges cannot express."""
-    if any(
-        kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode())
-        for token, kind in zip(tokens, kinds, strict=True)
-    ):
+    entries = list(zip(tokens, kinds, strict=True))
+    if any(kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode()) for token, kind in entries):
         raise ValueError("it has unused pieces, which SentencePiece still merges into others")
-    texts = [token.decode() for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.NORMAL]
+    texts = [token.decode() for token, kind in entries if kind == Kind.NORMAL]
     single = {text for text in texts if len(text) == 1}
     lone = next((text for text in texts if not single.issuperset(text)), None)
     if lone is not None:

@@ -1,12 +1,4 @@
-"""Tokens that programs search in text before the rest is split, and those that they put around a text.
-
-tokenizer.json lists them with flags. A vocabulary keeps the flags that differ from the defaults, and the
-post-processor, as JSON:
-
-    {"added_tokens": {"<|end|>": {"rstrip": true}}, "post_processor": {"type": "RobertaProcessing", …}}
-
-`"assumed": ["<s>", "<mask>"]` names tokens of a file that does not say which are special.
-"""
+"""The content of a tokenizer, independent of its file format, and its fingerprint."""
 
 import hashlib
 import json
@@ -26,93 +18,6 @@ from chatmill.tokenizer.vocabulary.preprocessing import float32, splits_only
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _WORD = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")  # as `\w` in Rust
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-
-
-class AddedToken(NamedTuple):
-    """A token that is searched in text, with its flags as in tokenizer.json."""
-
-    content: str
-    id: int
-    single_word: bool = False  # not found inside a word
-    lstrip: bool = False  # takes the whitespace before it
-    rstrip: bool = False  # takes the whitespace after it
-    normalized: bool = False  # searched in normalised text
-
-
-def to_special_handling(added: Mapping[str, Mapping[str, bool]], post_processor: Any = None) -> str | None:
-    """The text of flags by name and a post-processor; None if there are neither."""
-    content: dict[str, Any] = {"added_tokens": {name: flags for name, flags in added.items() if flags}}
-    content["post_processor"] = post_processor
-    content = {key: value for key, value in content.items() if value}
-    return json.dumps(content, sort_keys=True, ensure_ascii=False) if content else None
-
-
-def flags_of(special_handling: str | None) -> dict[str, dict[str, bool]]:
-    """The flags of each token that has any, by name. Raises ValueError if the text is damaged."""
-    flags = _content(special_handling).get("added_tokens", {})
-    known = {*FLAGS, "special"}
-    if not isinstance(flags, dict) or not all(
-        isinstance(one, dict) and known.issuperset(one) and all(isinstance(value, bool) for value in one.values())
-        for one in flags.values()
-    ):
-        raise ValueError("the flags of its added tokens are damaged")
-    return flags
-
-
-def post_processor_of(special_handling: str | None) -> dict[str, Any] | None:
-    """The post-processor, as in tokenizer.json."""
-    found: dict[str, Any] | None = _content(special_handling).get("post_processor")
-    return found
-
-
-def assumed_special(special_handling: str | None) -> list[str]:
-    """The tokens that are special by their names alone, as the file does not say which are."""
-    return list(_content(special_handling).get("assumed", []))
-
-
-def without_post_processor(special_handling: str | None) -> str | None:
-    """The same without what is put around a text."""
-    return to_special_handling(flags_of(special_handling))
-
-
-def _content(special_handling: str | None) -> dict[str, Any]:
-    content = {} if special_handling is None else json.loads(special_handling)
-    if not isinstance(content, dict):
-        raise ValueError("its special_handling is not an object")
-    return content
-
-
-class AddedTokenSearch:
-    """Finds added tokens in text from the left, the longest first, as `tokenizers` does.
-
-    [AddedToken("<mask>", 9, lstrip=True)]    "a <mask> b" -> "a", 9, " b"
-    """
-
-    def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
-        """`rewrite` changes the tokens' texts as the text that is searched was changed, such as normalisation."""
-        self._tokens = {rewrite(token.content): token for token in tokens}
-        names = sorted(self._tokens, key=len, reverse=True)
-        self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
-
-    def split(self, text: str) -> Iterator[str | int]:
-        """The ids of the tokens found, and the texts between them that are not empty."""
-        end = 0
-        for match in self._expression.finditer(text) if self._expression else ():
-            token, (start, stop) = self._tokens[match[0]], match.span()
-            if token.single_word and (_WORD.match(text[max(0, start - 1) : start]) or _WORD.match(text, stop)):
-                continue
-            if token.lstrip:
-                start = end + len(text[end:start].rstrip(WHITESPACE))
-            if end < start:
-                yield text[end:start]
-            yield token.id
-            end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
-        if end < len(text):
-            yield text[end:]
-
-
-# The content of a tokenizer, independent of its file format, and its fingerprint.
-
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 MergePair = tuple[int, int]
 VOCAB_SIZE_MULTIPLE = 64  # the size of a vocabulary is a multiple of it
@@ -137,6 +42,17 @@ class Kind(IntEnum):
 TEXT_KINDS = frozenset({Kind.NORMAL, Kind.CONTINUATION, Kind.FALLBACK, Kind.ADDED})  # of ids that text can produce
 
 
+class AddedToken(NamedTuple):
+    """A token that is searched in text, with its flags as in tokenizer.json."""
+
+    content: str
+    id: int
+    single_word: bool = False  # not found inside a word
+    lstrip: bool = False  # takes the whitespace before it
+    rstrip: bool = False  # takes the whitespace after it
+    normalized: bool = False  # searched in normalised text
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer's content, in id order.
@@ -146,9 +62,13 @@ class Vocabulary:
     are the pieces; None if the text is not split. `merges` are pairs of ids, by rank.
 
     An external tokenizer may also normalise or split text in other ways: `steps`, a text of
-    chatmill.tokenizer.vocabulary.preprocessing. `special_handling` is a text of
-    chatmill.tokenizer.vocabulary.vocabulary: how programs that search text for special tokens find them, and which
-    they put around a text. It changes no id of text, and is not part of the fingerprint.
+    chatmill.tokenizer.vocabulary.preprocessing. `special_handling` says how programs that search text for special
+    tokens find them (the flags of tokenizer.json that differ from the defaults), and which they put around a text. It
+    changes no id of text, and is not part of the fingerprint:
+
+        {"added_tokens": {"<|end|>": {"rstrip": true}}, "post_processor": {"type": "RobertaProcessing", …}}
+
+    `"assumed": ["<s>", "<mask>"]` in it names tokens of a file that does not say which are special.
     """
 
     type: str
@@ -166,10 +86,15 @@ class Vocabulary:
         """The ids that text can produce, in order. In chatmill's own vocabularies control tokens follow them."""
         return tuple(i for i, kind in enumerate(self.kinds) if kind in TEXT_KINDS)
 
-    @cached_property
+    @property
     def num_text(self) -> int:
         """The number of ids that text can produce."""
         return len(self.text_ids)
+
+    @cached_property
+    def has_longer_tokens(self) -> bool:
+        """Whether text can produce tokens of more than one byte."""
+        return any(len(self.tokens[i]) > 1 for i in self.text_ids)
 
     @property
     def spelling(self) -> Literal["bytes", "marked", "plain"]:
@@ -310,3 +235,68 @@ def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorit
     assert len(ranks) == len(tokens), "a duplicate token"
     merges = merges_by_rank(ranks, trained=True) if algorithm == "merge" else ()
     return Vocabulary(type, algorithm, pattern, tokens, kinds, rank_scores(tokens, kinds, merges), merges)
+
+
+# Tokens that programs search in text before the rest is split, and those that they put around a text.
+
+
+def to_special_handling(added: Mapping[str, Mapping[str, bool]], post_processor: Any = None) -> str | None:
+    """The text of flags by name and a post-processor; None if there are neither."""
+    content: dict[str, Any] = {"added_tokens": {name: flags for name, flags in added.items() if flags}}
+    content["post_processor"] = post_processor
+    content = {key: value for key, value in content.items() if value}
+    return json.dumps(content, sort_keys=True, ensure_ascii=False) if content else None
+
+
+def flags_of(special_handling: str | None) -> dict[str, dict[str, bool]]:
+    """The flags of each token that has any, by name."""
+    return dict(_content(special_handling).get("added_tokens", {}))
+
+
+def post_processor_of(special_handling: str | None) -> dict[str, Any] | None:
+    """The post-processor, as in tokenizer.json."""
+    found: dict[str, Any] | None = _content(special_handling).get("post_processor")
+    return found
+
+
+def assumed_special(special_handling: str | None) -> list[str]:
+    """The tokens that are special by their names alone, as the file does not say which are."""
+    return list(_content(special_handling).get("assumed", []))
+
+
+def without_post_processor(special_handling: str | None) -> str | None:
+    """The same without what is put around a text."""
+    return to_special_handling(flags_of(special_handling))
+
+
+def _content(special_handling: str | None) -> dict[str, Any]:
+    return {} if special_handling is None else dict(json.loads(special_handling))
+
+
+class AddedTokenSearch:
+    """Finds added tokens in text from the left, the longest first, as `tokenizers` does.
+
+    [AddedToken("<mask>", 9, lstrip=True)]    "a <mask> b" -> "a", 9, " b"
+    """
+
+    def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
+        """`rewrite` changes the tokens' texts as the text that is searched was changed, such as normalisation."""
+        self._tokens = {rewrite(token.content): token for token in tokens}
+        names = sorted(self._tokens, key=len, reverse=True)
+        self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
+
+    def split(self, text: str) -> Iterator[str | int]:
+        """The ids of the tokens found, and the texts between them that are not empty."""
+        end = 0
+        for match in self._expression.finditer(text) if self._expression else ():
+            token, (start, stop) = self._tokens[match[0]], match.span()
+            if token.single_word and (_WORD.match(text[max(0, start - 1) : start]) or _WORD.match(text, stop)):
+                continue
+            if token.lstrip:
+                start = end + len(text[end:start].rstrip(WHITESPACE))
+            if end < start:
+                yield text[end:start]
+            yield token.id
+            end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
+        if end < len(text):
+            yield text[end:]
