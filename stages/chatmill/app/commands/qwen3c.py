@@ -31,8 +31,7 @@ from chatmill.gguf_export.fields import UnsupportedModel
 from chatmill.gguf_export.gguf_files import Source, read_source
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
-from chatmill.tokenizer.formats.binary import write_binary
-from chatmill.tokenizer.formats.binary import greedy_unsupported_reason
+from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary
 
 
 def wider_config(config: ModelConfig, base: float) -> ModelConfig | None:

@@ -18,11 +18,11 @@ from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor,
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
+    MAX_TOKEN_BYTES,
     TEXT_KINDS,
     AddedTokenSearch,
     Kind,
     Vocabulary,
-    check_lengths,
 )
 
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
@@ -229,9 +229,10 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
 
 def _check_tokens(vocabulary: Vocabulary) -> None:
     """Raise ValueError if a token is a duplicate, by its bytes or as files write it."""
-    check_lengths(vocabulary.tokens)
     seen: dict[object, int] = {}
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+        if not 0 < len(token) <= MAX_TOKEN_BYTES:
+            raise ValueError(f"its token {i} is empty, or has over {MAX_TOKEN_BYTES} bytes")
         is_text = vocabulary.spelling != "bytes" or kind >= Kind.CONTROL
         key = id_to_piece(vocabulary, i) if is_text else (token, kind)
         if kind not in TEXT_KINDS and len(token.decode()) == 1:
@@ -257,9 +258,7 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
         if len(single[kind]) < 256:
+            missing = 256 - len(single[kind])
             texts = [*map(chr, range(0x20, 0x7F)), "é", "中", "🙂", *map(chr, range(256))]
-            lost = [text for text in texts if any(bytes([byte]) not in single[kind] for byte in text.encode())]
-            example = f", such as {lost[0]!r}" if lost else ""
-            raise ValueError(
-                f"{256 - len(single[kind])} of the 256 bytes have no token: it cannot encode every text{example}"
-            )
+            lost = next((text for text in texts if any(bytes([b]) not in single[kind] for b in text.encode())), "")
+            raise ValueError(f"{missing} of the 256 bytes have no token: it cannot encode every text, such as {lost!r}")

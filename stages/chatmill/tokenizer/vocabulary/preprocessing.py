@@ -62,13 +62,20 @@ def drop_harmless_steps(steps: str | None) -> str | None:
     normalizers = list(flat("normalizer", content["normalizer"]))
     if any(step not in harmless for step in normalizers):
         return steps
-    splits_at = flat("pre_tokenizer", content["pre_tokenizer"])
-    if all(_marks_spaces_alone(step) or (mark in normalizers and _splits_at_spaces(step)) for step in splits_at):
+
+    def splits_nothing(step: dict[str, Any]) -> bool:
+        """Whether a step only replaces spaces by U+2581, or splits at spaces, of which a marked text has none."""
+        match step:
+            case {"type": "Metaspace", "replacement": "\u2581", "split": False}:
+                return True
+            case {"type": "Split", "pattern": {"String": " "}, "invert": False}:
+                return mark in normalizers
+        return False
+
+    if all(map(splits_nothing, flat("pre_tokenizer", content["pre_tokenizer"]))):
         return None
-    if mark in normalizers:
-        return steps
     splits = json.dumps({library: content | {"normalizer": None}}, sort_keys=True, ensure_ascii=False)
-    return splits if splits_only(splits) else steps
+    return splits if mark not in normalizers and splits_only(splits) else steps
 
 
 def adds_prefix_space(steps: str | None) -> bool:
@@ -77,22 +84,10 @@ def adds_prefix_space(steps: str | None) -> bool:
         return False
     library, content = library_of(steps)
     if library == "sentencepiece":
-        prefix: bool = content["dummy_prefix"]
-        return prefix
-    metaspaces = [step for step in flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace"]
-    return {"type": "Prepend", "prepend": METASPACE} in list(flat("normalizer", content["normalizer"])) or any(
-        step.get("prepend_scheme", "always") != "never" for step in metaspaces
-    )
-
-
-def _marks_spaces_alone(step: dict[str, Any]) -> bool:
-    """Whether a step only replaces spaces by U+2581, possibly after adding one at the start, and splits nothing."""
-    return step["type"] == "Metaspace" and step.get("replacement") == METASPACE and step.get("split") is False
-
-
-def _splits_at_spaces(step: dict[str, Any]) -> bool:
-    """Whether a step splits at nothing but spaces, of which a text has none once they are marked."""
-    return step["type"] == "Split" and step.get("pattern") == {"String": " "} and step.get("invert") is False
+        return bool(content["dummy_prefix"])
+    metaspaces = (step for step in flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace")
+    prepends = {"type": "Prepend", "prepend": METASPACE} in flat("normalizer", content["normalizer"])
+    return prepends or any(step.get("prepend_scheme", "always") != "never" for step in metaspaces)
 
 
 def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
@@ -118,11 +113,6 @@ def keeps_characters(step: dict[str, Any]) -> bool:
         case {"type": "Split" | "Punctuation", "behavior": behavior}:
             return str(behavior).lower() != "removed"
     return False
-
-
-def types_of(normalizer: dict[str, Any] | None) -> list[str]:
-    """The types of a normaliser's steps."""
-    return [step["type"] for step in flat("normalizer", normalizer)]
 
 
 def patterns_of(steps: str) -> list[str]:
@@ -164,16 +154,20 @@ class Preprocessor:
     `protected` are pieces that SentencePiece's normaliser does not change.
     """
 
+    normalize: Callable[[str], str]
+    split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
+
     def __init__(self, text: str, protected: Iterable[str] = ()) -> None:
         self.library, content = library_of(text)
         self._text = text
-        if self.library == "sentencepiece":
-            self.normalize, self.split = _sentencepiece(text, protected), _unsplit
-        else:
-            self.normalize, self.split = _tokenizers(content)
-
-    normalize: Callable[[str], str]
-    split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
+        try:
+            if self.library == "sentencepiece":
+                self.normalize = _sentencepiece(to_normalizer_spec(text), protected)
+                self.split = lambda text: [text] if text else []
+            else:
+                self.normalize, self.split = _tokenizers(content)
+        except Exception as error:  # tokenizers raises no narrower one
+            raise ValueError(f"{self.library} rejects its preprocessing: {error}") from error
 
     def run(self, text: str) -> list[str]:
         """The stretches of a text that the model encodes."""
@@ -277,45 +271,25 @@ def _as_serde_reads(number: float) -> float:
     return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
 
 
-def _sentencepiece(steps: str, protected: Iterable[str]) -> Callable[[str], str]:
-    spec = to_normalizer_spec(steps)
+def _sentencepiece(spec: NormalizerSpec, protected: Iterable[str]) -> Callable[[str], str]:
     model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
     model.pieces.add(piece="\uffff", score=0, type=ModelProto.SentencePiece.UNKNOWN)
     model.pieces.add(piece="\ufffe", score=0)  # these two are noncharacters, which no user-defined piece is
     for piece in protected:
         model.pieces.add(piece=piece, score=0, type=ModelProto.SentencePiece.USER_DEFINED)
-    try:
-        normalize: Callable[[str], str] = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
-    except RuntimeError as error:
-        raise ValueError(f"sentencepiece rejects it: {error}") from error
+    normalize: Callable[[str], str] = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
     return normalize
-
-
-def _unsplit(text: str) -> list[str]:
-    return [text] if text else []
 
 
 def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable[[str], list[str]]]:
     tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
     tokenizer_json |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
     tokenizer_json |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
-    try:
-        tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
-    except Exception as error:  # tokenizers raises no narrower one
-        raise ValueError(f"tokenizers rejects it: {error}") from error
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-
-    def normalize(text: str) -> str:
-        try:
-            changed: str = normalizer.normalize_str(text) if normalizer else text
-        except BaseException as error:  # a panic in Rust has no narrower class
-            if type(error).__name__ != "PanicException":
-                raise
-            raise ValueError(f"its normalizer fails on this text: {error}") from error
-        return changed
 
     def split(text: str) -> list[str]:
         stretches = [stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
         return [stretch for stretch in stretches if stretch]
 
-    return normalize, split
+    return normalizer.normalize_str if normalizer else str, split

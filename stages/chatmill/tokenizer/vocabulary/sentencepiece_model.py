@@ -26,7 +26,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Kind,
     MergePair,
     Vocabulary,
-    check_lengths,
     rank_scores,
 )
 
@@ -104,7 +103,6 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
     if not model.pieces or not normalizer.escape_whitespaces:
         raise ValueError("it has no pieces, or does not write spaces as U+2581")
     tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
-    check_lengths(tokens)
     if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
         raise ValueError("it has byte pieces without byte_fallback, or byte_fallback without byte pieces")
     if kind == TrainerSpec.BPE:

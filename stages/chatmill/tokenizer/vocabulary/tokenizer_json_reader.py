@@ -18,7 +18,6 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
     from_tokenizers_json,
     keeps_characters,
     library_of,
-    types_of,
 )
 from chatmill.tokenizer.vocabulary.tokenizer_json import (
     MAX_INPUT_CHARS_PER_WORD,
@@ -37,7 +36,6 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Kind,
     MergePair,
     Vocabulary,
-    check_lengths,
     drop_unreachable_merges,
     rank_scores,
     to_special_handling,
@@ -67,7 +65,10 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
     if "model" not in content:
         raise ValueError("a JSON object without a model: it is not a tokenizer.json")
     model = content["model"]
-    _check_options(model)
+    if model.get("dropout"):
+        raise ValueError("its dropout makes ids random: set it to null in the file")
+    if suffix := model.get("end_of_word_suffix"):
+        raise ValueError(f"it marks the ends of words by {suffix!r:.40}, which no other format expresses")
     byte_level = any(step["type"] == "ByteLevel" for step in flat("pre_tokenizer", content.get("pre_tokenizer")))
     match _kind(model), model.get("byte_fallback", False), model.get("continuing_subword_prefix"):
         case "Unigram", _, _:
@@ -81,16 +82,9 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
             return _plain_wordpiece(content)
         case ("BPE", _, None | "") | ("WordPiece", _, "→"):
             return _byte_level(content, type)
+        case "WordLevel", _, _:
+            raise ValueError("it has a token for each word, so text is lost: use a tokenizer with byte fallback")
     raise ValueError(f"a {_kind(model):.40} model with these settings is not supported: use another tokenizer")
-
-
-def _check_options(model: dict[str, Any]) -> None:
-    if model.get("dropout"):
-        raise ValueError("its dropout makes ids random: set it to null in the file")
-    if suffix := model.get("end_of_word_suffix"):
-        raise ValueError(f"it marks the ends of words by {suffix!r:.40}, which no other format expresses")
-    if _kind(model) == "WordLevel":
-        raise ValueError("it has a token for each word, so text is lost: use a tokenizer with byte fallback")
 
 
 def _kind(model: dict[str, Any]) -> str:
@@ -204,7 +198,7 @@ def _kind_of_added(token: dict[str, Any], content: dict[str, Any]) -> Kind:
         return Kind.UNUSED
     if token.get("special", True) or SPECIAL_NAME.fullmatch(name):
         return Kind.CONTROL
-    lossy = LOSSY_NORMALIZERS & set(types_of(content.get("normalizer")))
+    lossy = LOSSY_NORMALIZERS & {step["type"] for step in flat("normalizer", content.get("normalizer"))}
     if token.get("normalized") and lossy:
         raise ValueError(f"its added token {name!r:.80} is searched in text after {min(lossy)}, which is not supported")
     return Kind.ADDED
@@ -217,23 +211,18 @@ def _special_handling(content: dict[str, Any], *, with_post_processor: bool = Fa
         flags[token["content"]] = {flag: True for flag in FLAGS if token.get(flag)}
         if not token.get("special", True) and _kind_of_added(token, content) != Kind.ADDED:
             flags[token["content"]]["special"] = False
-    return to_special_handling(flags, _post_processor(content) if with_post_processor else None)
-
-
-def _post_processor(content: dict[str, Any]) -> dict[str, Any] | None:
-    """The post-processor, unless it only moves offsets."""
     steps = from_tokenizers_json({"post_processor": content.get("post_processor")})
-    found: dict[str, Any] | None = library_of(steps)[1]["post_processor"]
-    return None if all(step["type"] == "ByteLevel" for step in flat("post_processor", found)) else found
+    post_processor = library_of(steps)[1]["post_processor"]
+    moves_offsets_only = all(step["type"] == "ByteLevel" for step in flat("post_processor", post_processor))
+    return to_special_handling(flags, post_processor if with_post_processor and not moves_offsets_only else None)
 
 
 def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
-    """Tokens and kinds by id. Raises ValueError for a gap, and for a token that is empty or too long."""
+    """Tokens and kinds by id. Raises ValueError for a gap."""
     missing = next((i for i in range(len(entries)) if i not in entries), None)
     if missing is not None:
         raise ValueError(f"no token has the id {missing}")
     tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
-    check_lengths(tokens)
     return tokens, kinds
 
 

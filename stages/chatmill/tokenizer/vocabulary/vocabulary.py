@@ -221,12 +221,6 @@ def unused_names(taken: Container[bytes]) -> Iterator[bytes]:
     return (name for k in count() if (name := f"{UNUSED_PREFIX}{k}|>".encode()) not in taken)
 
 
-def check_lengths(tokens: Iterable[bytes]) -> None:
-    """Raise ValueError for a token that is empty or too long."""
-    if any(not 0 < len(token) <= MAX_TOKEN_BYTES for token in tokens):
-        raise ValueError(f"a token is empty, or has over {MAX_TOKEN_BYTES} bytes")
-
-
 def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorithm, pattern: str) -> Vocabulary:
     """The text tokens of a byte-level tokenizer: the 256 bytes, then the longer tokens of training by rank."""
     tokens = (*(bytes([byte]) for byte in range(256)), *longer)
