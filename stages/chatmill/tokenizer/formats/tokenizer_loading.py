@@ -134,11 +134,13 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if (path / DESCRIPTION).is_file():
         return read_folder(path)
     file = tokenizer_file(path)
-    vocabulary = READERS[detect_format(file)](file)
     try:
+        vocabulary = READERS[detect_format(file)](file)
         check_vocabulary(vocabulary)
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+        raise ValueError(str(error) if str(error).startswith(str(file)) else f"{file}: {error}") from error
+    except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(f"{file}: not a tokenizer that chatmill can read: {error!r:.200}") from error
     return vocabulary
 
 

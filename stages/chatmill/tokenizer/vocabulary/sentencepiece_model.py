@@ -86,9 +86,9 @@ def read_sentencepiece_model(file: Path) -> Vocabulary:
     """The vocabulary of a model file. Raises ValueError if it is damaged or not supported."""
     try:
         model = ModelProto.FromString(file.read_bytes())
-        vocabulary = from_model_proto(model)
-    except (DecodeError, ValueError) as error:
-        raise ValueError(f"{file}: not a SentencePiece model that chatmill can read: {error}") from error
+    except DecodeError as error:
+        raise ValueError(f"not a SentencePiece model: {error}") from error
+    vocabulary = from_model_proto(model)
     if vocabulary.steps is not None or vocabulary.has_unused_names:
         return vocabulary
     # Another program's, which takes U+2581 for a space
