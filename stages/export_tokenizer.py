@@ -4,8 +4,7 @@ from pathlib import Path
 
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
-from chatmill.tokenizer.exporting.exports import export_all
-from chatmill.tokenizer.exporting.readers import ExportFormat
+from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 
 

@@ -39,8 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-from chatmill.tokenizer.exporting.exports import export_all
-from chatmill.tokenizer.exporting.readers import ExportFormat
+from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS, LossKind, Message, Part, Segment, conversation_segments
-from chatmill.pipeline.manifest import MANIFEST_NAME
-from chatmill.tokenizer.encoding.backends import from_ranks
+from chatmill.tokenizer.encoding.backends import from_ranks, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
@@ -205,9 +204,6 @@ def test_an_edited_folder_is_refused(trained, tmp_path):
     canonical.write_text(canonical.read_text().replace('"Ġthe"', '"Ġtha"'))
     with pytest.raises(ValueError, match=r"tokenizer\.json is damaged or was edited"):
         load(tmp_path)
-    (tmp_path / MANIFEST_NAME).unlink()
-    with pytest.raises(ValueError, match=r"tokenizer\.json"):
-        load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +309,14 @@ def test_the_ids_of_many_texts_as_one_array(trained):
         for bad in ("a\ud800", "x" * 200_000):
             with pytest.raises(ValueError, match=r"half of a surrogate pair|a run of over"):
                 tokenizer.encode_flat(["fine", bad])
+
+
+def test_fastokens_gives_the_ids_of_tiktoken_and_takes_over(trained):
+    pytest.importorskip("fastokens")
+    tokenizer, texts = ChatTokenizer(trained["bpe"].vocabulary), [WORDS * 9_000, *NAUGHTY, PATTERN_SAMPLE]
+    expected = to_tiktoken_encoding(tokenizer.vocabulary).encode_ordinary_batch(texts)
+    assert [tokenizer.encode(texts) == expected for _ in range(4)] == [True] * 4
+    check_flat(tokenizer, texts, expected)
 
 
 def test_merges_that_sentencepiece_would_not_make_are_left_to_tokenizers(trained, tmp_path):

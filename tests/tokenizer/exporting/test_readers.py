@@ -2,7 +2,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from chatmill.tokenizer.exporting.readers import add_readers
+from chatmill.tokenizer.exporting.exports import add_readers
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_level_vocabulary, rank_scores

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-from chatmill.tokenizer.exporting.exports import export_all
+from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.exporting.parity import compare_exports, open_original, read_texts
-from chatmill.tokenizer.exporting.readers import ExportFormat
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder

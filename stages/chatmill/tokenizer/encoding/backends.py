@@ -10,10 +10,10 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache
 from itertools import chain, pairwise
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tiktoken
@@ -132,7 +132,6 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
 
 Array = NDArray[np.integer[Any]]
 Flat = tuple[Array, NDArray[np.integer[Any]]]  # the ids of texts in a row, and where each text begins and the last ends
-Ids = TypeVar("Ids", Array, list[list[int]], Flat)
 FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # with others fastokens splits a few texts differently
 BYTE_RANKS = {bytes([byte]): byte for byte in range(256)}
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters encoded by tiktoken alone, and by both
@@ -150,9 +149,7 @@ class Backend(ABC):
 
     def encode_flat(self, texts: list[str], threads: int) -> Flat:
         """The ids of the texts in a row, and the offset of each text, with one more at the end."""
-        encoded = self.encode_batch(texts, threads)
-        offsets = np.cumsum([0, *map(len, encoded)])
-        return np.fromiter(chain.from_iterable(encoded), np.int64, int(offsets[-1])), offsets
+        return _flatten(self.encode_batch(texts, threads))
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         """The ids of a text in which the names are control tokens; each text between them is encoded by itself."""
@@ -163,6 +160,11 @@ class Backend(ABC):
 
     def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
         return [np.fromiter(ids, np.int64, len(ids)) for ids in self.encode_batch(texts, threads=1)]
+
+
+def _flatten(encoded: list[list[int]]) -> Flat:
+    offsets = np.cumsum([0, *map(len, encoded)])
+    return np.fromiter(chain.from_iterable(encoded), np.int64, int(offsets[-1])), offsets
 
 
 def choose_backend(vocabulary: Vocabulary) -> Backend:
@@ -214,56 +216,45 @@ class _Fastokens(_Tiktoken):
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        self._vocabulary, self._lock = vocabulary, Lock()
-        self._seen, self.equal = 0, True
+        self._fastokens = importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
+        self._lock, self._seen, self._equal = Lock(), 0, True
 
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        slow = partial(super().encode_batch, texts, threads)
-        return self._either(sum(map(len, texts)), slow, partial(self._fast_batch, texts))
+        ids, offsets = self.encode_flat(texts, threads)
+        flat = ids.tolist()
+        return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
 
     def encode_flat(self, texts: list[str], threads: int) -> Flat:
-        slow = partial(super().encode_flat, texts, threads)
-        return self._either(sum(map(len, texts)), slow, partial(self._fast_flat, texts))
+        slow = super().encode_batch
+
+        def fast() -> Flat:
+            ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
+            return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)
+
+        return self._either(sum(map(len, texts)), lambda: _flatten(slow(texts, threads)), fast)
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
-        slow = partial(super().encode_with_special, text, allowed_special)
-        return self._either(len(text), slow, partial(self._fast_with_special, text))
+        slow = super().encode_with_special
 
-    def _either(self, length: int, slow: Callable[[], Ids], fast: Callable[[], Ids]) -> Ids:
-        """The result of one of the two; during the trial both run and are compared."""
+        def fast() -> Flat:
+            return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32), np.empty(0, np.int64)
+
+        return self._either(len(text), lambda: (slow(text, allowed_special), np.empty(0, np.int64)), fast)[0]
+
+    def _either(self, length: int, slow: Callable[[], Flat], fast: Callable[[], Flat]) -> Flat:
+        """The result of one of the two; during the trial both run and are compared.
+
+        Their ids alone are: offsets follow from these, as tokens are the bytes of the texts.
+        """
         with self._lock:
             start, self._seen = self._seen, self._seen + length
-        if start < BEFORE_TRIAL or not self.equal:
+        if start < BEFORE_TRIAL or not self._equal:
             return slow()
         if start >= BEFORE_TRIAL + TRIAL:
             return fast()
         expected = slow()
-        if not np.array_equal(_ids_of(expected), _ids_of(fast())):
-            self.equal = False
+        self._equal = np.array_equal(expected[0], fast()[0])
         return expected
-
-    @cached_property
-    def _fastokens(self) -> Any:
-        return importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(self._vocabulary))
-
-    def _fast_flat(self, texts: list[str]) -> Flat:
-        ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
-        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)
-
-    def _fast_batch(self, texts: list[str]) -> list[list[int]]:
-        ids, offsets = self._fast_flat(texts)
-        flat = ids.tolist()
-        return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
-
-    def _fast_with_special(self, text: str) -> Array:
-        return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)
-
-
-def _ids_of(encoded: Array | list[list[int]] | Flat) -> Array:
-    """The ids alone: offsets follow from them, as tokens are the bytes of the texts."""
-    if isinstance(encoded, tuple):
-        return encoded[0]
-    return encoded if isinstance(encoded, np.ndarray) else np.array([*chain.from_iterable(encoded)])
 
 
 class _Tokenizers(Backend):
