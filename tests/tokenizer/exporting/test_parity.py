@@ -24,7 +24,7 @@ from support.paths import ROOT
 from support.texts import BLANKS, FORGED, FRACTION, REAL, SAMPLE, TEXTS, real_lines
 from support.token_records import read_sequentially
 
-PARALLEL = ROOT / "data/raw/parallel.tsv"
+LANGUAGES = ROOT / "tests/tokenizer/types/languages.tsv"
 parity = partial(settings, max_examples=150)
 
 
@@ -98,7 +98,7 @@ def test_sentencepiece_gives_the_same(exported, text):
 def generated_texts(count=int(20_000 * FRACTION)):
     """Texts of some 1,000 bytes: words of many languages, any characters, naughty strings, runs, control names."""
     pick = random.Random(7)
-    languages = PARALLEL.read_text(encoding="utf-8").split()
+    languages = LANGUAGES.read_text(encoding="utf-8").split()
     for _ in range(count):
         words, size = [], pick.randint(1, 200)
         while len(words) < size:

@@ -28,7 +28,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
 SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less
 UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
-CACHE_SIZE, MAX_CACHED_CHARACTERS = 1 << 16, 64  # the number of cached pieces, and their length: words recur
+CACHE_SIZE = 1 << 16  # pieces: words recur
 MAX_CHARACTERS = 100  # of a piece; WordPiece takes a longer one for unknown, if it has an unknown token
 
 
@@ -76,7 +76,7 @@ class ReferenceEncoder:
             "wordpiece": self._wordpiece,
             "viterbi": self._viterbi,
         }[vocabulary.algorithm]
-        self._ids_of, self._ids_of_short = algorithm, lru_cache(CACHE_SIZE)(algorithm)
+        self._ids_of = lru_cache(CACHE_SIZE)(algorithm)
         self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
 
     def encode(self, text: str) -> list[int]:
@@ -95,24 +95,26 @@ class ReferenceEncoder:
     def _ids_in(self, piece: str) -> list[int]:
         ids: list[int] = []
         for stretch in [piece] if self._joined is None else _split_unmergeable(piece, self._joined):
-            ids += self._ids_of_short(stretch) if len(stretch) < MAX_CACHED_CHARACTERS else self._ids_of(stretch)
+            ids += self._ids_of(stretch)
         return ids
 
     def _pieces(self, text: str) -> Iterator[str | int]:
-        for stretch in self._stretches(text):
-            if isinstance(stretch, int):
-                yield stretch
-                continue
-            plain = stretch.replace(METASPACE, " ") if self._marked and self._steps else stretch
-            yield from (piece for piece, _ in self._split.pre_tokenize_str(plain))
-
-    def _stretches(self, text: str) -> Iterator[str | int]:
+        """The ids of added tokens, and the pieces between them."""
         for part in self._early_search.split(text):
-            if self._steps is None or isinstance(part, int):
+            if isinstance(part, int):
                 yield part
-                continue
-            for stretch in self._late_search.split(self._steps.normalize(part)):
-                yield from [stretch] if isinstance(stretch, int) else self._steps.split(stretch)
+            elif self._steps is None:
+                yield from self._cut(part)
+            else:
+                for stretch in self._late_search.split(self._steps.normalize(part)):
+                    if isinstance(stretch, int):
+                        yield stretch
+                        continue
+                    for split in self._steps.split(stretch):
+                        yield from self._cut(split.replace(METASPACE, " ") if self._marked else split)
+
+    def _cut(self, text: str) -> Iterator[str]:
+        return (piece for piece, _ in self._split.pre_tokenize_str(text))
 
     def _lookup(self, piece: str) -> list[int]:
         data = piece.encode()
@@ -155,9 +157,7 @@ class ReferenceEncoder:
         Sums are rounded at each step as in the original library.
         """
         data = piece.encode()
-        best: dict[int, tuple[float, int, list[int]]] = {
-            0: (0.0, 0, [])
-        }  # by end: sum, start and ids of the best last token
+        best: dict[int, tuple[float, int, list[int]]] = {0: (0.0, 0, [])}  # by end: sum, start, ids of the last token
         starts = [place for place, byte in enumerate(data) if byte & 0xC0 != 0x80]
         for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
             total = best[start][0]

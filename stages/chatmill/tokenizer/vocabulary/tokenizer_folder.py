@@ -227,10 +227,8 @@ def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName,
         if (tokenizer_folder / name).exists():
             shutil.copyfile(tokenizer_folder / name, out / name)
     special = json.loads((tokenizer_folder / DESCRIPTION).read_text(encoding="utf-8"))["controls"]
-    names = {
-        role: next((name for name in known if name in special), None) for role, known in SPECIAL_TOKEN_NAMES.items()
-    }
-    names = {role: name for role, name in names.items() if name is not None}
+    found = {role: [name for name in known if name in special] for role, known in SPECIAL_TOKEN_NAMES.items()}
+    names = {role: known[0] for role, known in found.items() if known}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | names
     if context is not None:
         config["model_max_length"] = context
@@ -252,7 +250,6 @@ def _write_json(file: Path, content: Mapping[str, object]) -> None:
 
 TOKENIZER_JSON, DESCRIPTION, SENTENCEPIECE_MODEL = "tokenizer.json", "chatmill_tokenizer.json", "tokenizer.model"
 FORMAT = 1
-MAX_DESCRIPTION_BYTES = 1 << 22
 
 
 def check_special_tokens(names: Sequence[str]) -> None:
@@ -305,8 +302,7 @@ def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
         "vocab_size": len(vocabulary.tokens),
         "fingerprint": vocabulary.fingerprint,
     }
-    text = json.dumps(description, ensure_ascii=False, indent=1) + "\n"
-    (folder / DESCRIPTION).write_text(text, encoding="utf-8")
+    _write_json(folder / DESCRIPTION, description)
     if sentencepiece_unsupported_reason(vocabulary) is None:
         (folder / SENTENCEPIECE_MODEL).write_bytes(to_model_proto(vocabulary))
     write_manifest(folder, kind="tokenizer", fingerprint=vocabulary.fingerprint)
@@ -315,16 +311,12 @@ def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
 def read_folder(folder: Path) -> Vocabulary:
     """The vocabulary of a folder. Raises ValueError if a file is missing, damaged, or from another tokenizer."""
     check_manifest(folder)
-    file = folder / DESCRIPTION
-    try:
-        description = read_json(file, MAX_DESCRIPTION_BYTES)
-        type, expected = description["type"], description["fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: not chatmill's description of a tokenizer: {error}") from error
-    vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON, type)
+    description = read_json(folder / DESCRIPTION)
+    expected = description["fingerprint"]
+    vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON, description["type"])
     model = folder / SENTENCEPIECE_MODEL
     if vocabulary.fingerprint != expected and model.exists():  # tokenizer.json does not name user-defined pieces
         vocabulary = read_sentencepiece_model(model)
     if vocabulary.fingerprint != expected:
-        raise ValueError(f"{folder / TOKENIZER_JSON} is not the tokenizer that {file} describes: make the folder anew")
+        raise ValueError(f"{folder / TOKENIZER_JSON} is not the tokenizer that {DESCRIPTION} describes: make it anew")
     return vocabulary

@@ -63,7 +63,8 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
     if model.get("dropout"):
         raise ValueError("its dropout makes ids random: set it to null in the file")
     if suffix := model.get("end_of_word_suffix"):
-        raise ValueError(f"it marks the ends of words by {suffix!r:.40}, which no other format expresses")
+        reason = f"it marks the ends of words by {suffix!r:.40}, which no other format expresses"
+        raise ValueError(f"{reason}: use its tokenizer.json in `tokenizers`")
     byte_level = any(step["type"] == "ByteLevel" for step in flat("pre_tokenizer", content.get("pre_tokenizer")))
     match _kind(model), model.get("byte_fallback", False), model.get("continuing_subword_prefix"):
         case "Unigram", _, _:
