@@ -8,8 +8,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS, LossKind, Message, Part, Segment, conversation_segments
-from chatmill.tokenizer.encoding.backends import from_ranks, to_tiktoken_encoding
+from chatmill.conversation import CONTROL_TOKENS, LossKind, Message, Segment, conversation_segments
+from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
@@ -21,7 +21,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import (
     write_folder,
 )
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, byte_level_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.conversations import HOSTILE, MESSAGES
 from support.official_patterns import OFFICIAL
 
@@ -136,44 +136,11 @@ def test_a_tokenizer_without_control_tokens_says_so():
         tokenizer.encode_conversations([conversation_segments(conversation)])
 
 
-def test_the_mask_is_set_on_what_the_assistant_says_does_and_ends_with(trained):
-    tokenizer = trained["byte"]
-    parts = (Part("call", "1+1"), Part("output", "2"), Part("text", "It is 2."))
-    ids, mask = tokenizer.encode_conversation([Message.from_text("user", "Hi"), Message("assistant", parts)])
-    shown = [tokenizer.token_bytes[i].decode() for i, trained in zip(ids, mask, strict=True) if trained]
-    assert "".join(shown) == "<|python_start|>1+1<|python_end|>It is 2.<|im_end|>"
-
-
 def test_a_token_over_a_border_has_the_loss_of_its_first_byte():
     tokenizer = ChatTokenizer(add_special_tokens(byte_level_vocabulary([b"ab"], "bpe", "merge", PATTERNS["qwen2"]), []))
     parts = [Segment("a", LossKind.PROMPT), Segment("ba", LossKind.TRAINED)]
     assert tokenizer.encode_segments(parts) == ([256, 97], [LossKind.PROMPT, LossKind.TRAINED])
     assert tokenizer.encode_conversations([parts]).loss.tolist() == [LossKind.PROMPT, LossKind.TRAINED]
-
-
-def test_a_word_of_two_bytes_is_spelt_and_a_longer_one_is_one_token(trained):
-    tokenizer = trained["whitespace"]
-    assert [tokenizer.token_bytes[i] for i in tokenizer.encode("in the user thx")] == [
-        *[b"i", b"n", b" the", b" user"],
-        *[b" ", b"t", b"h", b"x"],
-    ]
-
-
-def test_bpe_joins_the_worked_example():
-    # "hug" 10, "pug" 5, "pun" 12, "bun" 4, "hugs" 5: u+g 20, then u+n 16, then h+ug 15
-    words = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
-    for trainer in ("rustbpe", "tokenizers"):
-        vocabulary = bpe.train(words, 259, bpe.Settings(trainer=trainer))
-        assert vocabulary.tokens[256:] == (b"ug", b"un", b"hug")
-        assert vocabulary.merges == ((ord("u"), ord("g")), (ord("u"), ord("n")), (ord("h"), 256))
-
-
-def test_wordpiece_takes_the_longest_beginning_first(trained):
-    tokenizer = trained["wordpiece"]
-    ids = tokenizer.encode("the thex")
-    kinds = [tokenizer.vocabulary.kinds[i] for i in ids]
-    assert [tokenizer.token_bytes[i] for i in ids] == [b"the", b" the", b"x"]
-    assert kinds == [Kind.NORMAL, Kind.NORMAL, Kind.CONTINUATION]
 
 
 def test_half_a_surrogate_pair_is_refused(tokenizer):
@@ -282,17 +249,6 @@ def test_a_pattern_of_ones_own_leaves_nothing_out():
 def test_patterns_that_engines_disagree_about_are_refused(pattern, message):
     with pytest.raises(ValueError, match=message):
         resolve(pattern)
-
-
-def test_a_token_that_merging_cannot_give_is_found_as_a_whole_piece():
-    tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"xyz"]
-    ranks = {token: i for i, token in enumerate(tokens)}
-    vocabulary = from_ranks("own", PATTERNS["qwen2"], ranks, {})
-    assert vocabulary.merges == ((97, 98),)
-    other = tokenizers.Tokenizer.from_str(to_json(vocabulary))
-    for text, ids in {"xyz": [257], "xyzab": [120, 121, 122, 256], "ab": [256]}.items():
-        assert ChatTokenizer(vocabulary).encode(text) == ReferenceEncoder(vocabulary).encode(text) == ids
-        assert other.encode(text).ids == ids
 
 
 def check_flat(tokenizer, texts, expected):

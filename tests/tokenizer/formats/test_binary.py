@@ -1,13 +1,12 @@
 import math
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.formats.binary import BLOCK, NO_ID, open_binary, read_binary, write_binary
+from chatmill.tokenizer.formats.binary import BLOCK, open_binary, read_binary, write_binary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 WORDS = [b"ab", b"abc", "é".encode(), " \U0001f642".encode(), b" " * 200]
@@ -74,12 +73,6 @@ def test_one_token_is_read_without_the_rest(tmp_path):
             binary.verify()
 
 
-@pytest.mark.parametrize("index", [-1, len(VOCABULARY.tokens), 2**40])
-def test_an_id_outside_the_vocabulary_is_an_index_error(file, index):
-    with open_binary(file) as binary, pytest.raises(IndexError, match=f"token id: expected 0 to 319, got {index}"):
-        binary.token_bytes(index)
-
-
 def test_encoding_merges_by_rank_inside_pieces(file):
     with open_binary(file) as binary:
         assert binary.encode("abc é<|bos|>") == [257, 32, 258, *b"<|bos|>"]
@@ -101,10 +94,3 @@ def test_a_file_altered_in_any_bit_is_refused(file, tmp_path, data):
     (tmp_path / "altered.bin").write_bytes(content)
     with pytest.raises(ValueError, match=r"altered\.bin: "), open_binary(tmp_path / "altered.bin") as binary:
         binary.verify()
-
-
-def test_a_tokenizer_without_chat_tokens_names_none(tmp_path):
-    plain = replace(VOCABULARY, kinds=tuple(Kind.UNUSED if k == Kind.CONTROL else k for k in VOCABULARY.kinds))
-    write_binary(plain, tmp_path / "t.bin")
-    with open_binary(tmp_path / "t.bin") as binary:
-        assert (*binary.header, binary.special) == (200, NO_ID, NO_ID, {})

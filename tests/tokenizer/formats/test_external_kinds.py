@@ -83,16 +83,6 @@ def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp
     assert read_folder(tmp_path / "tokenizer").fingerprint == vocabulary.fingerprint
 
 
-def test_text_found_before_the_rest_keeps_its_id_after_control_tokens(tmp_path):
-    content = external_tokenizers.byte_level(special=["<|endoftext|>"])
-    first = len(content["model"]["vocab"])
-    content["added_tokens"] += [external_tokenizers.added(first, "<|end of turn|>")]
-    content["added_tokens"] += [external_tokenizers.added(first + 1, "tea ", special=False)]
-    tokenizer = load(external_tokenizers.built(tmp_path, content).path)
-    assert tokenizer.encode("tea ") == [first + 1]
-    assert tokenizer.decode(tokenizer.encode("a tea <|end of turn|>")) == "a tea <|end of turn|>"
-
-
 def export_exact(content, folder):
     """The original and its exports that formats.json calls exact, as encoders of one text."""
     original = external_tokenizers.built(folder, content)
@@ -115,17 +105,6 @@ def test_a_token_that_is_only_found_by_looking_up_is_found_although_some_merge_m
     assert {name: encode(["zqz"]) for name, encode in exact.items()} == {name: [[258]] for name in exact}
     assert "tokenizer.json" in exact
     assert not json.loads((tmp_path / "out/formats.json").read_text())["llama2c"]["exact"]
-
-
-@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_any_user_defined_piece_is_found(model_type, tmp_path):
-    pieces = {"user_defined_symbols": ["a", "\u2581\u2581", "<sep>"], "model_type": model_type}
-    path = external_tokenizers.train_model(tmp_path, **external_tokenizers.VERBATIM | pieces)
-    assert main(["export-tokenizer", str(path), str(tmp_path / "out")]) == 0
-    texts = ["a", "aaa", "cat", "   ", "the     cat", " \n   a    "]
-    original = SentencePieceProcessor(model_file=str(path)).encode(texts)
-    readers = load_encoders(tmp_path / "out")
-    assert original == readers["tokenizer.bin"](texts) == readers["tokenizer.model"](texts)
 
 
 def test_a_user_defined_piece_with_a_blank_is_refused(tmp_path):

@@ -12,7 +12,6 @@ import tiktoken.load
 
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.formats.tiktoken_files import (
-    description_file,
     read_tiktoken,
     read_tiktoken_pickle,
     write_tiktoken,
@@ -111,21 +110,6 @@ def pickled(state):
     return buffer.getvalue()
 
 
-def test_other_protocols_and_an_external_encoding_are_read(tmp_path):
-    own = tiktoken.Encoding(
-        "own", pat_str=".", mergeable_ranks=encoding_state()["mergeable_ranks"], special_tokens={"<s>": 260}
-    )
-    for protocol in (3, 4, 5):
-        (tmp_path / "t.pkl").write_bytes(pickle.dumps(own, protocol))
-        read = read_tiktoken_pickle(tmp_path / "t.pkl")
-        assert (read.type, read.special, len(read.tokens), read.kinds[256]) == (
-            "pretrained",
-            {"<s>": 260},
-            261,
-            Kind.UNUSED,
-        )
-
-
 HOSTILE = {
     "a call": (pickle.dumps(Hostile(os.mkdir, "created")), "it imports posix.mkdir"),
     "8 GiB": (b"\x80\x04\x8e" + struct.pack("<Q", 2**33) + b".", "not a pickled"),
@@ -161,10 +145,3 @@ def test_ranks_without_a_pattern_ask_for_one(tmp_path):
     (tmp_path / "own.tiktoken").write_text("AA== 0\n")
     with pytest.raises(ValueError, match=r"own\.tiktoken: .*write own\.tiktoken\.json beside it, .*cl100k_base"):
         read_tiktoken(tmp_path / "own.tiktoken")
-
-
-def test_a_description_of_another_kind_is_refused(tmp_path):
-    write_tiktoken(VOCABULARY, tmp_path / "t.tiktoken")
-    description_file(tmp_path / "t.tiktoken").write_text('{"name": 1}')
-    with pytest.raises(ValueError, match=r"t\.tiktoken\.json: expected name, pattern and special_tokens"):
-        read_tiktoken(tmp_path / "t.tiktoken")

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import train_tokenizer
-from chatmill.conversation import conversation_segments, declare_tools, escape, header_segments
+from chatmill.conversation import conversation_segments, declare_tools, header_segments
 from chatmill.datasets.formats.chats import from_messages
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
@@ -32,7 +32,6 @@ from support.chat_templates import (
 from support.conversations import TEXT
 from support.exported import write_chat
 from support.paths import ANY_FOLDER
-from support.texts import REAL, SAMPLE, real_lines
 
 transformers = pytest.importorskip("transformers")
 
@@ -175,12 +174,6 @@ def test_the_training_template_gives_chatmills_mask(loaded, name, template, mess
     assert masked_by(other, messages) == tokenizer.encode_conversation(turns, template)
 
 
-def test_the_mask_of_other_conversations(loaded):
-    other, tokenizer = loaded["bpe", "chatml"]
-    for messages in CONVERSATIONS:
-        assert masked_by(other, messages) == tokenizer.encode_conversation(read(messages))
-
-
 GENAI_CONFIG = {  # what ONNX Runtime GenAI needs beside a tokenizer
     "model": {
         "type": "llama",
@@ -219,16 +212,6 @@ def test_onnxruntime_genai_renders_what_prepare_reads(genai):
             assert text == rendered(messages, "chatml", add_generation_prompt=prompt)
         ids = other.encode(other.apply_chat_template(json.dumps(messages), add_generation_prompt=False))
         assert list(ids) == tokenizer.encode_conversation(read(messages))[0]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.exists(), reason="the texts in many languages are not here")
-def test_onnxruntime_genai_gives_the_same_for_real_texts(genai):
-    other, tokenizer = genai
-    lines = [escape(line).replace("\0", "") for line in real_lines(sample=SAMPLE)]
-    found = [list(other.encode(line)) for line in lines]
-    assert found == tokenizer.encode(lines)
-    print(f"onnxruntime-genai: equal on {len(lines):,} texts")
 
 
 def test_control_tokens_have_their_roles(loaded):
