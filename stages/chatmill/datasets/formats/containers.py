@@ -10,7 +10,7 @@ config: default                                      # optional
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -87,9 +87,8 @@ _SIGNATURES = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     """The file itself, or those of a folder and the folders in it that match, in the order of their names.
 
-    The folder of a file in parts counts as that file. A pattern without a slash matches the name of a file in any
-    folder. Hidden files, those in hidden folders, and those of DVC are left out.
-    Raises ValueError where none is left.
+    A pattern without a slash matches the name of a file in any folder. Hidden files, those in hidden folders, and those
+    of DVC are left out. Raises ValueError where none is left.
     """
     if not path.is_dir():
         return [path]
@@ -121,12 +120,15 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
         yield from _rows(file, names)
 
 
-def entries_of(file: Path) -> Iterator[RawRow | Reject]:
+def entries_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
     """The rows of a file of a format whose rows are objects, which is JSON where its name does not say otherwise.
 
-    JSON lines are Unparsed.
+    By the columns a row is known in a JSON object. JSON lines are Unparsed.
     """
-    return json_rows(file, parsed=False) if _kind(file) in _TEXTS else _rows(file, set(), parsed=False)
+    kind = _kind(file)
+    if kind in _TEXTS:
+        return json_rows(file, parsed=False)
+    return _rows(file, {*columns} if kind == ".json" else set(), parsed=False)
 
 
 def is_table(file: Path) -> bool:
@@ -218,40 +220,13 @@ def _require_pyarrow(file: Path) -> None:
         raise ValueError(f"{file}: needs an extra: pip install 'chatmill[tables]'") from error
 
 
+# The rows of a JSON file that is one object, which holds them by name, or in lists.
+
 _LISTS = {
     "data", "entries", "examples", "instances", "items", "records", "rows", "samples",
     "train", "training", "validation", "valid", "val", "dev", "test", "eval",
 }  # fmt: skip
-
-
-_SPEAKERS = {"role", "from", "speaker"}  # keys of a message
-
-
 _FIRST = 8  # members of an object, by which it is told what it holds
-
-
-_MANY = 1000  # entries of a list of rows, after which no other member is looked at
-
-
-class _Member(NamedTuple):
-    key: str
-    value: Any
-    is_list: bool
-
-    @property
-    def is_list_of_objects(self) -> bool:
-        return self.is_list and isinstance(self.value, dict)
-
-    @property
-    def is_named_list(self) -> bool:
-        return self.is_list and self.key in _LISTS and isinstance(self.value, dict | list)
-
-    @property
-    def is_list_of_rows(self) -> bool:
-        """Whether it is so by its name, or as its first entry has a list, which messages have not."""
-        if self.is_named_list or not self.is_list_of_objects:
-            return self.is_named_list
-        return any(isinstance(value, list) for value in self.value.values()) and not _SPEAKERS & self.value.keys()
 
 
 def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow | Reject] | None:
@@ -269,63 +244,59 @@ def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow | 
 
 
 def _is_object(file: Path) -> bool:
-    with open_decompressed(file) as stream:
-        start = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    """Whether a file begins with an object that is not the first of several lines."""
     lines = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
-    return start.startswith(b"{") and not (len(lines) == 2 and _is_json_object(lines[0][1]))
-
-
-def _is_json_object(line: str) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
+    if not lines or not lines[0][1].lstrip().startswith("{"):
         return False
+    try:
+        return len(lines) < 2 or not isinstance(parse_json(lines[0][1]), dict)
+    except ValueError:
+        return True
 
 
 def _contents(file: Path, columns: set[str]) -> Literal["members", "lists"] | None:
     """What the rows are: the members of an object, or the entries of lists in it; None where it is a row itself."""
-    found: list[_Member] = []
+    others: list[Any] = []
+    lists: list[tuple[str, Any]] = []
     with open_decompressed(file) as stream:
         for _, key, value in islice(members(file, stream, MAX_ROW_BYTES), _FIRST):
             if key in columns:
                 return None
-            member, count = _member(key, value)
-            if member.is_list_of_objects and columns & member.value.keys():
-                return "lists"
-            if member.is_list_of_rows and count > _MANY:
-                return "lists"
-            found.append(member)
-    lists = [member for member in found if member.is_list_of_objects or member.is_named_list]
-    if lists and all(member.is_named_list for member in lists):
+            if isinstance(value, Iterator):
+                first = next((entry[2] for entry in value if not isinstance(entry, Reject)), None)
+                if isinstance(first, dict) and columns & first.keys():
+                    return "lists"
+                lists.append((key, first))
+            else:
+                others.append(value)
+    may_be_rows = [one for one in lists if _may_be_row(*one)]
+    if may_be_rows and all(_is_row(*one) for one in may_be_rows):
         return "lists"
-    if len(lists) == 1 and len(found) < _FIRST and lists[0].is_list_of_rows:
-        return "lists"
-    alike = len({member.is_list for member in found}) == 1 and all(isinstance(member.value, dict) for member in found)
-    return "members" if alike and len(found) > 1 and found[0].value.keys() & found[1].value.keys() else None
+    values = others or [first for _, first in lists]
+    alike = not (others and lists) and len(values) > 1 and all(isinstance(value, dict) for value in values)
+    return "members" if alike and values[0].keys() & values[1].keys() else None
 
 
-def _member(key: str, value: Any) -> tuple[_Member, int]:
-    """A member, and of a list the number of its entries, which are counted to one over _MANY."""
-    if not isinstance(value, Iterator):
-        return _Member(key, value, is_list=False), 0
-    entries = (entry[2] for entry in islice(value, _MANY + 1) if not isinstance(entry, Reject))
-    first = next(entries, None)
-    return _Member(key, first, is_list=True), (first is not None) + sum(1 for _ in entries)
+def _may_be_row(key: str, entry: Any) -> bool:
+    """Whether an entry of a list may be a row: an object, or a list in a list that is named as one of rows."""
+    return isinstance(entry, dict) or (key in _LISTS and isinstance(entry, list))
+
+
+def _is_row(key: str, entry: Any) -> bool:
+    """Whether it is one by the name of its list, or as it has a list of its own."""
+    return key in _LISTS or any(isinstance(value, list) for value in entry.values())
 
 
 def _listed(file: Path) -> Iterator[RawRow | Reject]:
-    """The entries of the lists that begin with an object, or are named as lists of rows and begin with a list."""
+    """The entries of the lists in an object that begin with a row."""
     with open_decompressed(file) as stream:
         for _, key, value in members(file, stream, MAX_ROW_BYTES):
-            if isinstance(value, Iterator):
-                yield from _object_rows(key, value)
-
-
-def _object_rows(key: str, entries: Iterator[tuple[str, None, Any] | Reject]) -> Iterator[RawRow | Reject]:
-    for number, entry in enumerate(entries, start=1):
-        if isinstance(entry, Reject):
-            yield entry
-        elif number == 1 and not isinstance(entry[2], dict | list if key in _LISTS else dict):
-            return
-        else:
-            yield f"{entry[0]}, entry {number} of {key}", entry[2]
+            if not isinstance(value, Iterator):
+                continue
+            for number, entry in enumerate(value, start=1):
+                if isinstance(entry, Reject):
+                    yield entry
+                elif number == 1 and not _may_be_row(key, entry[2]):
+                    break
+                else:
+                    yield f"{entry[0]}, entry {number} of {key}", entry[2]

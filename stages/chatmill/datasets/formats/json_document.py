@@ -1,15 +1,12 @@
 """Reads large JSON documents entry by entry, so that memory holds one entry at a time.
 
-Other parsers do not fit: ijson gives no line numbers, rejects integers over 64 bits, replaces half a surrogate pair by
-`?`, and fills the memory on 100 kB of opening brackets; pydantic_core reads only complete documents, and takes the last
-of several values under one key.
+ijson does not fit: it gives no line numbers, and rejects integers over 64 bits.
 """
 
 import codecs
 import io
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,30 +14,15 @@ from typing import Any
 from chatmill.datasets.formats.example import Reject
 
 _READ_BYTES = 1 << 18
+_decode = json.JSONDecoder().raw_decode
 _blanks = re.compile(r"[ \t\r\n]*").match
-_FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:')
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
-        raise DuplicateKeyError(f"the key {twice[:40]!r} twice in one object")
-    return result
-
-
-class DuplicateKeyError(ValueError):
-    """Raised for an object with one key twice, of which one value would get lost."""
-
-
-_decoder = json.JSONDecoder(object_pairs_hook=_object)
-_decode = _decoder.raw_decode
+_FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:').match
 
 
 def parse_json(text: str) -> Any:
     """The value of a JSON text. Raises ValueError."""
     try:
-        return _decoder.decode(text)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("its values are nested too deeply") from error
 
@@ -52,11 +34,14 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
     the first one. Otherwise raises ValueError with file and line, and so for an entry longer than `limit` characters.
     """
     text = _JsonStream(file, stream, limit)
-    begin = text.take()
-    if begin not in ("[", "{"):
-        raise text.error("expected a JSON array or object")
-    yield from _array_entries(text) if begin == "[" else _object_entries(text)
-    _check_end(text)
+    match text.peek():
+        case "[":
+            yield from _array_entries(text)
+        case "{":
+            yield from _object_entries(text)
+        case _:
+            raise text.error("expected a JSON array or object")
+    text.check_end()
 
 
 def members(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str, Any]]:
@@ -65,18 +50,21 @@ def members(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
     Those that are not taken before the next member are skipped. Raises ValueError as `entries` does.
     """
     text = _JsonStream(file, stream, limit)
-    if text.take() != "{":
+    if text.peek() != "{":
         raise text.error("expected a JSON object")
     yield from _object_entries(text, open_arrays=True)
-    _check_end(text)
+    text.check_end()
 
 
-def _check_end(text: "_JsonStream") -> None:
-    if text.peek():
-        raise text.error("more text after the JSON document")
+def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
+    """Place and value of each of several concatenated JSON values. Raises ValueError as `entries` does."""
+    text = _JsonStream(file, stream, limit)
+    while text.peek():
+        yield text.place, text.value()
 
 
 def _object_entries(text: "_JsonStream", *, open_arrays: bool = False) -> Iterator[tuple[str, str, Any]]:
+    text.take()
     separator = text.take() if text.peek() == "}" else ","
     while separator == ",":
         text.peek()
@@ -84,7 +72,6 @@ def _object_entries(text: "_JsonStream", *, open_arrays: bool = False) -> Iterat
         if not isinstance(key, str) or text.take() != ":":
             raise text.error("expected a key and ':'")
         if open_arrays and text.peek() == "[":
-            text.begin_array()
             array = _array_entries(text)
             yield place, key, array
             for _ in array:
@@ -97,66 +84,52 @@ def _object_entries(text: "_JsonStream", *, open_arrays: bool = False) -> Iterat
 
 
 def _array_entries(text: "_JsonStream") -> Iterator[tuple[str, None, Any] | Reject]:
-    if text.peek() == "]":
-        text.take()
-        return
-    while True:
+    text.take()
+    text.first_key = None
+    separator = text.take() if text.peek() == "]" else ","
+    while separator == ",":
         text.peek()
         place = text.place
         try:
             yield place, None, text.value()
-            if (separator := text.take()) == "]":
-                return
-            if separator != ",":
-                raise BrokenEntryError(str(text.error("expected ',' or ']'")))
+            separator = text.take()
+            if separator not in (",", "]"):
+                raise text.error("expected ',' or ']'")
         except BrokenEntryError as error:
-            is_last = not text.skip_to_entry()
-            if is_last and not text.ends_with("]"):
-                raise
-            yield Reject(place, "bad_json", _without_file(str(error), place))
-            if is_last:
-                return
-
-
-def _without_file(problem: str, place: str) -> str:
-    """A problem without its place, if that is the entry's, or else with its line alone."""
-    rest = problem.removeprefix(f"{place}: ")
-    file = place[: place.rindex(":") + 1]
-    return f"line {rest.removeprefix(file)}" if rest.startswith(file) else rest
-
-
-def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
-    """Place and value of each of several concatenated JSON values. Raises ValueError as `entries` does."""
-    text = _JsonStream(file, stream, limit)
-    while text.peek():
-        yield text.place, text.value()
+            separator = text.skip_entry(error)
+            problem = str(error).removeprefix(f"{place}: ")
+            yield Reject(place, "bad_json", problem.replace(f"{text.file}:", "line ", 1))
 
 
 class BrokenEntryError(ValueError):
-    """Raised for a value that is not JSON."""
+    """Raised for text that is not JSON, or longer than memory may hold."""
 
 
 class _JsonStream:
     def __init__(self, file: Path, stream: io.BufferedIOBase, limit: int) -> None:
-        self._file, self._stream, self._limit = file, stream, limit
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._buffer, self._position, self._bytes = "", 0, 0
-        self._line, self._counted = 1, 0  # newlines are counted up to here in the buffer
-        self._start: re.Pattern[str] | None = None  # of an entry, by the first one's first key
+        self.file, self._limit = file, limit
+        self._stream, self._decoder = stream, codecs.getincrementaldecoder("utf-8-sig")()
+        self._buffer, self._position = "", 0
+        self._line = 1  # at the position
+        self.first_key: re.Pattern[str] | None = None  # where a later entry of an array begins
 
     @property
     def place(self) -> str:
-        self._line += self._buffer.count("\n", self._counted, self._position)
-        self._counted = self._position
-        return f"{self._file}:{self._line}"
+        return f"{self.file}:{self._line}"
 
-    def error(self, problem: str) -> ValueError:
-        return ValueError(f"{self.place}: not JSON: {problem}")
+    def error(self, problem: str, position: int = 0) -> BrokenEntryError:
+        line = self._line + self._buffer.count("\n", self._position, position)
+        return BrokenEntryError(f"{self.file}:{line}: not JSON: {problem}")
+
+    def check_end(self) -> None:
+        if self.peek():
+            raise self.error("more text after the JSON document")
 
     def peek(self) -> str:
+        """The next character that is not blank, or nothing at the end of the file."""
         while True:
-            if blanks := _blanks(self._buffer, self._position):
-                self._position = blanks.end()
+            if found := _blanks(self._buffer, self._position):
+                self._advance(found.end())
             if self._position < len(self._buffer):
                 return self._buffer[self._position]
             if not self._more():
@@ -167,71 +140,55 @@ class _JsonStream:
         self._position += len(character)
         return character
 
-    def begin_array(self) -> None:
-        """Consume the bracket of an array, whose entries may begin with another key than earlier values."""
-        self.take()
-        self._start = None
-
     def value(self) -> Any:
-        """Consume and return the next JSON value. Raises BrokenEntryError, and then stays where it is.
-
-        A value at the end of the buffer may continue in the file, and so may a number before `.` or `e`.
-        """
+        """Consume and return the next JSON value. Raises BrokenEntryError, and then stays where it is."""
         self.peek()
-        if self._start is None and (key := _FIRST_KEY.match(self._buffer, self._position)):
-            self._start = re.compile(rf"[,}}\]]\s*(?=\{{\s*{re.escape(key[1])}\s*:)")
+        if self.first_key is None and (key := _FIRST_KEY(self._buffer, self._position)):
+            self.first_key = re.compile(rf"[,}}\]]\s*(?=\{{\s*{re.escape(key[1])}\s*:)")
         while True:
             try:
                 value, end = _decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not self._more():
-                    raise self._broken(error.msg, error.pos) from error
-            except (ValueError, RecursionError) as error:  # two equal keys, a number with too many digits, deep nesting
-                raise self._broken(str(error), self._position) from error
+                    raise self.error(error.msg, error.pos) from error
+            except (ValueError, RecursionError) as error:  # a number with too many digits, deep nesting
+                raise self.error(str(error)) from error
             else:
+                # at the end of the buffer a value may go on in the file, and a number before `.` or `e`
                 if self._buffer[end : end + 1] not in ("", ".", "e", "E") or not self._more():
-                    self._position = end
+                    self._advance(end)
                     return value
 
-    def _broken(self, problem: str, position: int) -> BrokenEntryError:
-        line = self._line + self._buffer.count("\n", self._counted, position)
-        return BrokenEntryError(f"{self._file}:{line}: not JSON: {problem}")
+    def skip_entry(self, error: BrokenEntryError) -> str:
+        """Go on to the next text that begins as the first entry did, or to the end of a file that ends the array.
 
-    def skip_to_entry(self) -> bool:
-        """Go on to the next text that begins as an entry does; False if there is none in what memory may hold."""
-        while self._start is not None:
-            if found := self._start.search(self._buffer, self._position + 1):
-                self._position = found.end()
-                return True
-            try:
-                if not self._more():
-                    return False
-            except BrokenEntryError:
-                return False
-        return False
+        Returns the separator before it. Raises the error where there is neither.
+        """
+        while self.first_key is not None:
+            if found := self.first_key.search(self._buffer, self._position + 1):
+                self._advance(found.end())
+                return ","
+            if not self._more():
+                if not self._buffer.rstrip().endswith("]"):
+                    break
+                self._advance(len(self._buffer))
+                return "]"
+        raise error
 
-    def ends_with(self, closing: str) -> bool:
-        """Whether nothing is to be read, and this character is the last one; all before it is then consumed."""
-        if self._stream.read(1) or not self._buffer.rstrip().endswith(closing):
-            return False
-        self._position = len(self._buffer)
-        return True
+    def _advance(self, position: int) -> None:
+        self._line += self._buffer.count("\n", self._position, position)
+        self._position = position
 
     def _more(self) -> bool:
         """Read more text and drop what was consumed; False at the end of the file, where nothing changes."""
-        if len(self._buffer) - self._position > self._limit:
+        length = len(self._buffer) - self._position
+        if length > self._limit:
             raise BrokenEntryError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
-        data = self._stream.read(max(_READ_BYTES, len(self._buffer) - self._position))
-        self._bytes += len(data)
         try:
+            data = self._stream.read(max(_READ_BYTES, length))
             text = self._decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
-            at = self._bytes - len(error.object) + error.start
-            raise ValueError(f"{self._file}: not UTF-8 at byte {at}") from error
+            raise ValueError(f"{self.place}: not UTF-8 here or soon after") from error
         if data:
-            self._line += self._buffer.count("\n", self._counted, self._position)
-            self._buffer, self._position, self._counted = self._buffer[self._position :] + text, 0, 0
+            self._buffer, self._position = self._buffer[self._position :] + text, 0
         return bool(data)
-
-
-# The rows of a JSON file that is one object, which holds them by name, or in lists.

@@ -209,14 +209,17 @@ COLUMNS = {  # of formats that are a mapping
     "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
 }  # fmt: skip
 _FORMATS = {
-    "messages": DatasetFormat(entries_of, reader=chats.messages_reader),
-    **{name: DatasetFormat(entries_of, reader=_always(reader_of(**columns))) for name, columns in COLUMNS.items()},
+    "messages": DatasetFormat(partial(entries_of, columns=("messages", "prompt")), reader=chats.messages_reader),
+    **{
+        name: DatasetFormat(partial(entries_of, columns=columns.values()), reader=_always(reader_of(**columns)))
+        for name, columns in COLUMNS.items()
+    },
     "dailydialog": DatasetFormat(nonblank_lines, chats.from_dailydialog),
     "chitchat": DatasetFormat(chats.chitchat_rows, chats.from_chitchat),
     "oasst": DatasetFormat(chats.oasst_rows, reader=chats.oasst_reader),
-    "hh": DatasetFormat(entries_of, chats.from_hh),
+    "hh": DatasetFormat(partial(entries_of, columns=("chosen",)), chats.from_hh),
     "markers": DatasetFormat(chats.marker_rows, chats.from_markers),
-    "gsm8k": DatasetFormat(entries_of, chats.from_gsm8k),
+    "gsm8k": DatasetFormat(partial(entries_of, columns=("question",)), chats.from_gsm8k),
     "personachat": DatasetFormat(table_rows, chats.from_personachat),
     "text": DatasetFormat(paragraphs, chats.from_text),
 }

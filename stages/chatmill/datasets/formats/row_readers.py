@@ -1,4 +1,4 @@
-"""Reads .gz and .zst files as they are, with little memory, and refuses decompression bombs."""
+"""Readers of rows: lines, paragraphs, JSON and tables, compressed as .gz or .zst or not."""
 
 import csv
 import gzip
@@ -17,6 +17,7 @@ from chatmill.datasets.formats.example import RawRow, Reject
 from chatmill.datasets.formats.json_document import entries, parse_json, values
 
 PACKED = {".gz": "gzip", ".zst": "zstd"}  # suffixes of names
+_PACKED_BYTES = 1 << 10  # that are unpacked at once: a block of 4 bytes may hold 128 KiB
 UTF_16 = "UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8"
 
 
@@ -46,15 +47,39 @@ def _unpacked(file: Path, packed: io.BufferedReader) -> io.BufferedReader:
     if file.suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=packed), 1 << 20)
     if file.suffix == ".zst":
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True), 1 << 20)
+        return io.BufferedReader(_Zstandard(packed), 1 << 20)
     return packed
+
+
+class _Zstandard(io.RawIOBase):
+    """The bytes of a .zst file; the reader of zstandard would take a truncated file for a complete one."""
+
+    def __init__(self, packed: io.BufferedReader) -> None:
+        self._packed = packed
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._within_frame = False
+        self._ready = io.BytesIO()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not (count := self._ready.readinto(buffer)):
+            data = self._frame.unused_data or self._packed.read(_PACKED_BYTES)
+            if not data and self._within_frame:
+                raise EOFError("truncated within a frame")
+            if not data:
+                return 0
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._ready = io.BytesIO(self._frame.decompress(data))
+            self._within_frame = not self._frame.eof
+        return count
 
 
 class Utf16Error(ValueError):
     """Text in UTF-16."""
 
-
-# Readers of rows: lines, paragraphs, JSON and tables, compressed or not.
 
 MAX_ROW_BYTES = 16_000_000
 _SEPARATORS = ",;\t|"
